@@ -1,0 +1,47 @@
+# Everything a newcomer needs: `make demo` and `make test`, with Python 3.11+ and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+SOURCES := actors runtime sim tests sundog.py
+
+.PHONY: demo test lint types tests bench train clean
+
+demo: $(VENV)/installed-engine
+	$(BIN)/sundog demo
+
+test: lint types tests
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: $(VENV)/installed-test
+	$(BIN)/mypy
+
+tests: $(VENV)/installed-test
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/installed-test
+	$(BIN)/python -m tests.bench
+
+train: $(VENV)/installed-engine
+	$(BIN)/python -m runtime.training.train
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(VENV)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Sundog needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/installed-engine: $(VENV)/python pyproject.toml requirements.lock
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[engine]'
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed-engine
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[engine,test]'
+	touch $@

@@ -1,0 +1,92 @@
+"""Keys of full KV blocks: vLLM's chain of hashes, under its four names.
+
+H_i = hash((H_{i-1} or NONE_HASH, tokens of block i, extra keys or None)); the cache salt is an
+extra key of the first block. `sha256` and `xxhash` hash a pickle, the `_cbor` ones canonical CBOR
+(RFC 8949, section 4.2.1), which other languages can reproduce.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import xxhash
+
+from actors.core.config import ConfigError
+from actors.core.kv_cache import BlockHasher
+
+NONE_SEED = "vllm-none-hash"
+
+
+def canonical_cbor(value: Any) -> bytes:
+    """Canonical CBOR of None, integers, strings, bytes and sequences of these."""
+    if value is None:
+        return b"\xf6"
+    if isinstance(value, int):
+        return _head(0, value) if value >= 0 else _head(1, -1 - value)
+    if isinstance(value, bytes):
+        return _head(2, len(value)) + value
+    if isinstance(value, str):
+        text = value.encode()
+        return _head(3, len(text)) + text
+    if isinstance(value, tuple | list):
+        return _head(4, len(value)) + b"".join(map(canonical_cbor, value))
+    raise TypeError(f"no canonical CBOR for {type(value).__name__}")
+
+
+def _head(major: int, number: int) -> bytes:
+    if number < 24:
+        return bytes([major << 5 | number])
+    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if number < 1 << 8 * size:
+            return bytes([major << 5 | code]) + number.to_bytes(size, "big")
+    raise OverflowError(f"{number} does not fit 64 bits")
+
+
+def _pickle(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _xxh3(data: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(data)
+
+
+ALGORITHMS: dict[str, tuple[Callable[[bytes], bytes], Callable[[Any], bytes]]] = {
+    "sha256": (_sha256, _pickle),
+    "sha256_cbor": (_sha256, canonical_cbor),
+    "xxhash": (_xxh3, _pickle),
+    "xxhash_cbor": (_xxh3, canonical_cbor),
+}
+
+
+def none_hash(algorithm: str, seed: str = NONE_SEED) -> bytes:
+    """The parent of first blocks."""
+    digest, encode = _algorithm(algorithm)
+    return digest(encode(seed))
+
+
+def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHasher:
+    """The function that gives a full block its key.
+
+    Raises ConfigError for an unknown algorithm.
+    """
+    digest, encode = _algorithm(algorithm)
+    root = none_hash(algorithm, seed)
+
+    def hash_block(parent: object, tokens: tuple[int, ...], salt: str | None) -> bytes:
+        extra = (("cache_salt", salt),) if salt is not None and parent is None else None
+        return digest(encode((root if parent is None else parent, tokens, extra)))
+
+    return hash_block
+
+
+def _algorithm(name: str) -> tuple[Callable[[bytes], bytes], Callable[[Any], bytes]]:
+    if name not in ALGORITHMS:
+        raise ConfigError(
+            f"prefix_caching_hash_algo is {name!r}: known are {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[name]

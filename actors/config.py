@@ -1,0 +1,52 @@
+"""What one deployment is told once: the scheduler's limits, and what stands around it."""
+
+from dataclasses import dataclass, field, replace
+
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.policies import Fcfs, Policy
+
+__all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
+
+ROUTERS = ("round-robin", "least-requests")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One deployment: `replicas` equal engines behind one `router`.
+
+    `num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
+    unfinished requests the door is closed (HTTP 429); None keeps it open.
+    """
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    policy: Policy = field(default_factory=Fcfs)
+    num_gpu_blocks: int | None = None
+    replicas: int = 1
+    router: str = "round-robin"
+    max_waiting: int | None = None
+    prefix_caching_hash_algo: str = "sha256"
+    lockstep: bool = True
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"replicas is {self.replicas}: it must be at least 1")
+        if self.router not in ROUTERS:
+            raise ConfigError(f"router is {self.router!r}: known are {', '.join(ROUTERS)}")
+        if self.max_waiting is not None and self.max_waiting < 1:
+            raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
+
+    def with_blocks(self, num_blocks: int) -> SchedulerConfig:
+        """The scheduler's limits over a pool of `num_blocks`, the null block included.
+
+        Raises ConfigError if one request of the full length would not fit.
+        """
+        config = replace(self.scheduler, num_gpu_blocks=num_blocks)
+        needed = -(-config.max_model_len // config.block_size) + 1
+        if num_blocks < needed:
+            raise ConfigError(
+                f"num_gpu_blocks is {num_blocks}, but one request of max_model_len"
+                f" {config.max_model_len} needs {needed} (the null block included):"
+                f" lower --max-model-len to {(num_blocks - 1) * config.block_size} or give the"
+                " KV cache more memory"
+            )
+        return config

@@ -1,0 +1,1 @@
+"""The functional core: what decides, as pure state machines over the standard library alone."""

@@ -1,0 +1,99 @@
+"""One step on the wire: what the Scheduler sends down and what comes back, as diffs.
+
+The decoding set is a rule both ends keep, so that a step in which nothing changes costs nothing
+to say: a request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and
+from the next step on computes exactly one token and samples one in every step, unless the batch
+names it in `idle` (this step only), `preempted` or `finished` (it leaves, and is forgotten).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from actors.core.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that begins to run in this step, or runs again after a preemption.
+
+    `token_ids` are all tokens known now: the prompt, and the outputs so far when it resumes;
+    None in a world that only counts. `num_tokens` is their number, the first
+    `num_prompt_tokens` of them the prompt's. The first `num_computed_tokens` of them are already
+    in `block_ids` (a prefix hit). `block_ids` is the block table, slot `t` of the request living
+    in block `block_ids[t // block_size]` at offset `t % block_size`.
+    """
+
+    request_id: str
+    num_tokens: int
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] | None
+    sampling: Sampling
+    resumed: bool = False
+
+
+class Chunk(NamedTuple):
+    """`num_tokens` known tokens to compute for a request that has not caught up yet.
+
+    With `samples` the chunk reaches the last known token: one token is sampled from its last
+    position, and the request joins the decoding set from the next step on.
+    """
+
+    request_id: str
+    num_tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step does, or the first of up to `max_steps` equal decode steps.
+
+    Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
+    to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
+    `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks.
+    """
+
+    step: int
+    admitted: tuple[Admission, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    idle: tuple[str, ...] = ()
+    new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    preempted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    num_decodes: int = 0
+    max_steps: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in the (first) step."""
+        return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the backend did with a batch.
+
+    `end_times_s` holds the end of each step done, on the run's clock; its length is the number
+    of steps. `tokens` pairs every sampling request with its token, in any order; None in a world
+    that only counts, where each sampling request got one token a step and `ended` names those
+    whose token in the last step was the end token.
+    """
+
+    step: int
+    end_times_s: Sequence[float]
+    tokens: tuple[tuple[str, int], ...] | None = None
+    ended: tuple[str, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.end_times_s)
+
+
+class Finish(NamedTuple):
+    """A request that ended: `reason` is stop, length or abort; `stop_reason` the stop token."""
+
+    request_id: str
+    reason: str
+    stop_reason: int | None = None

@@ -1,0 +1,120 @@
+"""The pool of KV blocks: reference counts, the order of reuse, and what each block holds.
+
+Law: every block but the null block 0 is either free (reference count 0, in the free queue once)
+or held (count above 0). Freeing never forgets what a block holds; only reuse does. Every
+operation costs O(1) per block. The order of reuse is vLLM V1's, as the golden logs show it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+Key = object
+
+
+class BlockPool:
+    """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which nobody is given."""
+
+    __slots__ = ("_cached", "_free", "_keys", "_num_refs", "num_blocks", "num_cached")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._num_refs = [0] * num_blocks
+        self._keys: list[Key | None] = [None] * num_blocks
+        self._cached: dict[Key, dict[int, None]] = {}
+        self.num_cached = 0
+        """Blocks whose contents a lookup may find."""
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def free_order(self) -> list[int]:
+        """The free blocks, the next to be reused first. O(blocks)."""
+        return list(self._free)
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` free blocks, which forget what they held; there must be so many."""
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self._num_refs[block] = 1
+            if self._keys[block] is not None:
+                self._forget(block)
+        return blocks
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Hold cached blocks once more; free ones leave the free queue."""
+        for block in blocks:
+            if self._num_refs[block] == 0:
+                del self._free[block]
+            self._num_refs[block] += 1
+
+    def release(self, table: Sequence[int]) -> None:
+        """Let go of a request's blocks, tail first, so that prefixes survive longest.
+
+        Blocks nobody holds any more join the free queue: empty ones at its front, the tail block
+        foremost, cached ones at its back.
+        """
+        refs, keys, free = self._num_refs, self._keys, self._free
+        empty: list[int] = []
+        for block in reversed(table):
+            refs[block] -= 1
+            if refs[block] == 0:
+                if keys[block] is None:
+                    empty.append(block)
+                else:
+                    free[block] = None
+        for block in reversed(empty):
+            free[block] = None
+            free.move_to_end(block, last=False)
+
+    def register(self, block: int, key: Key) -> None:
+        """Remember that a held block holds the tokens that `key` stands for."""
+        self._keys[block] = key
+        self._cached.setdefault(key, {})[block] = None
+        self.num_cached += 1
+
+    def find(self, key: Key) -> int | None:
+        """The oldest block that holds `key`."""
+        blocks = self._cached.get(key)
+        return None if blocks is None else next(iter(blocks))
+
+    def is_free(self, block: int) -> bool:
+        return self._num_refs[block] == 0
+
+    def forget_all(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while any block is held."""
+        if len(self._free) != self.num_blocks - 1:
+            return False
+        self._cached.clear()
+        self.num_cached = 0
+        self._keys = [None] * self.num_blocks
+        return True
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Verify every invariant against the block tables of all requests. O(blocks)."""
+        held = [0] * self.num_blocks
+        for table in tables:
+            for block in table:
+                held[block] += 1
+        if held != self._num_refs:
+            wrong = [b for b, (a, c) in enumerate(zip(held, self._num_refs, strict=True)) if a != c]
+            raise AssertionError(f"blocks whose reference counts are wrong: {wrong[:10]}")
+        free = {block for block in range(1, self.num_blocks) if held[block] == 0}
+        if free != set(self._free) or held[0]:
+            raise AssertionError("the free queue is not the set of blocks nobody holds")
+        cached = {block: key for key, blocks in self._cached.items() for block in blocks}
+        keyed = {block: key for block, key in enumerate(self._keys) if key is not None}
+        if len(keyed) != self.num_cached or cached != keyed:
+            raise AssertionError("the cache does not agree with the blocks' keys")
+
+    def _forget(self, block: int) -> None:
+        key = self._keys[block]
+        self._keys[block] = None
+        self.num_cached -= 1
+        blocks = self._cached[key]
+        if len(blocks) == 1:
+            del self._cached[key]
+        else:
+            del blocks[block]

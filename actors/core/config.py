@@ -1,0 +1,60 @@
+"""What the scheduler and the block pool are told once, under vLLM's names, checked and frozen."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message names the field and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and switches of one scheduler; every default is vLLM V1's.
+
+    `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable.
+    `watermark` is a fraction of `num_gpu_blocks`; a threshold of 0 switches it off.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 4096
+    num_gpu_blocks: int = 4096
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    async_scheduling: bool = False
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    max_num_active_seqs: int | None = None
+    engine_version: Literal["0.32", "0.33"] = "0.33"
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"{name} is {value}: it must be at least 1")
+        if self.num_gpu_blocks < 2:
+            raise ConfigError(
+                f"num_gpu_blocks is {self.num_gpu_blocks}: at least 2 are needed,"
+                " because block 0 is the null block"
+            )
+        if not 0 <= self.watermark < 1:
+            raise ConfigError(f"watermark is {self.watermark}: it must be in [0, 1)")
+        if self.long_prefill_token_threshold < 0:
+            raise ConfigError(
+                f"long_prefill_token_threshold is {self.long_prefill_token_threshold}:"
+                " it must be 0 (off) or more"
+            )
+        if self.max_num_active_seqs is not None and self.max_num_active_seqs < 1:
+            raise ConfigError(
+                f"max_num_active_seqs is {self.max_num_active_seqs}: it must be at least 1"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than"
+                f" max_model_len ({self.max_model_len}): without chunked prefill a long prompt"
+                " could never run; raise it or enable chunked prefill"
+            )

@@ -1,0 +1,113 @@
+"""KV space for requests: prefix hits, admission, growth and release over one block pool.
+
+Law: a running request owns exactly the blocks that its computed and scheduled tokens need. Full
+blocks are registered under their keys when they are given out, before their tokens are computed,
+so that a request admitted in the same step may already share them.
+"""
+
+from collections.abc import Callable
+
+from actors.core.block_pool import BlockPool, Key
+from actors.core.config import SchedulerConfig
+from actors.core.request import Request
+
+BlockHasher = Callable[[Key | None, tuple[int, ...], str | None], Key]
+"""Key of a full block from its parent's key (None for the first), its tokens and the cache salt."""
+
+
+class KVCache:
+    """One scheduler's KV space: the pool, and how keys of decoded blocks are made."""
+
+    __slots__ = ("block_size", "caching", "hash_block", "num_hit_tokens", "num_queried_tokens",
+                 "pool", "watermark_blocks")  # fmt: skip
+
+    def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
+        self.pool = BlockPool(config.num_gpu_blocks)
+        self.block_size = config.block_size
+        self.caching = config.enable_prefix_caching
+        self.hash_block = hash_block
+        self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
+        self.num_queried_tokens = 0
+        self.num_hit_tokens = 0
+
+    def find_hit(self, request: Request) -> list[int]:
+        """The longest run of cached blocks that hold the request's first tokens.
+
+        At least one token is left to compute, for there must be something to sample from. O(hit).
+        """
+        if not self.caching:
+            return []
+        hit: list[int] = []
+        find = self.pool.find
+        for index in range((request.num_tokens - 1) // self.block_size):
+            block = find(self._key(request, index))
+            if block is None:
+                break
+            hit.append(block)
+        return hit
+
+    def num_blocks(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def fits(self, hit: list[int], num_tokens: int, reserved_blocks: int) -> bool:
+        """Whether a request that shares `hit` can have `num_tokens` tokens in all.
+
+        Shared blocks that nobody holds count as taken: they leave the free queue.
+        """
+        is_free = self.pool.is_free
+        needed = max(self.num_blocks(num_tokens) - len(hit), 0) + sum(map(is_free, hit))
+        return needed + reserved_blocks <= self.pool.num_free
+
+    def admit(self, request: Request, hit: list[int], num_tokens: int) -> None:
+        """Give an admitted request its shared blocks and new ones for `num_tokens` in all."""
+        pool = self.pool
+        pool.share(hit)
+        request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
+        request.num_registered_blocks = len(hit)
+        if self.caching:
+            self.num_queried_tokens += request.num_tokens
+            self.num_hit_tokens += len(hit) * self.block_size
+        self.register(request, min(num_tokens, request.num_tokens))
+
+    def grow(self, request: Request, num_tokens: int) -> list[int] | None:
+        """Blocks so that a running request holds `num_tokens`; None if there are too few."""
+        count = self.num_blocks(num_tokens) - len(request.block_ids)
+        if count <= 0:
+            return []
+        if count > self.pool.num_free:
+            return None
+        blocks = self.pool.take(count)
+        request.block_ids += blocks
+        return blocks
+
+    def register(self, request: Request, num_tokens: int) -> None:
+        """Register the request's full blocks among its first `num_tokens` known tokens."""
+        if not self.caching:
+            return
+        for index in range(request.num_registered_blocks, num_tokens // self.block_size):
+            self.pool.register(request.block_ids[index], self._key(request, index))
+            request.num_registered_blocks = index + 1
+
+    def release(self, request: Request) -> None:
+        """Take back all of the request's blocks."""
+        self.pool.release(request.block_ids)
+        request.block_ids = []
+        request.num_registered_blocks = 0
+
+    def _key(self, request: Request, index: int) -> Key:
+        """The key of a full block of known tokens; made once.
+
+        Where tokens are only counted, nobody else can have the same ones: the key is the
+        request's own.
+        """
+        keys = request.block_keys
+        while len(keys) <= index:
+            if request.token_ids is None or self.hash_block is None:
+                keys.append((request.request_id, len(keys)))
+            else:
+                start = len(keys) * self.block_size
+                tokens = tuple(request.token_ids[start : start + self.block_size])
+                parent = keys[-1] if keys else None
+                keys.append(self.hash_block(parent, tokens, request.submit.cache_salt))
+        return keys[index]

@@ -1,0 +1,142 @@
+"""Requests that decode in lockstep: one token each in every step, and nobody touches them.
+
+In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from
+the step in which it joined. A step touches a member only when it needs a new block (`grows`), has
+filled one (`fills`) or reaches its length limit (`expiries`): three calendars by step number.
+
+Law: settling a member at any moment gives the counts that touching it in every step would have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from actors.core.request import Request
+
+Calendar = dict[int, list[Request]]
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A planned step whose result has not come back.
+
+    `samplers` are those that sample in it without being in lockstep any more; outputs of
+    `dropped` requests are thrown away when they come.
+    """
+
+    step: int
+    samplers: list[Request] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+
+
+class Lockstep:
+    """The members, the steps planned so far and those whose results have come back."""
+
+    __slots__ = (
+        "block_size",
+        "done",
+        "expiries",
+        "fills",
+        "grows",
+        "in_flight",
+        "max_order",
+        "members",
+        "planned",
+    )  # fmt: skip
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.members: dict[str, Request] = {}
+        self.max_order = 0
+        """No member was admitted later than this."""
+        self.planned = 0
+        self.done = 0
+        self.in_flight: list[InFlight] = []
+        self.grows: Calendar = {}
+        self.fills: Calendar = {}
+        self.expiries: Calendar = {}
+
+    def join(self, request: Request) -> None:
+        """A request that the step just planned lets catch up is in lockstep from now on."""
+        now, held = self.planned, request.num_computed_tokens
+        request.in_lockstep = True
+        request.joined = now
+        self.members[request.request_id] = request
+        self.max_order = max(self.max_order, request.order)
+        self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
+        full = (request.num_registered_blocks + 1) * self.block_size
+        self.enter_fill(request, now + full - held)
+        expiry = now + request.length_limit - held - 1
+        self.expiries.setdefault(expiry, []).append(request)
+
+    def enter_grow(self, request: Request, step: int) -> None:
+        request.next_grow = step
+        self.grows.setdefault(step, []).append(request)
+
+    def enter_fill(self, request: Request, step: int) -> None:
+        request.next_fill = step
+        self.fills.setdefault(step, []).append(request)
+
+    def due_to_grow(self, step: int) -> Iterator[Request]:
+        """Members whose next token in `step` needs a new block; each is entered again."""
+        for request in self.grows.pop(step, ()):
+            if request.in_lockstep and request.next_grow == step:
+                self.enter_grow(request, step + self.block_size)
+                yield request
+
+    def due_to_fill(self, step: int) -> Iterator[Request]:
+        """Members whose token of `step` fills a block; each is entered again."""
+        for request in self.fills.pop(step, ()):
+            if request.in_lockstep and request.next_fill == step:
+                self.enter_fill(request, step + self.block_size)
+                yield request
+
+    def due_to_expire(self, step: int) -> Iterator[Request]:
+        """Members that the token of `step` brings to their length limit."""
+        for request in self.expiries.pop(step, ()):
+            if request.in_lockstep and self.expiry(request) == step:
+                yield request
+
+    def expiry(self, request: Request) -> int:
+        """The step whose token brings a member to its length limit."""
+        return request.joined + request.length_limit - request.num_computed_tokens - 1
+
+    def num_computed(self, request: Request) -> int:
+        """Exact computed tokens of any request, planned steps included."""
+        if not request.in_lockstep:
+            return request.num_computed_tokens
+        return request.num_computed_tokens + self.planned - request.joined
+
+    def num_in_flight(self, request: Request) -> int:
+        """Exact number of the request's samples that have not come back."""
+        if not request.in_lockstep:
+            return request.num_in_flight
+        return request.num_in_flight + self.planned - max(self.done, request.joined - 1)
+
+    def num_tokens(self, request: Request) -> int:
+        """Exact known tokens of any request."""
+        if not request.in_lockstep:
+            return request.num_tokens
+        return request.num_tokens + max(0, self.done - request.joined + 1)
+
+    def settle(self, request: Request) -> None:
+        """Take a member out, with exact counts."""
+        computed, in_flight = self.num_computed(request), self.num_in_flight(request)
+        request.num_tokens = self.num_tokens(request)
+        request.num_computed_tokens, request.num_in_flight = computed, in_flight
+        for record in self.in_flight:
+            if record.step >= request.joined:
+                record.samplers.append(request)
+        request.in_lockstep = False
+        del self.members[request.request_id]
+        if not self.members:
+            self.max_order = 0
+
+    def dissolve(self) -> list[Request]:
+        """Settle every member. O(members)."""
+        members = list(self.members.values())
+        for request in members:
+            self.settle(request)
+        self.grows.clear()
+        self.fills.clear()
+        self.expiries.clear()
+        return members

@@ -1,0 +1,269 @@
+"""Plan one step: whose tokens are computed, in whose blocks.
+
+There are no prefill and decode phases. Every request has computed tokens and known tokens, and a
+step lets the first catch up with the second under one token budget: those that run go first, in
+order of admission; then those that wait are admitted, the first that does not fit blocking all
+behind it. When blocks run out, a victim of the policy's choice is preempted and recomputed later.
+
+The decisions are vLLM V1's, step for step. Cost is O(what changed): requests in lockstep are
+touched only when they need or fill a block; when blocks or budget might not suffice for all, the
+lockstep is dissolved and the same loop touches everyone.
+"""
+
+from dataclasses import dataclass, field
+
+from actors.core.batch import Admission, Batch, Chunk
+from actors.core.lockstep import InFlight
+from actors.core.request import Request, Status
+from actors.core.state import SchedulerState
+
+
+@dataclass(slots=True)
+class Draft:
+    """A step while it is being planned."""
+
+    step: int
+    budget: int
+    threshold: int
+    num_decodes: int = 0
+    scheduled: dict[str, tuple[Request, int]] = field(default_factory=dict)
+    new_blocks: dict[str, list[int]] = field(default_factory=dict)
+    admitted: list[tuple[Request, bool]] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    blocked: str | None = None
+
+
+def plan(state: SchedulerState) -> tuple[Batch, str | None]:
+    """The next step, and why the head of the queue was not admitted, if somebody waits."""
+    lockstep = state.lockstep
+    draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
+    if state.config.async_scheduling:
+        for request in list(lockstep.due_to_expire(lockstep.planned)):
+            state.settle(request)
+    _schedule_running(state, draft)
+    if draft.preempted:
+        draft.blocked = "preemption" if state.waiting else None
+    else:
+        _schedule_waiting(state, draft)
+    return _commit(state, draft), draft.blocked
+
+
+def _threshold(state: SchedulerState) -> int:
+    """Most tokens of one prefill in this step; 0 is no limit."""
+    config, num_requests = state.config, len(state.running) + len(state.waiting)
+    if num_requests <= 1:
+        return 0
+    threshold = config.long_prefill_token_threshold
+    if config.long_prefill_token_threshold_adaptive:
+        threshold = max(threshold, config.max_num_batched_tokens // num_requests)
+    return threshold
+
+
+# --- those that run ------------------------------------------------------------------------------
+
+
+def _schedule_running(state: SchedulerState, draft: Draft) -> None:
+    lockstep = state.lockstep
+    if not (state.lockstep_enabled and _lockstep_holds(state, draft)):
+        state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
+    draft.budget -= len(lockstep.members)
+    draft.num_decodes = len(lockstep.members)
+    growing = {r.request_id: r for r in lockstep.due_to_grow(draft.step)}
+    filling = {} if state.config.async_scheduling else {
+        r.request_id: r for r in lockstep.due_to_fill(draft.step)
+    }  # fmt: skip
+    touched = growing | filling | state.catching_up
+    for request in sorted(touched.values(), key=_order) if len(touched) > 1 else touched.values():
+        if not request.in_lockstep:
+            if request.status is Status.RUNNING and not _advance(state, draft, request):
+                break
+        elif request.request_id in growing:
+            block = state.kv.pool.take(1)
+            request.block_ids += block
+            draft.new_blocks[request.request_id] = block
+        if request.in_lockstep and request.request_id in filling:
+            state.kv.register(request, lockstep.num_computed(request) + 1)
+
+
+def _order(request: Request) -> int:
+    return request.order
+
+
+def _lockstep_holds(state: SchedulerState, draft: Draft) -> bool:
+    """Whether every member surely gets its token and its block, in the order of the plain loop."""
+    lockstep, num_members = state.lockstep, len(state.lockstep.members)
+    budget = draft.budget - num_members
+    if not num_members or budget < 0:
+        return not num_members
+    num_blocks = len(lockstep.grows.get(draft.step, ()))
+    demand = 0
+    for request in state.catching_up.values():
+        num_tokens = min(_pending(state, draft, request), budget)
+        held = request.num_computed_tokens + num_tokens
+        num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
+        demand += num_tokens
+    if num_blocks > state.kv.pool.num_free:
+        return False
+    return demand <= budget or lockstep.max_order < min(map(_order, state.catching_up.values()))
+
+
+def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
+    """Tokens that a running request could compute in this step, the budget aside."""
+    computed, in_flight = request.num_computed_tokens, request.num_in_flight
+    if in_flight and computed + 2 - in_flight >= (
+        request.submit.num_prompt_tokens + request.submit.max_tokens
+    ):
+        return 0
+    pending = request.num_tokens + in_flight - computed
+    if 0 < draft.threshold < pending:
+        pending = draft.threshold
+    return max(min(pending, state.config.max_model_len - computed - 1), 0)
+
+
+def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
+    """Schedule one running request, preempting others if need be. False ends the phase."""
+    num_tokens = min(_pending(state, draft, request), draft.budget)
+    if num_tokens == 0:
+        return draft.budget > 0
+    held = request.num_computed_tokens + num_tokens
+    while (blocks := state.kv.grow(request, held)) is None:
+        victim = state.policy.victim(state.running)
+        _preempt(state, draft, victim)
+        if victim is request:
+            return state.config.engine_version != "0.32"
+    if blocks:
+        draft.new_blocks[request.request_id] = blocks
+    state.kv.register(request, min(held, request.num_tokens))
+    draft.scheduled[request.request_id] = (request, num_tokens)
+    draft.budget -= num_tokens
+    return True
+
+
+def _preempt(state: SchedulerState, draft: Draft, victim: Request) -> None:
+    """Preempt; what the victim was given in this very step goes back to the budget."""
+    state.preempt(victim)
+    draft.preempted.append(victim)
+    if victim.request_id in draft.scheduled:
+        draft.budget += draft.scheduled.pop(victim.request_id)[1]
+        draft.new_blocks.pop(victim.request_id, None)
+
+
+# --- those that wait -----------------------------------------------------------------------------
+
+
+def _schedule_waiting(state: SchedulerState, draft: Draft) -> None:
+    config, waiting = state.config, state.waiting
+    limit = config.max_num_active_seqs or config.max_num_seqs
+    skipped: list[Request] = []
+    while waiting and draft.blocked is None:
+        request = waiting.peek()
+        if draft.budget == 0:
+            draft.blocked = "token budget"
+        elif len(state.running) >= limit:
+            draft.blocked = "max_num_seqs"
+        elif request.num_in_flight:
+            waiting.discard(request)
+            skipped.append(request)
+        else:
+            draft.blocked = _admit(state, draft, request)
+    for request in reversed(skipped):
+        waiting.put_back(request)
+
+
+def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
+    """Admit a waiting request, or say what it lacks."""
+    config, kv = state.config, state.kv
+    hit = kv.find_hit(request)
+    num_hit_tokens = len(hit) * config.block_size
+    num_tokens = request.num_tokens - num_hit_tokens
+    if 0 < draft.threshold < num_tokens:
+        num_tokens = draft.threshold
+    if not config.enable_chunked_prefill and num_tokens > draft.budget:
+        return "token budget"
+    num_tokens = min(num_tokens, draft.budget)
+    reserved = kv.watermark_blocks if state.running else 0
+    held = min(num_hit_tokens + num_tokens, config.max_model_len)
+    whole = min(request.num_tokens, config.max_model_len)
+    must_fit = whole if config.scheduler_reserve_full_isl else held
+    if not kv.fits(hit, must_fit, reserved):
+        return "KV blocks"
+    state.waiting.discard(request)
+    kv.admit(request, hit, held)
+    request.num_computed_tokens = num_hit_tokens
+    draft.admitted.append((request, request.status is Status.PREEMPTED))
+    draft.scheduled[request.request_id] = (request, num_tokens)
+    draft.budget -= num_tokens
+    request.status = Status.RUNNING
+    state.admissions += 1
+    request.order = state.admissions
+    state.running[request.request_id] = request
+    state.catching_up[request.request_id] = request
+    return None
+
+
+# --- the batch -----------------------------------------------------------------------------------
+
+
+def _commit(state: SchedulerState, draft: Draft) -> Batch:
+    """Move the state on by the planned step, and say it as a diff."""
+    lockstep = state.lockstep
+    lockstep.planned = draft.step
+    lockstep.in_flight.append(InFlight(draft.step))
+    idle = tuple(
+        name for name, request in state.catching_up.items()
+        if request.decodes_on_wire and name not in draft.scheduled
+    )  # fmt: skip
+    admitted = tuple(_admission(request, resumed) for request, resumed in draft.admitted)
+    fresh = {request.request_id for request, _ in draft.admitted}
+    chunks = [
+        Chunk(request.request_id, num_tokens, caught_up)
+        for request, num_tokens in draft.scheduled.values()
+        for caught_up in (_catch_up(state, request, num_tokens),)
+        if not _decodes(request, draft, caught_up)
+    ]
+    batch = Batch(
+        step=draft.step,
+        admitted=admitted,
+        chunks=tuple(chunks),
+        idle=idle,
+        new_blocks=tuple(
+            (name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh
+        ),
+        preempted=tuple(request.request_id for request in draft.preempted),
+        finished=tuple(state.finished_ids),
+        num_decodes=draft.num_decodes,
+    )
+    state.finished_ids.clear()
+    return batch
+
+
+def _admission(request: Request, resumed: bool) -> Admission:
+    return Admission(
+        request_id=request.request_id,
+        num_tokens=request.num_tokens,
+        num_prompt_tokens=request.submit.num_prompt_tokens,
+        num_computed_tokens=request.num_computed_tokens,
+        block_ids=tuple(request.block_ids),
+        token_ids=None if request.token_ids is None else tuple(request.token_ids),
+        sampling=request.submit.sampling,
+        resumed=resumed,
+    )
+
+
+def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
+    """Count scheduled tokens as computed; whether the request has caught up and samples."""
+    request.num_computed_tokens += num_tokens
+    if request.num_computed_tokens < request.num_tokens + request.num_in_flight:
+        return False
+    del state.catching_up[request.request_id]
+    state.lockstep.join(request)
+    return True
+
+
+def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
+    """Whether the runner knows without being told; counts those for whom it does."""
+    if request.decodes_on_wire:
+        draft.num_decodes += 1
+        return True
+    request.decodes_on_wire = caught_up
+    return False

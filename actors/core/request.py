@@ -1,0 +1,92 @@
+"""One request: as it arrives, and as the scheduler keeps it."""
+
+import enum
+from dataclasses import dataclass, field
+
+from actors.core.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """AsyncLLM tells the Scheduler, through the Router, of a new request.
+
+    There is no output length: the future is not a part of a request. `prompt_token_ids` is None
+    in a world that only counts; `block_hashes` identifies the prompt's full blocks for the prefix
+    cache, None when nothing is known about them. `arrival_s` is on the run's clock.
+    """
+
+    request_id: str
+    arrival_s: float
+    num_prompt_tokens: int
+    max_tokens: int
+    prompt_token_ids: tuple[int, ...] | None = None
+    block_hashes: tuple[object, ...] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    eos_token_id: int | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    tenant: str | None = None
+
+
+class Status(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class Request:
+    """What the scheduler knows of one request; owned by one `SchedulerState`.
+
+    While `in_lockstep` the counts of tokens are as of the step in which it joined; ask
+    `Lockstep.settle` for exact ones. Otherwise they are exact.
+    """
+
+    __slots__ = (
+        "block_ids", "block_keys", "decodes_on_wire", "in_lockstep", "joined", "length_limit",
+        "next_fill", "next_grow", "num_computed_tokens", "num_in_flight", "num_preemptions",
+        "num_registered_blocks", "num_tokens", "order", "request_id", "status", "stop_tokens",
+        "submit", "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, submit: Submit, max_model_len: int) -> None:
+        self.submit = submit
+        self.request_id = submit.request_id
+        self.status = Status.WAITING
+        self.token_ids = None if submit.prompt_token_ids is None else list(submit.prompt_token_ids)
+        self.num_tokens = submit.num_prompt_tokens
+        self.num_computed_tokens = 0
+        self.num_in_flight = 0
+        """Tokens that steps will have sampled whose results have not come back."""
+        self.length_limit = min(max_model_len, submit.num_prompt_tokens + submit.max_tokens)
+        self.stop_tokens = _stop_tokens(submit)
+        self.num_preemptions = 0
+        self.order = 0
+        """The number of its latest admission; running requests are listed in this order."""
+        self.block_ids: list[int] = []
+        self.block_keys: list[object] = list(submit.block_hashes or ())
+        self.num_registered_blocks = 0
+        self.decodes_on_wire = False
+        """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
+        self.in_lockstep = False
+        self.joined = 0
+        self.next_grow = 0
+        self.next_fill = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.submit.num_prompt_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"<Request {self.request_id} {self.status.value}"
+            f" {self.num_computed_tokens}/{self.num_tokens} tokens, {len(self.block_ids)} blocks>"
+        )
+
+
+def _stop_tokens(submit: Submit) -> frozenset[int]:
+    """The tokens that end a request: its stop tokens, and the end token unless ignored."""
+    tokens = set(submit.sampling.stop_token_ids)
+    if submit.eos_token_id is not None and not submit.sampling.ignore_eos:
+        tokens.add(submit.eos_token_id)
+    return frozenset(tokens)

@@ -1,0 +1,121 @@
+"""What one scheduler knows: the requests, who waits, who runs, and the KV space they share.
+
+A plain record with one owner. `plan` and `update` move it from step to step; the functions here
+are the transitions of single requests that both of them, and aborts, are made of.
+
+Laws: a request is waiting, running or gone. `running` is in order of admission. Every running
+request is either in lockstep or in `catching_up`. Blocks are held by running requests only.
+"""
+
+from actors.core.batch import Finish
+from actors.core.config import SchedulerConfig
+from actors.core.kv_cache import KVCache
+from actors.core.lockstep import Lockstep
+from actors.core.policies.policy import Policy
+from actors.core.request import Request, Status, Submit
+from actors.core.waiting import WaitingQueue
+
+
+class SchedulerState:
+    """One scheduler's state; `lockstep_enabled` False makes every step touch every request."""
+
+    __slots__ = ("admissions", "catching_up", "config", "finished_ids", "kv", "lockstep",
+                 "lockstep_enabled", "policy", "requests", "running", "waiting")  # fmt: skip
+
+    def __init__(
+        self, config: SchedulerConfig, policy: Policy, kv: KVCache, *, lockstep_enabled: bool = True
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.kv = kv
+        self.requests: dict[str, Request] = {}
+        self.waiting = WaitingQueue(policy)
+        self.running: dict[str, Request] = {}
+        self.catching_up: dict[str, Request] = {}
+        self.lockstep = Lockstep(config.block_size)
+        self.lockstep_enabled = lockstep_enabled
+        self.finished_ids: list[str] = []
+        """Finished since the last plan: the next batch tells the runners to forget them."""
+        self.admissions = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another plan is due: something is unfinished, or ended without a batch since."""
+        return bool(self.requests or self.finished_ids)
+
+    def add(self, submit: Submit) -> Request:
+        """Queue a new request."""
+        if submit.request_id in self.requests:
+            raise ValueError(f"request {submit.request_id!r} exists already: ids must be unique")
+        request = Request(submit, self.config.max_model_len)
+        self.requests[request.request_id] = request
+        self.waiting.push(request)
+        return request
+
+    def settle(self, request: Request) -> None:
+        """Make a running request's counts exact, and have the next step touch it."""
+        if request.in_lockstep:
+            self.lockstep.settle(request)
+            self.catching_up[request.request_id] = request
+
+    def preempt(self, request: Request) -> None:
+        """Take a running request's blocks and send it back to wait; its tokens are kept."""
+        self._stop_running(request)
+        request.status = Status.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.put_back(request)
+
+    def finish(self, request: Request) -> None:
+        """Forget a request in any state; its blocks are free at once."""
+        if request.status is Status.RUNNING:
+            self._stop_running(request)
+        else:
+            self.waiting.discard(request)
+        request.status = Status.FINISHED
+        del self.requests[request.request_id]
+        self.finished_ids.append(request.request_id)
+
+    def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
+        """End requests in any state; unknown ids are ignored. Returns those that were alive."""
+        alive = [self.requests[name] for name in request_ids if name in self.requests]
+        for request in alive:
+            self.finish(request)
+        return [Finish(request.request_id, reason) for request in alive]
+
+    def reset_prefix_cache(self, *, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False while blocks are held.
+
+        With `reset_running` everyone who runs is preempted first, and what is in flight for them
+        is thrown away.
+        """
+        if reset_running:
+            for request in reversed(list(self.running.values())):
+                self.preempt(request)
+                request.num_in_flight = 0
+                for record in self.lockstep.in_flight:
+                    record.dropped.add(request.request_id)
+        return self.kv.pool.forget_all()
+
+    def check(self) -> None:
+        """Verify the laws of this record and of the pool. O(blocks + requests)."""
+        self.kv.pool.check(request.block_ids for request in self.requests.values())
+        for name, request in self.requests.items():
+            runs, waits = name in self.running, request in list(self.waiting)
+            assert runs != waits, f"{request} is in {'both' if runs else 'no'} queue"
+            assert runs == (name in self.catching_up) + (name in self.lockstep.members), request
+            assert runs or not request.block_ids, f"{request} holds blocks while it waits"
+            if runs:
+                needed = self.kv.num_blocks(self.lockstep.num_computed(request))
+                assert len(request.block_ids) == needed, request
+            if request.token_ids is not None:
+                assert len(request.token_ids) == self.lockstep.num_tokens(request), request
+        orders = [request.order for request in self.running.values()]
+        assert orders == sorted(orders), "running requests are out of order"
+
+    def _stop_running(self, request: Request) -> None:
+        self.settle(request)
+        del self.catching_up[request.request_id]
+        del self.running[request.request_id]
+        request.decodes_on_wire = False
+        self.kv.release(request)

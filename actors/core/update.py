@@ -1,0 +1,86 @@
+"""Take in the result of one step: new tokens, and which requests end by them.
+
+Requests end in the order in which they were scheduled, and their blocks are free at once. Cost
+is O(tokens that came), a constant of two comparisons each; where tokens are only counted, O(ends).
+"""
+
+from actors.core.batch import Finish, StepResult
+from actors.core.request import Request, Status
+from actors.core.state import SchedulerState
+
+
+def update(state: SchedulerState, result: StepResult) -> list[Finish]:
+    """Move the state on by a step that is done; returns the requests that ended."""
+    lockstep = state.lockstep
+    record = lockstep.in_flight.pop(0)
+    if record.step != result.step:
+        raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
+    lockstep.done = record.step
+    samplers = [r for r in record.samplers if r.request_id not in record.dropped]
+    for request in samplers:
+        request.num_tokens += 1
+        request.num_in_flight -= 1
+    expiring = list(lockstep.due_to_expire(record.step))
+    if result.tokens is None:
+        ended = _count(state, result.ended, samplers + expiring)
+    else:
+        ended = _append(state, result.tokens, record.dropped)
+    if state.config.async_scheduling:
+        _register(state, samplers, record.step)
+    ended.sort(key=lambda pair: pair[0].order)
+    for request, _ in ended:
+        state.finish(request)
+    return [finish for _, finish in ended]
+
+
+def _append(
+    state: SchedulerState, tokens: tuple[tuple[str, int], ...], dropped: set[str]
+) -> list[tuple[Request, Finish]]:
+    """Append the tokens; those that they end."""
+    ended = []
+    requests = state.requests
+    for name, token in tokens:
+        request = requests.get(name)
+        if request is None or name in dropped:
+            continue
+        token_ids = request.token_ids
+        assert token_ids is not None, f"{name} came without tokens and was given one"
+        token_ids.append(token)
+        if token in request.stop_tokens or len(token_ids) >= request.length_limit:
+            ended.append((request, _finish(request, token)))
+    return ended
+
+
+def _finish(request: Request, token: int) -> Finish:
+    """Why this last token ends the request: the end token, a stop token, or length."""
+    sampling = request.submit.sampling
+    if token == request.submit.eos_token_id and not sampling.ignore_eos:
+        return Finish(request.request_id, "stop")
+    if token in sampling.stop_token_ids:
+        return Finish(request.request_id, "stop", token)
+    return Finish(request.request_id, "length")
+
+
+def _count(
+    state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request]
+) -> list[tuple[Request, Finish]]:
+    """Those that end where tokens are only counted: by an end token, else by length."""
+    requests = state.requests
+    ended = {
+        name: (requests[name], Finish(name, "stop")) for name in end_tokens if name in requests
+    }
+    for request in grown:
+        name = request.request_id
+        if name in requests and state.lockstep.num_tokens(request) >= request.length_limit:
+            ended.setdefault(name, (request, Finish(name, "length")))
+    return list(ended.values())
+
+
+def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
+    """Under async scheduling a token is known, and so a full block has a key, only now."""
+    lockstep = state.lockstep
+    touched = samplers + list(lockstep.due_to_fill(step))
+    for request in sorted(touched, key=lambda r: r.order):
+        if request.status is Status.RUNNING:
+            known = lockstep.num_computed(request) - lockstep.num_in_flight(request)
+            state.kv.register(request, known)

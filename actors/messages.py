@@ -1,0 +1,199 @@
+"""The vocabulary: every message any actor sends, grouped by wire.
+
+Messages are frozen records without tensors, callables or handles (streams excepted). What takes
+time or crosses a fate boundary is a message; everything else is a call.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
+from actors.core.request import Submit
+from actors.core.sampling import Sampling
+from actors.stream import DeltaStream
+
+__all__ = [
+    "Abort",
+    "Accepted",
+    "Admission",
+    "Batch",
+    "CacheStats",
+    "Cancel",
+    "Capacity",
+    "ChatMessage",
+    "Chunk",
+    "Done",
+    "Finish",
+    "Generate",
+    "Inspect",
+    "Load",
+    "Refused",
+    "Released",
+    "ResetPrefixCache",
+    "Sampling",
+    "StepOutput",
+    "StepResult",
+    "Submit",
+]  # fmt: skip
+
+
+# --- client and API to AsyncLLM ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation, for the tokenizer's chat template."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """API (or a replayed client) asks AsyncLLM for one completion.
+
+    `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
+    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks.
+    Reply: `Accepted` or `Refused`.
+    """
+
+    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
+    sampling: Sampling = field(default_factory=Sampling)
+    request_id: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    block_hashes: tuple[object, ...] | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """AsyncLLM took the request: read `stream` to its end, or tell `Cancel`."""
+
+    request_id: str
+    num_prompt_tokens: int
+    stream: DeltaStream
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was not taken and nothing was changed.
+
+    `kind` `invalid` is the caller's mistake (400) and `param` names the field; `overloaded` asks
+    to come back after `retry_after_s` (429).
+    """
+
+    reason: str
+    kind: Literal["invalid", "overloaded"] = "invalid"
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """API tells AsyncLLM that nobody reads this request any more."""
+
+    request_id: str
+
+
+# --- AsyncLLM to Router to Scheduler: Submit (core/request.py) and --------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """AsyncLLM tells Router, and Router the Scheduler, to end requests; unknown ids are ignored.
+
+    With `reason` "stop" a stop string was seen after detokenisation.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: Literal["abort", "stop"] = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """AsyncLLM tells the Router that requests ended, so that it can count who is busy."""
+
+    request_ids: tuple[str, ...]
+
+
+# --- EngineCore to Executor to Runner ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """EngineCore asks Executor, and Executor every Runner, to make its model ready.
+
+    Reply: `Capacity`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a loaded backend offers; `num_blocks` includes the null block 0."""
+
+    num_blocks: int
+    block_size: int
+
+
+# --- Scheduler to its listeners ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought about.
+
+    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
+    are only counted: then every chunk of `batch` that samples and every decoding request got one
+    token a step. `waiting_because` says why the head of the queue was not admitted.
+    """
+
+    replica: int
+    batch: Batch
+    start_s: float
+    end_times_s: tuple[float, ...]
+    tokens: tuple[tuple[str, int], ...] | None
+    finished: tuple[Finish, ...]
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    waiting_because: str | None = None
+
+    @property
+    def step(self) -> int:
+        return self.batch.step
+
+
+# --- anyone to KVCacheManager --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Anyone asks the KVCacheManager how full it is. Reply: `CacheStats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The pool at one instant; counts of blocks without the null block, hits in tokens."""
+
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_queried_tokens: int
+    num_hit_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Anyone asks the KVCacheManager to forget cached prefixes.
+
+    Reply: `Done`, or `Refused` while requests hold blocks.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The wish was carried out."""
+
+
+Message = Any

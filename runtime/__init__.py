@@ -1,0 +1,1 @@
+"""The real world: torch where the graph asks for a backend. Never imports `sim`."""
