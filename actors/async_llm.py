@@ -5,7 +5,7 @@ of the moment nobody wants it any more. The engine never waits for a reader.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from actors.actor import Actor, Ref, Tap
@@ -37,6 +37,10 @@ class TokenDecoder(Protocol):
         """The text that this token completes; empty in the middle of a character."""
         ...
 
+    def flush(self) -> str:
+        """What is left of a character that the last token cut off."""
+        ...
+
 
 class Tokenizer(Protocol):
     """Text to tokens and back."""
@@ -52,7 +56,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What AsyncLLM must know of the model; both None where tokens are only counted."""
+    """What AsyncLLM must know of the model; nothing where tokens are only counted.
+
+    `stop_token_ids` are further end tokens beside `eos_token_id`.
+    """
 
     eos_token_id: int | None = None
     stop_token_ids: tuple[int, ...] = ()
@@ -195,6 +202,9 @@ class AsyncLLM(Actor):
         self, wish: Generate, name: str, tokens: tuple[int, ...] | None, num_tokens: int
     ) -> Submit:
         sampling = wish.sampling
+        if self._model.stop_token_ids and not sampling.ignore_eos:
+            stops = sampling.stop_token_ids + self._model.stop_token_ids
+            sampling = replace(sampling, stop_token_ids=stops)
         block_hashes = wish.block_hashes
         if tokens is not None and self._hash_block is not None and block_hashes is None:
             block_hashes = self._hash_prompt(tokens, wish.cache_salt)
@@ -255,7 +265,8 @@ class AsyncLLM(Actor):
                 self._router.tell(Abort((life.submit.request_id,), "stop"))
             self._end(life, delta.merged(Delta(finish_reason="stop", stop_reason=stop)))
         elif finish is not None:
-            rest = life.stop_strings.flush()
+            cut_off = "" if life.decoder is None else life.decoder.flush()
+            rest = life.stop_strings.flush() + cut_off
             end = Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason)
             self._end(life, delta.merged(end))
         else:

@@ -4,13 +4,15 @@ Trace and log have the format of the golden files in `tests/golden/` (described 
 that decisions can be compared with a plain diff. There is no clock here: requests arrive by step.
 """
 
+import gzip
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from actors.block_hash import block_hasher
 from actors.core.batch import Batch, StepResult
-from actors.core.config import SchedulerConfig
+from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.plan import plan
 from actors.core.policies import POLICIES
@@ -202,3 +204,21 @@ def submit_of(row: dict[str, Any], eos_token_id: int | None) -> Submit:
 def dump(event: Event) -> str:
     """One line of a log."""
     return json.dumps(event, separators=(",", ":"))
+
+
+def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) -> None:
+    """Drive the trace in one file, plain or gzipped, and write the log to another.
+
+    Raises ConfigError if the file holds no trace.
+    """
+    data = trace.read_bytes()
+    try:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        parsed = json.loads(text)
+        drive = Drive(parsed, build(parsed, engine_version, lockstep_enabled=lockstep))
+    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+        raise ConfigError(f"{trace} is not a trace in the golden format: {error!r}") from error
+    lines = "".join(dump(event) + "\n" for event in drive.run())
+    opened = gzip.open(output, "wt") if output.suffix == ".gz" else output.open("w")
+    with opened as file:
+        file.write(lines)

@@ -1,0 +1,74 @@
+"""The real world's composition: a model folder, torch backends, and the facts that go with them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.async_llm import ModelFacts
+from actors.config import EngineConfig
+from runtime.loader import read_facts
+from runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from runtime.runner import TorchBackend
+
+EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class RealModel:
+    """A model folder that can be served; `name` is what clients call it."""
+
+    folder: Path
+    name: str
+    tokenizer: Tokenizer
+    facts: ModelFacts
+    max_position_embeddings: int | None
+
+    @classmethod
+    def open(cls, model: str | None, served_name: str | None = None) -> "RealModel":
+        """The folder `model`, or the embedded model; LoadError says what is wrong with it."""
+        folder = Path(model) if model else EMBEDDED_MODEL
+        config = read_facts(folder)
+        tokenizer = Tokenizer(folder)
+        eos, *others = (*tokenizer.eos_token_ids, None)
+        facts = ModelFacts(
+            eos_token_id=eos,
+            stop_token_ids=tuple(token for token in others if token is not None),
+            vocab_size=config.vocab_size,
+        )
+        name = served_name or folder.resolve().name
+        return cls(folder, name, tokenizer, facts, config.max_position_embeddings)
+
+
+def torch_backends(
+    model: RealModel,
+    config: EngineConfig,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    gpu_memory_utilization: float | None = None,
+    seed: int = 0,
+    num_threads: int | None = None,
+) -> list["TorchBackend"]:
+    """One torch backend per replica. Imports torch."""
+    from runtime.runner import TorchBackend
+
+    limits = config.scheduler
+    return [
+        TorchBackend(
+            model.folder,
+            device=device,
+            dtype=dtype,
+            block_size=limits.block_size,
+            num_gpu_blocks=config.num_gpu_blocks,
+            max_model_len=limits.max_model_len,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            gpu_memory_utilization=gpu_memory_utilization,
+            seed=seed + replica,
+            eos_token_ids=model.tokenizer.eos_token_ids,
+            num_threads=num_threads,
+        )
+        for replica in range(config.replicas)
+    ]

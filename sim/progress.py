@@ -1,0 +1,27 @@
+"""A progress bar on stderr, for people who watch a long run; none where nobody does."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+UPDATE_EVERY = 64
+
+
+@contextmanager
+def progress(num_requests: int) -> Iterator[Callable[[int], None] | None]:
+    """A function to call with the number of requests that have arrived; None without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("replay", total=num_requests)
+
+        def update(number: int) -> None:
+            if number % UPDATE_EVERY == 0:
+                bar.update(task, completed=number)
+
+        yield update

@@ -1,0 +1,126 @@
+"""Replay a trace: clients of the past in front of the graph, on a virtual clock.
+
+The clients are open-loop: each request is asked at its arrival, whatever became of the others.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from actors.actor import Actor, Tap
+from actors.clock import Event, sleep_until
+from actors.config import EngineConfig
+from actors.core.sampling import Sampling
+from actors.graph import open_graph
+from actors.messages import Capacity, Generate, Refused, StepOutput, Submit
+from actors.runner import Backend
+from sim.clock import run_virtual
+from sim.cost.work import CostModel
+from sim.oracle import Oracle
+from sim.recorder import Recorder
+from sim.runner import CostBackend, Pace
+from sim.trace.record import TraceRequest
+
+Progress = Callable[[int], None]
+"""Told how many requests have arrived."""
+
+
+class Recording(Actor):
+    """The listener that feeds a Recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__("recorder")
+        self._recorder = recorder
+
+    async def handle(self, message: Any) -> None:
+        match message:
+            case StepOutput():
+                self._recorder.observe(message)
+            case Submit():
+                self._recorder.arrived(
+                    message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
+                )
+
+
+def replay(
+    trace: Iterable[TraceRequest],
+    config: EngineConfig,
+    cost: CostModel,
+    capacity: Capacity,
+    *,
+    on_progress: Progress | None = None,
+    listeners: Sequence[Actor] = (),
+    tap: Tap | None = None,
+) -> Recorder:
+    """Run the trace through `config.replicas` engines of the given cost and capacity.
+
+    Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
+    TraceError at the first malformed row.
+    """
+    oracles = [Oracle() for _ in range(config.replicas)]
+    backends = [
+        CostBackend(Pace(cost, f"runner-{replica}"), oracle, capacity)
+        for replica, oracle in enumerate(oracles)
+    ]
+
+    def foretell(request: TraceRequest) -> None:
+        for oracle in oracles:
+            oracle.add(request.request_id, request.num_output_tokens)
+
+    return replay_on(
+        trace, config, backends, capacity, foretell=foretell,
+        on_progress=on_progress, listeners=listeners, tap=tap,
+    )  # fmt: skip
+
+
+def replay_on(
+    trace: Iterable[TraceRequest],
+    config: EngineConfig,
+    backends: Sequence[Backend],
+    capacity: Capacity,
+    *,
+    wishes: Callable[[TraceRequest], Generate] | None = None,
+    foretell: Callable[[TraceRequest], None] = lambda request: None,
+    on_progress: Progress | None = None,
+    listeners: Sequence[Actor] = (),
+    tap: Tap | None = None,
+) -> Recorder:
+    """Replay on backends of any kind; `wishes` says what a row of the trace asks for.
+
+    `foretell` is told of each request just before it arrives: only backends listen to it.
+    """
+    recorder = Recorder(capacity.num_blocks, config.replicas)
+    to_wish = wishes or counted_wish(config.scheduler.block_size)
+
+    async def play() -> None:
+        async with open_graph(
+            config, backends, listeners=[Recording(recorder), *listeners], tap=tap
+        ) as llm:
+            for number, request in enumerate(trace):
+                await sleep_until(request.arrival_s, Event.ARRIVAL, "client")
+                foretell(request)
+                if isinstance(await llm.ask(to_wish(request)), Refused):
+                    recorder.refused(request.request_id)
+                if on_progress is not None:
+                    on_progress(number + 1)
+
+    run_virtual(play)
+    return recorder
+
+
+def counted_wish(block_size: int) -> Callable[[TraceRequest], Generate]:
+    """What a recorded request asks for where tokens are only counted.
+
+    There is no limit on its output but the context: its length is the oracle's secret.
+    """
+
+    def wish(request: TraceRequest) -> Generate:
+        return Generate(
+            prompt=request.num_prompt_tokens,
+            sampling=Sampling(),
+            request_id=request.request_id,
+            priority=request.priority,
+            block_hashes=request.block_hashes(block_size),
+            tenant=request.tenant,
+        )
+
+    return wish

@@ -1,0 +1,67 @@
+"""What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
+
+from dataclasses import dataclass
+
+from actors.messages import Capacity
+from sim.cost.overhead import HostOverhead, WithOverhead
+from sim.cost.roofline import Roofline
+from sim.cost.work import CostModel
+from sim.hardware.gpu import Gpu
+from sim.hardware.memory import plan_memory
+from sim.hardware.model import ModelShape
+
+LARGE_GPU_BYTES = 70 * 2**30
+HUGE_GPU_BYTES = 160 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One replica's hardware; `dtype` None is the model's own."""
+
+    model: ModelShape
+    gpu: Gpu
+    tensor_parallel_size: int = 1
+    dtype: str | None = None
+    gpu_memory_utilization: float = 0.92
+
+    @property
+    def default_limits(self) -> tuple[int, int]:
+        """vLLM's (max_num_batched_tokens, max_num_seqs) for a server on this GPU."""
+        if self.gpu.memory_bytes >= HUGE_GPU_BYTES:
+            return 16384, 1024
+        if self.gpu.memory_bytes >= LARGE_GPU_BYTES and not self.gpu.name.startswith("a100"):
+            return 8192, 1024
+        return 2048, 256
+
+    def cost(self, overhead: HostOverhead) -> CostModel:
+        """Seconds of a step: the roofline, and the host's share."""
+        roofline = Roofline(
+            self.model,
+            self.gpu,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+        )
+        return WithOverhead(roofline, overhead)
+
+    def capacity(
+        self,
+        block_size: int,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        num_gpu_blocks: int | None = None,
+    ) -> Capacity:
+        """The KV blocks that fit beside the weights, or `num_gpu_blocks` if given.
+
+        Raises ConfigError, saying how much is needed, if not even one block fits.
+        """
+        plan = plan_memory(
+            self.model,
+            self.gpu,
+            block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+        )
+        return Capacity(num_gpu_blocks or plan.num_blocks, block_size)
