@@ -32,7 +32,7 @@ DEFAULT_LIMITS = (2048, 256)
 ENGINE_OPTIONS = [
     click.option("--max-num-seqs", type=int, help="Most requests that run at once."),
     click.option("--max-num-batched-tokens", type=int, help="Token budget of a step."),
-    click.option("--max-model-len", type=int, help="Longest context; the model's own if not given."),
+    click.option("--max-model-len", type=int, help="Longest context; by default the model's."),
     click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per block."),
     click.option(
         "--num-gpu-blocks", "--num-gpu-blocks-override", type=int,
@@ -231,9 +231,7 @@ def serve(
         remark(f"Sundog serves {name} at {url}/v1 (stop with Ctrl-C)")
 
     trio.run(
-        partial(
-            serve_graph, config, backends, served, real.tokenizer, facts, door, on_ready=ready
-        )
+        partial(serve_graph, config, backends, served, real.tokenizer, facts, door, on_ready=ready)
     )
 
 
@@ -280,8 +278,8 @@ def replay(
     from itertools import islice
 
     from sim.metrics import summarize
-    from sim.replay import replay as replay_trace
     from sim.progress import progress
+    from sim.replay import replay as replay_trace
     from sim.report import print_summary, write_requests
     from sim.trace.read import read_trace
 
@@ -297,7 +295,9 @@ def replay(
     if as_json:
         click.echo(summary.to_json())
     else:
-        replicas = f", {simulated.config.replicas} replicas" if simulated.config.replicas > 1 else ""
+        replicas = (
+            f", {simulated.config.replicas} replicas" if simulated.config.replicas > 1 else ""
+        )
         print_summary(summary, f"{Path(trace).name} on {model}, {gpu}{replicas}")
 
 

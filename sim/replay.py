@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from actors.actor import Actor, Tap
+from actors.async_llm import ModelFacts
 from actors.clock import Event, sleep_until
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
@@ -80,6 +81,7 @@ def replay_on(
     *,
     wishes: Callable[[TraceRequest], Generate] | None = None,
     foretell: Callable[[TraceRequest], None] = lambda request: None,
+    facts: ModelFacts | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
@@ -93,7 +95,7 @@ def replay_on(
 
     async def play() -> None:
         async with open_graph(
-            config, backends, listeners=[Recording(recorder), *listeners], tap=tap
+            config, backends, model=facts, listeners=[Recording(recorder), *listeners], tap=tap
         ) as llm:
             for number, request in enumerate(trace):
                 await sleep_until(request.arrival_s, Event.ARRIVAL, "client")

@@ -219,6 +219,5 @@ def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) ->
     except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
         raise ConfigError(f"{trace} is not a trace in the golden format: {error!r}") from error
     lines = "".join(dump(event) + "\n" for event in drive.run())
-    opened = gzip.open(output, "wt") if output.suffix == ".gz" else output.open("w")
-    with opened as file:
-        file.write(lines)
+    encoded = lines.encode()
+    output.write_bytes(gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)

@@ -47,7 +47,7 @@ async def serve(
     `on_ready` gets the base URL once requests are welcome. Raises ConfigError if it cannot
     listen or the engine cannot start.
     """
-    stop = stop or trio.Event()
+    stop = trio.Event() if stop is None else stop
     async with (
         open_graph(
             config, backends, tokenizer=tokenizer, model=facts, listeners=listeners, tap=tap
