@@ -8,7 +8,7 @@ never imports torch.
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -263,6 +263,8 @@ def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step.")  # fmt: skip
+@click.option("--decode-runs/--no-decode-runs", default=True, show_default=True,
+              help="Let one event stand for many decode steps; same results.")  # fmt: skip
 @engine_options
 def replay(
     trace: str,
@@ -272,6 +274,7 @@ def replay(
     out: str | None,
     limit: int | None,
     host_overhead: bool,
+    decode_runs: bool,
     **options: Any,
 ) -> None:
     """Replay TRACE on simulated hardware and print what its requests would have seen."""
@@ -284,10 +287,11 @@ def replay(
     from sim.trace.read import read_trace
 
     simulated = Simulated.of(Engine(**options), model, gpu, host_overhead)
+    config = replace(simulated.config, decode_runs=decode_runs)
     rows = islice(read_trace(trace), limit)
     with progress(sum(1 for _ in islice(read_trace(trace), limit))) as on_progress:
         recorder = replay_trace(
-            rows, simulated.config, simulated.cost, simulated.capacity, on_progress=on_progress
+            rows, config, simulated.cost, simulated.capacity, on_progress=on_progress
         )
     summary = summarize(recorder)
     if out is not None:

@@ -76,11 +76,16 @@ class Envelope:
 class Mailbox:
     """Messages in order of arrival, and how many callers could still add to them."""
 
-    __slots__ = ("_readers", "_writers", "capacity", "closed", "envelopes", "num_callers", "owner")
+    __slots__ = (
+        "_readers", "_writers", "capacity", "closed", "doorbell", "envelopes", "num_callers",
+        "owner",
+    )  # fmt: skip
 
     def __init__(self, owner: str, capacity: int | None = None) -> None:
         self.owner = owner
         self.capacity = capacity
+        self.doorbell: Callable[[], None] | None = None
+        """Rung by every message that arrives while the owner is busy with one and left it on."""
         self.envelopes: deque[Envelope] = deque()
         self.num_callers = 0
         self.closed = False
@@ -103,6 +108,8 @@ class Mailbox:
             raise MailboxFull(f"{self.owner} has {self.capacity} unread messages")
         self.envelopes.append(envelope)
         self._readers.unpark()
+        if self.doorbell is not None:
+            self.doorbell()
 
     async def room(self) -> None:
         """Wait until one more message fits."""

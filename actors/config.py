@@ -15,7 +15,9 @@ class EngineConfig:
     """One deployment: `replicas` equal engines behind one `router`.
 
     `num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
-    unfinished requests the door is closed (HTTP 429); None keeps it open.
+    unfinished requests the door is closed (HTTP 429); None keeps it open. `lockstep` and
+    `decode_runs` change what a run costs and none of its results; the latter is for backends that
+    only count tokens.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -26,6 +28,7 @@ class EngineConfig:
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
     lockstep: bool = True
+    decode_runs: bool = False
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

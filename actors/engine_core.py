@@ -68,7 +68,11 @@ async def run_engine_core(
             scheduler_name,
             replica,
             SchedulerState(
-                scheduler_config, config.policy, manager.lend(), lockstep_enabled=config.lockstep
+                scheduler_config,
+                config.policy,
+                manager.lend(),
+                lockstep_enabled=config.lockstep,
+                decode_runs=config.decode_runs,
             ),
             executor_ref,
             [listener.ref(scheduler_name, counted=False) for listener in listeners],

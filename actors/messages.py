@@ -121,6 +121,17 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
+
+    Something came that the next step must see. It is heard while the run goes on, and late ones
+    are ignored.
+    """
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """EngineCore asks Executor, and Executor every Runner, to make its model ready.
 

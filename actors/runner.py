@@ -1,9 +1,9 @@
 """The Runner: one rank's shell around a Backend."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from actors.actor import Actor, Tap
-from actors.messages import Batch, Capacity, Load, StepResult
+from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Backend(Protocol):
@@ -22,6 +22,15 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
+class RunBackend(Backend, Protocol):
+    """A backend that can be asked for runs of many steps."""
+
+    def interrupt(self) -> None:
+        """End the run under way at the next step boundary."""
+        ...
+
+
 class Runner(Actor):
     """Hands the Executor's messages to its backend, one after another."""
 
@@ -31,11 +40,27 @@ class Runner(Actor):
 
     async def handle(self, message: Any) -> Any:
         match message:
-            case Batch():
+            case Batch(max_steps=1):
                 return await self._backend.execute(message)
+            case Batch():
+                return await self._run(message)
+            case Interrupt():
+                return None
             case Load():
                 return await self._backend.load()
         return await super().handle(message)
+
+    async def _run(self, batch: Batch) -> StepResult:
+        """Execute a run of steps; whatever arrives meanwhile is an Interrupt."""
+        backend = self._backend
+        if not isinstance(backend, RunBackend):
+            return await backend.execute(batch)
+        self.mailbox.doorbell = backend.interrupt
+        if self.mailbox.envelopes:
+            backend.interrupt()
+        result = await backend.execute(batch)
+        self.mailbox.doorbell = None
+        return result
 
     async def closed(self) -> None:
         await self._backend.close()

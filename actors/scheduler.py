@@ -11,10 +11,10 @@ from typing import Any
 
 from actors.actor import Actor, Ref, Reply, Tap
 from actors.clock import Event, now_s, sleep_until
-from actors.core.plan import plan
+from actors.core.plan import extend, plan
 from actors.core.state import SchedulerState
 from actors.core.update import update
-from actors.messages import Abort, Batch, Finish, StepOutput, StepResult, Submit
+from actors.messages import Abort, Batch, Finish, Interrupt, StepOutput, StepResult, Submit
 
 
 class Scheduler(Actor):
@@ -91,6 +91,8 @@ class Scheduler(Actor):
                 f" {next(iter(self._state.waiting))!r} can never fit"
             )
         reply = await self._executor.request(batch)
+        if batch.max_steps > 1:
+            self.mailbox.doorbell = lambda: self._interrupt(batch.step)
         self._running.append((batch, waiting_because, now_s(), reply))
         return batch.num_tokens
 
@@ -98,6 +100,9 @@ class Scheduler(Actor):
         """Wait for the oldest step, take in its result and tell the listeners."""
         batch, waiting_because, start_s, reply = self._running.popleft()
         result: StepResult = await reply.wait()
+        self.mailbox.doorbell = None
+        if result.num_steps > 1:
+            extend(self._state, result.num_steps - 1)
         self._drain()
         finished = self._aborted + update(self._state, result)
         self._aborted = []
@@ -115,6 +120,11 @@ class Scheduler(Actor):
         )
         for listener in self._listeners:
             listener.tell(output)
+
+    def _interrupt(self, step: int) -> None:
+        """Somebody is at the door: the run under way must not outlast this step."""
+        self.mailbox.doorbell = None
+        self._executor.tell(Interrupt(step))
 
     async def handle(self, message: Any) -> Any:
         raise NotImplementedError("the Scheduler reads its mailbox itself, between steps")

@@ -52,7 +52,8 @@ class Batch:
 
     Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
     to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
-    `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks.
+    `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks and goes
+    only to backends that count: the blocks of its later steps are not said.
     """
 
     step: int

@@ -7,6 +7,7 @@ filled one (`fills`) or reaches its length limit (`expiries`): three calendars b
 Law: settling a member at any moment gives the counts that touching it in every step would have.
 """
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class Lockstep:
     """The members, the steps planned so far and those whose results have come back."""
 
     __slots__ = (
+        "_expiry_steps",
         "block_size",
         "done",
         "expiries",
@@ -54,6 +56,7 @@ class Lockstep:
         self.grows: Calendar = {}
         self.fills: Calendar = {}
         self.expiries: Calendar = {}
+        self._expiry_steps: list[int] = []
 
     def join(self, request: Request) -> None:
         """A request that the step just planned lets catch up is in lockstep from now on."""
@@ -66,7 +69,10 @@ class Lockstep:
         full = (request.num_registered_blocks + 1) * self.block_size
         self.enter_fill(request, now + full - held)
         expiry = now + request.length_limit - held - 1
-        self.expiries.setdefault(expiry, []).append(request)
+        if expiry not in self.expiries:
+            self.expiries[expiry] = []
+            heapq.heappush(self._expiry_steps, expiry)
+        self.expiries[expiry].append(request)
 
     def enter_grow(self, request: Request, step: int) -> None:
         request.next_grow = step
@@ -139,4 +145,27 @@ class Lockstep:
         self.grows.clear()
         self.fills.clear()
         self.expiries.clear()
+        self._expiry_steps.clear()
         return members
+
+    def next_expiry(self) -> int | None:
+        """The first step after the planned ones whose token may bring somebody to the limit."""
+        steps = self._expiry_steps
+        while steps and (steps[0] <= self.planned or steps[0] not in self.expiries):
+            self.expiries.pop(heapq.heappop(steps), None)
+        return steps[0] if steps else None
+
+    def steps_that_fit(self, num_free_blocks: int) -> int:
+        """How many more steps can surely give every member its blocks. O(block size)."""
+        grows, size = self.grows, self.block_size
+        coming = [
+            len(grows.get(step, ())) for step in range(self.planned + 1, self.planned + size + 1)
+        ]
+        periods, rest = divmod(num_free_blocks, sum(coming) or 1)
+        num_steps = periods * size
+        for num_growing in coming:
+            if num_growing > rest:
+                break
+            rest -= num_growing
+            num_steps += 1
+        return num_steps

@@ -10,7 +10,7 @@ touched only when they need or fill a block; when blocks or budget might not suf
 lockstep is dissolved and the same loop touches everyone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.lockstep import InFlight
@@ -45,7 +45,40 @@ def plan(state: SchedulerState) -> tuple[Batch, str | None]:
         draft.blocked = "preemption" if state.waiting else None
     else:
         _schedule_waiting(state, draft)
-    return _commit(state, draft), draft.blocked
+    batch = _commit(state, draft)
+    if state.decode_runs and not (batch.chunks or batch.idle or batch.preempted):
+        batch = replace(batch, max_steps=_run_length(state))
+    return batch, draft.blocked
+
+
+def _run_length(state: SchedulerState) -> int:
+    """Steps, the planned one included, until anything but lengths can change.
+
+    Until somebody reaches a length limit or blocks might run out. Whoever waits goes on waiting:
+    blocks only become fewer, and nobody leaves the batch or its budget.
+    """
+    lockstep = state.lockstep
+    if not lockstep.members or state.catching_up:
+        return 1
+    num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
+    expiry = lockstep.next_expiry()
+    return num_steps if expiry is None else min(num_steps, expiry - lockstep.planned + 1)
+
+
+def extend(state: SchedulerState, num_steps: int) -> None:
+    """Plan `num_steps` more steps like the last one, which a run has done already.
+
+    Blocks are taken in the order in which step after step would have taken them.
+    """
+    lockstep, kv = state.lockstep, state.kv
+    for step in range(lockstep.planned + 1, lockstep.planned + num_steps + 1):
+        lockstep.planned = step
+        growing = list(lockstep.due_to_grow(step))
+        for request in sorted(growing, key=_order) if len(growing) > 1 else growing:
+            request.block_ids += kv.pool.take(1)
+        filling = list(lockstep.due_to_fill(step))
+        for request in sorted(filling, key=_order) if len(filling) > 1 else filling:
+            kv.register(request, lockstep.num_computed(request))
 
 
 def _threshold(state: SchedulerState) -> int:
@@ -69,9 +102,9 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     draft.budget -= len(lockstep.members)
     draft.num_decodes = len(lockstep.members)
     growing = {r.request_id: r for r in lockstep.due_to_grow(draft.step)}
-    filling = {} if state.config.async_scheduling else {
-        r.request_id: r for r in lockstep.due_to_fill(draft.step)
-    }  # fmt: skip
+    # Under async scheduling the token that fills a block is known one plan later.
+    last_known = draft.step - state.config.async_scheduling
+    filling = {r.request_id: r for r in lockstep.due_to_fill(last_known)}
     touched = growing | filling | state.catching_up
     for request in sorted(touched.values(), key=_order) if len(touched) > 1 else touched.values():
         if not request.in_lockstep:
@@ -82,7 +115,7 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
             request.block_ids += block
             draft.new_blocks[request.request_id] = block
         if request.in_lockstep and request.request_id in filling:
-            state.kv.register(request, lockstep.num_computed(request) + 1)
+            state.kv.register(request, lockstep.num_tokens(request))
 
 
 def _order(request: Request) -> int:
@@ -98,8 +131,8 @@ def _lockstep_holds(state: SchedulerState, draft: Draft) -> bool:
     num_blocks = len(lockstep.grows.get(draft.step, ()))
     demand = 0
     for request in state.catching_up.values():
-        num_tokens = min(_pending(state, draft, request), budget)
-        held = request.num_computed_tokens + num_tokens
+        num_tokens = _pending(state, draft, request)
+        held = request.num_computed_tokens + min(num_tokens, budget)
         num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
         demand += num_tokens
     if num_blocks > state.kv.pool.num_free:

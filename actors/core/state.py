@@ -17,13 +17,25 @@ from actors.core.waiting import WaitingQueue
 
 
 class SchedulerState:
-    """One scheduler's state; `lockstep_enabled` False makes every step touch every request."""
+    """One scheduler's state.
 
-    __slots__ = ("admissions", "catching_up", "config", "finished_ids", "kv", "lockstep",
-                 "lockstep_enabled", "policy", "requests", "running", "waiting")  # fmt: skip
+    `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
+    stand for many decode steps, for backends that only count.
+    """
+
+    __slots__ = (
+        "admissions", "catching_up", "config", "decode_runs", "finished_ids", "kv", "lockstep",
+        "lockstep_enabled", "policy", "requests", "running", "waiting",
+    )  # fmt: skip
 
     def __init__(
-        self, config: SchedulerConfig, policy: Policy, kv: KVCache, *, lockstep_enabled: bool = True
+        self,
+        config: SchedulerConfig,
+        policy: Policy,
+        kv: KVCache,
+        *,
+        lockstep_enabled: bool = True,
+        decode_runs: bool = False,
     ) -> None:
         self.config = config
         self.policy = policy
@@ -34,6 +46,7 @@ class SchedulerState:
         self.catching_up: dict[str, Request] = {}
         self.lockstep = Lockstep(config.block_size)
         self.lockstep_enabled = lockstep_enabled
+        self.decode_runs = decode_runs and lockstep_enabled and not config.async_scheduling
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
         self.admissions = 0

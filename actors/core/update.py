@@ -10,17 +10,20 @@ from actors.core.state import SchedulerState
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
-    """Move the state on by a step that is done; returns the requests that ended."""
+    """Move the state on by a step that is done, or a run of them; returns who ended.
+
+    The steps of a run after its first have been planned by `extend`.
+    """
     lockstep = state.lockstep
     record = lockstep.in_flight.pop(0)
     if record.step != result.step:
         raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
-    lockstep.done = record.step
+    lockstep.done = last_step = record.step + result.num_steps - 1
     samplers = [r for r in record.samplers if r.request_id not in record.dropped]
     for request in samplers:
         request.num_tokens += 1
         request.num_in_flight -= 1
-    expiring = list(lockstep.due_to_expire(record.step))
+    expiring = list(lockstep.due_to_expire(last_step))
     if result.tokens is None:
         ended = _count(state, result.ended, samplers + expiring)
     else:
