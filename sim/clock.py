@@ -20,9 +20,6 @@ from actors.clock import Event
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TICK_S = 2.0**-30
-"""Durations are whole multiples of this (0.93 ns), so that float64 sums of them are exact."""
-
 
 class Deadlock(RuntimeError):
     """Nothing can ever happen again, and somebody still waits."""

@@ -57,15 +57,14 @@ def replay(
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
     TraceError at the first malformed row.
     """
-    oracles = [Oracle() for _ in range(config.replicas)]
+    future: dict[str, int] = {}
     backends = [
-        CostBackend(Pace(cost, f"runner-{replica}"), oracle, capacity)
-        for replica, oracle in enumerate(oracles)
+        CostBackend(Pace(cost, f"runner-{replica}"), Oracle(future), capacity)
+        for replica in range(config.replicas)
     ]
 
     def foretell(request: TraceRequest) -> None:
-        for oracle in oracles:
-            oracle.add(request.request_id, request.num_output_tokens)
+        future[request.request_id] = request.num_output_tokens
 
     return replay_on(
         trace, config, backends, capacity, foretell=foretell,

@@ -70,7 +70,7 @@ class Drive:
                 yield self._stall()
                 break
             yield from self._happen("executing")
-            if len(self.pending) >= depth or not scheduled:
+            if self.pending and (len(self.pending) >= depth or not scheduled):
                 yield self._update()
             self.step += planned
             if check:

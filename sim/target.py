@@ -29,7 +29,7 @@ class Target:
         """vLLM's (max_num_batched_tokens, max_num_seqs) for a server on this GPU."""
         if self.gpu.memory_bytes >= HUGE_GPU_BYTES:
             return 16384, 1024
-        if self.gpu.memory_bytes >= LARGE_GPU_BYTES and not self.gpu.name.startswith("a100"):
+        if self.gpu.memory_bytes >= LARGE_GPU_BYTES and "a100" not in self.gpu.name.lower():
             return 8192, 1024
         return 2048, 256
 

@@ -1,0 +1,117 @@
+"""A linear cost model fitted to observed steps, of our own engine or any other.
+
+    seconds = step + tokens T + context C + decodes D + pairs P
+
+T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of
+prefill attention; all coefficients at least zero, because no work makes a step shorter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.core.config import ConfigError
+from sim.cost.work import Seconds, StepWork
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The fitted coefficients, in seconds per unit; implements CostModel."""
+
+    step: float
+    per_token: float
+    per_context_token: float
+    per_decode: float
+    per_prefill_pair: float
+
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of one step."""
+        return self._rest_s(work) + self.per_context_token * float(work.decode_context_tokens)
+
+    def run_s(self, work: StepWork, num_steps: int) -> Seconds:
+        """Seconds of each step of a decode run."""
+        contexts = work.decode_contexts(num_steps)
+        seconds: Seconds = np.add(self._rest_s(work), self.per_context_token * contexts)
+        return seconds
+
+    def _rest_s(self, work: StepWork) -> float:
+        tokens = work.num_tokens
+        if not tokens:
+            return 0.0
+        return (
+            self.step
+            + self.per_token * tokens
+            + self.per_decode * work.num_decodes
+            + self.per_prefill_pair * work.prefill_pairs
+        )
+
+
+def _features(work: StepWork) -> tuple[float, ...]:
+    return (
+        1.0,
+        float(work.num_tokens),
+        float(work.decode_context_tokens),
+        float(work.num_decodes),
+        float(work.prefill_pairs),
+    )
+
+
+def fit(observations: Sequence[tuple[StepWork, float]]) -> Calibrated:
+    """The coefficients with the least sum of squared relative errors.
+
+    Relative, because a decode step of a millisecond matters to TPOT as much as a prefill step of
+    fifty does to TTFT. Raises ConfigError without an observation that took time and had tokens.
+    """
+    rows = [(_features(work), s) for work, s in observations if work.num_tokens and s > 0]
+    if not rows:
+        raise ConfigError("nothing to calibrate from: no step with tokens and a duration")
+    features = np.array([row for row, _ in rows], dtype=np.float64)
+    seconds = np.array([s for _, s in rows], dtype=np.float64)
+    weighted = features / seconds[:, None]
+    # Equal column norms keep the normal equations well conditioned.
+    norms = np.linalg.norm(weighted, axis=0)
+    norms[norms == 0] = 1.0
+    solution = nonnegative_least_squares(weighted / norms, np.ones(len(rows))) / norms
+    return Calibrated(*(float(value) for value in solution))
+
+
+def errors(model: Calibrated, observations: Sequence[tuple[StepWork, float]]) -> Matrix:
+    """Relative error of each observed step: predicted / observed - 1."""
+    return np.array([model.step_s(work) / s - 1 for work, s in observations], dtype=np.float64)
+
+
+def coefficients(model: Calibrated) -> tuple[float, ...]:
+    """The five coefficients in the order of the formula."""
+    return tuple(astuple(model))
+
+
+def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:
+    """The x >= 0 that minimises |a x - b|: Lawson and Hanson (1974), algorithm 23.10."""
+    num_columns = a.shape[1]
+    x = np.zeros(num_columns)
+    active = np.zeros(num_columns, dtype=bool)
+    tolerance = 1e-10 * max(float(np.abs(a.T @ b).max()), 1e-300)
+    for _ in range(30 * num_columns):
+        gradient = a.T @ (b - a @ x)
+        gradient[active] = -np.inf
+        best = int(np.argmax(gradient))
+        if gradient[best] <= tolerance:
+            return x
+        active[best] = True
+        while True:
+            trial = np.zeros(num_columns)
+            trial[active] = np.linalg.lstsq(a[:, active], b, rcond=None)[0]
+            below = active & (trial <= 0)
+            if not below.any():
+                x = trial
+                break
+            gap = x[below] - trial[below]
+            ratios = np.divide(x[below], gap, out=np.zeros_like(gap), where=gap > 0)
+            x = x + float(ratios.min()) * (trial - x)
+            active &= x > 1e-14
+            x[~active] = 0.0
+    return x

@@ -1,0 +1,120 @@
+"""A GPU as its data sheet and a handful of efficiencies describe it (`gpus/*.toml`)."""
+
+import math
+import tomllib
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+
+from actors.core.config import ConfigError
+from sim.hardware.names import normal, unknown
+
+ALIASES = {
+    "a100": "a100-80gb",
+    "a100-80g": "a100-80gb",
+    "a100-40g": "a100-40gb",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "rtxpro6000": "rtx-pro-6000",
+    "rtx-pro6000": "rtx-pro-6000",
+    "pro-6000": "rtx-pro-6000",
+}
+
+INNER = ("efficiency", "peak_flops_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The fraction of a peak that real kernels reach, by what bounds them.
+
+    `gemm_flops` and `attention_flops` are fractions of the dense peak for large matrix products
+    and for prefill attention; `weight_bandwidth` and `kv_bandwidth` are fractions of the memory
+    bandwidth when streaming weights or activations, and when gathering paged keys and values.
+    """
+
+    gemm_flops: float
+    weight_bandwidth: float
+    attention_flops: float
+    kv_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
+
+    `layer_launch_s` is the fixed time of a layer's small kernels (norms, rotary embedding,
+    attention set-up), `step_launch_s` that of a whole step (embedding, sampling).
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    power_w: float
+    interconnect_bytes_per_s: float
+    allreduce_latency_s: float
+    layer_launch_s: float
+    step_launch_s: float
+    peak_flops_per_s: dict[str, float]
+    efficiency: Efficiency
+
+    def peak(self, dtype: str) -> float:
+        """Dense FLOP/s in `dtype`; raises ConfigError where the GPU has no such units."""
+        if dtype not in self.peak_flops_per_s:
+            known = ", ".join(sorted(self.peak_flops_per_s))
+            raise ConfigError(f"{self.name} does not compute in {dtype}; it knows {known}")
+        return self.peak_flops_per_s[dtype]
+
+
+def known_gpus() -> list[str]:
+    """Names of the GPUs described in this package, sorted."""
+    entries = (files("sim.hardware") / "gpus").iterdir()
+    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
+
+
+def load_gpu(name: str) -> Gpu:
+    """The GPU of that name (case, blanks and hyphens aside), or from a TOML file at that path.
+
+    Raises ConfigError which suggests the nearest name and lists all.
+    """
+    if name.endswith(".toml"):
+        try:
+            return _parse(Path(name).read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the GPU file {name}: {error}") from None
+    known = known_gpus()
+    key = ALIASES.get(normal(name), normal(name))
+    if key not in known:
+        raise unknown("GPU", name, known, also=", or the path of a .toml file")
+    return _parse((files("sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8"), key)
+
+
+def _parse(text: str, source: str) -> Gpu:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    _check_keys(table, {f.name for f in fields(Gpu)}, source)
+    inner = [table[key] for key in INNER]
+    if not all(isinstance(value, dict) and value for value in inner):
+        raise ConfigError(f"{source}: efficiency and peak_flops_per_s must be tables")
+    _check_keys(inner[0], {f.name for f in fields(Efficiency)}, f"{source}: efficiency")
+    numbers = {key: table[key] for key in table.keys() - {"name", *INNER}}
+    named = zip(("", "efficiency.", "peak_flops_per_s."), (numbers, *inner), strict=True)
+    for where, values in named:
+        for key, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ConfigError(f"{source}: {where}{key} is {value!r}: it must be a number")
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{source}: {where}{key} is {value}: it must be above 0")
+    for key, value in inner[0].items():
+        if value > 1:
+            raise ConfigError(f"{source}: efficiency.{key} is {value}: it is a fraction of a peak")
+    return Gpu(**{**table, "efficiency": Efficiency(**inner[0])})
+
+
+def _check_keys(table: dict[str, object], expected: set[str], source: str) -> None:
+    missing, extra = expected - table.keys(), table.keys() - expected
+    if missing or extra:
+        what = [f"missing {key}" for key in sorted(missing)]
+        what += [f"unknown key {key}" for key in sorted(extra)]
+        raise ConfigError(f"{source}: {', '.join(what)}")

@@ -1,0 +1,261 @@
+"""What happened, kept in O(what changed) per step: columns of numbers, one row per request.
+
+A token's time is the end of the step that made it, so nothing is kept per token: while a request
+decodes it owns a range of steps of its replica, opened by the chunk that samples and closed when
+it idles, is preempted or ends. From the ranges `sim.metrics` computes every token's interval.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass, field
+
+from actors.core.batch import Batch
+from actors.messages import StepOutput
+
+ABSENT = math.nan
+"""An instant that never came, in the columns of times."""
+
+
+class Columns:
+    """One row per request that arrived, in order of arrival; seconds, tokens and counts.
+
+    `replica` is -1 until the first admission. A request still running has no `reason`.
+    """
+
+    __slots__ = (
+        "arrival_s", "finish_s", "first_scheduled_s", "first_token_s", "num_output_tokens",
+        "num_preemptions", "num_prompt_tokens", "prefix_hit_tokens", "reason",
+        "recomputed_tokens", "replica", "request_id", "tenant",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.request_id: list[str] = []
+        self.tenant: list[str | None] = []
+        self.reason: list[str | None] = []
+        self.arrival_s = array("d")
+        self.first_scheduled_s = array("d")
+        self.first_token_s = array("d")
+        self.finish_s = array("d")
+        self.num_prompt_tokens = array("q")
+        self.num_output_tokens = array("q")
+        self.num_preemptions = array("q")
+        self.prefix_hit_tokens = array("q")
+        self.recomputed_tokens = array("q")
+        self.replica = array("q")
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+    def add(
+        self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None
+    ) -> int:
+        """A new row; returns its index."""
+        self.request_id.append(request_id)
+        self.tenant.append(tenant)
+        self.reason.append(None)
+        self.arrival_s.append(arrival_s)
+        self.num_prompt_tokens.append(num_prompt_tokens)
+        for times in (self.first_scheduled_s, self.first_token_s, self.finish_s):
+            times.append(ABSENT)
+        for counts in (self.num_output_tokens, self.num_preemptions, self.prefix_hit_tokens,
+                       self.recomputed_tokens):  # fmt: skip
+            counts.append(0)
+        self.replica.append(-1)
+        return len(self.request_id) - 1
+
+
+class Steps:
+    """The steps of one replica, and the ranges of them in which requests got tokens.
+
+    Range i is of request `range_row[i]`: a token at the end of each step from `range_start[i]` up
+    to, not including, `range_stop[i]`. Ranges of one request come in order of time.
+    """
+
+    __slots__ = ("end_s", "num_batched_tokens", "range_row", "range_start", "range_stop")
+
+    def __init__(self) -> None:
+        self.end_s = array("d")
+        self.num_batched_tokens = 0
+        self.range_row = array("q")
+        self.range_start = array("q")
+        self.range_stop = array("q")
+
+
+class KvUse:
+    """KV blocks in use over time: samples after steps that prefill or in which a request ends.
+
+    Between two samples the use is taken to grow evenly; while no step runs it stands still. Other
+    steps are no samples, so that grouping them into runs changes nothing.
+    """
+
+    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "busy_s", "max_blocks")
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._since_s = self._last_end_s = ABSENT
+        self.block_seconds = 0.0
+        self.busy_s = 0.0
+        self.max_blocks = 0
+
+    def stepped(self, start_s: float, end_s: float) -> None:
+        """Steps ran from `start_s` to `end_s`."""
+        if math.isnan(self._since_s):
+            self._since_s = start_s
+        elif start_s > self._last_end_s:
+            self.block_seconds += self._used * (start_s - self._since_s)
+            self.busy_s += start_s - self._since_s
+            self._since_s = start_s
+        self._last_end_s = end_s
+
+    def sample(self, num_used_blocks: int) -> None:
+        """`num_used_blocks` are in use at the end of the last step."""
+        span_s = self._last_end_s - self._since_s
+        self.block_seconds += (self._used + num_used_blocks) / 2 * span_s
+        self.busy_s += span_s
+        self._since_s = self._last_end_s
+        self._used = num_used_blocks
+        self.max_blocks = max(self.max_blocks, num_used_blocks)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that has not ended: its row, and the range of steps that is open, if any."""
+
+    row: int
+    computed_tokens: int = 0
+    lost_tokens: int = 0
+    start: int | None = None
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Fed with arrivals and every StepOutput; `columns`, `steps` and `kv_use` hold the rest.
+
+    `num_blocks` is each replica's KV blocks with the null block, as in Capacity. A request that
+    was never announced by `arrived` (a warm-up, say) is left out.
+    """
+
+    num_blocks: int
+    num_replicas: int = 1
+    columns: Columns = field(default_factory=Columns)
+    num_refused: int = 0
+    steps: list[Steps] = field(init=False)
+    kv_use: list[KvUse] = field(init=False)
+    _live: dict[str, _Live] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.steps = [Steps() for _ in range(self.num_replicas)]
+        self.kv_use = [KvUse() for _ in range(self.num_replicas)]
+
+    def arrived(
+        self,
+        request_id: str,
+        arrival_s: float,
+        num_prompt_tokens: int,
+        tenant: str | None = None,
+    ) -> None:
+        """A request was submitted."""
+        if request_id in self._live:
+            raise ValueError(f"request {request_id} arrived twice")
+        row = self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
+        self._live[request_id] = _Live(row)
+
+    def refused(self, request_id: str) -> None:
+        """A request was turned away at the entrance, before or after `arrived`."""
+        self.num_refused += 1
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self.columns.reason[live.row] = "refused"
+
+    def observe(self, output: StepOutput) -> None:
+        """Take in one output; costs O(what its batch changes), plus its steps' end times."""
+        batch, ends = output.batch, output.end_times_s
+        steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
+        now = len(steps.end_s)
+        steps.end_s.extend(ends)
+        num_tokens = batch.num_tokens if batch.chunks else batch.num_decodes
+        steps.num_batched_tokens += num_tokens * len(ends)
+        if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
+            self._fold(batch, output, now)
+        if output.finished:
+            self._finish(output, now + len(ends))
+        if ends:
+            kv_use.stepped(output.start_s, ends[-1])
+            if batch.chunks or output.finished:
+                kv_use.sample(self.num_blocks - 1 - output.num_free_blocks)
+
+    def _fold(self, batch: Batch, output: StepOutput, now: int) -> None:
+        live, columns, steps = self._live, self.columns, self.steps[output.replica]
+        for request_id in batch.finished:
+            # Only one that was aborted between two steps is still known here.
+            request = live.get(request_id)
+            if request is not None:
+                self._close(request, steps, now)
+        for request_id in batch.preempted:
+            request = live.get(request_id)
+            if request is not None:
+                columns.num_preemptions[request.row] += 1
+                self._close(request, steps, now)
+                request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
+        for admission in batch.admitted:
+            request = live.get(admission.request_id)
+            if request is None:
+                continue
+            row, hit_tokens = request.row, admission.num_computed_tokens
+            request.computed_tokens = hit_tokens
+            if admission.resumed:
+                columns.recomputed_tokens[row] += max(request.lost_tokens - hit_tokens, 0)
+            else:
+                columns.first_scheduled_s[row] = output.start_s
+                columns.prefix_hit_tokens[row] = hit_tokens
+                columns.replica[row] = output.replica
+        for request_id, num_tokens, samples in batch.chunks:
+            request = live.get(request_id)
+            if request is not None:
+                request.computed_tokens += num_tokens
+                if samples:
+                    request.start = now
+                    if math.isnan(columns.first_token_s[request.row]):
+                        columns.first_token_s[request.row] = output.end_times_s[0]
+        for request_id in batch.idle:
+            request = live.get(request_id)
+            if request is not None and request.start is not None:
+                self._close(request, steps, now)
+                # The next range begins with a decode, which computes a token as a chunk does not.
+                request.computed_tokens += 1
+                request.start = now + len(output.end_times_s)
+
+    def _close(self, request: _Live, steps: Steps, stop: int) -> None:
+        """End the open range before step `stop`, and count its tokens."""
+        start, request.start = request.start, None
+        if start is None or stop < start:
+            return
+        # The first token of a range comes with its chunk; each later one computed one token more.
+        request.computed_tokens += stop - start - 1
+        if stop > start:
+            steps.range_row.append(request.row)
+            steps.range_start.append(start)
+            steps.range_stop.append(stop)
+            self.columns.num_output_tokens[request.row] += stop - start
+
+    def _finish(self, output: StepOutput, stop: int) -> None:
+        """Requests that end with this output; an aborted one gets no token from its last step."""
+        columns, steps = self.columns, self.steps[output.replica]
+        end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
+        delivered: set[str] | None = None
+        for request_id, reason, _ in output.finished:
+            request = self._live.pop(request_id, None)
+            if request is None:
+                continue
+            last = stop
+            if reason == "abort":
+                last = stop - 1
+            elif output.tokens is not None and request.start is not None:
+                if delivered is None:
+                    delivered = {pair[0] for pair in output.tokens}
+                last = stop if request_id in delivered else stop - 1
+            self._close(request, steps, last)
+            if columns.num_output_tokens[request.row] == 0:
+                columns.first_token_s[request.row] = ABSENT
+            columns.finish_s[request.row] = end_s
+            columns.reason[request.row] = reason

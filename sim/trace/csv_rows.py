@@ -1,0 +1,202 @@
+"""CSV traces: Azure's, the bench files' (Vidur's columns) and ServeGen's.
+
+A quick path takes a chunk of good rows column by column; a chunk that it refuses is read again row
+by row, which finds the error. Quoting is not understood, as none of these formats quotes.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from itertools import islice
+
+from sim.trace.lines import shown
+from sim.trace.record import MAX_ARRIVAL_S, MAX_TOKENS, TraceError, TraceRequest, default_id
+
+CHUNK_ROWS = 4096
+"""Rows read at once by the quick path; bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A CSV format: the columns that matter, in file order, then how many may follow."""
+
+    name: str
+    columns: tuple[str, str, str]
+    extra: tuple[str, ...] = ()
+    timestamps: bool = False
+
+    @property
+    def header(self) -> str:
+        return ",".join((*self.columns, *self.extra))
+
+
+AZURE = Dialect("azure", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), timestamps=True)
+BENCH = Dialect("bench", ("arrived_at", "num_prefill_tokens", "num_decode_tokens"))
+SERVEGEN = Dialect("servegen", ("arrived_at", "input_tokens", "output_tokens"))
+SERVEGEN_REASON = Dialect("servegen", SERVEGEN.columns, ("reason_ratio",))
+DIALECTS = {d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON)}
+
+
+class Timestamps:
+    """Azure's instants, `2023-11-16 18:15:46.6805900` or `2024-05-10 00:00:00.009930+00:00`.
+
+    Called with one, returns the seconds since the first, exact to the printed digits; the only
+    offset known is +00:00. Raises ValueError for anything else.
+    """
+
+    __slots__ = ("_first", "_minute", "_minute_text")
+
+    def __init__(self) -> None:
+        self._minute_text, self._minute = b"", 0
+        self._first: int | None = None
+
+    def __call__(self, text: bytes) -> float:
+        if text[:17] != self._minute_text:
+            self._minute, self._minute_text = _minute(text[:17]), text[:17]
+        seconds, _, fraction = text[17:].removesuffix(b"+00:00").partition(b".")
+        if not (seconds + fraction).isdigit() or len(seconds) != 2 or len(fraction) > 9:
+            raise ValueError(f"{text!r} is not YYYY-MM-DD HH:MM:SS.fraction")
+        if seconds > b"59":
+            raise ValueError(f"{text!r} has no such second")
+        ns = (self._minute * 60 + int(seconds)) * 10**9 + int(fraction.ljust(9, b"0"))
+        if self._first is None:
+            self._first = ns
+        return (ns - self._first) / 1e9
+
+
+def _minute(text: bytes) -> int:
+    """Minutes since year 1 of `YYYY-MM-DD HH:MM:`."""
+    day = date.fromisoformat(text[:10].decode("ascii")).toordinal()
+    hours, minutes = text[11:13], text[14:16]
+    marks = text[10:11] + text[13:14] + text[16:17]
+    if marks not in (b" ::", b"T::") or not (hours + minutes).isdigit():
+        raise ValueError(f"{text!r} is not YYYY-MM-DD HH:MM:")
+    if hours > b"23" or minutes > b"59":
+        raise ValueError(f"{text!r} is not a time of day")
+    return (day * 24 + int(hours)) * 60 + int(minutes)
+
+
+class CsvRows:
+    """Reads the rows of one CSV file after its header line.
+
+    Zero output tokens are refused: vLLM refuses such a request, and Vidur's way of raising
+    them to one would change the trace unseen.
+    """
+
+    __slots__ = ("_arrival", "_dialect", "_index", "_names", "_path", "_previous_s")
+
+    def __init__(self, path: str, dialect: Dialect) -> None:
+        self._path, self._dialect = path, dialect
+        self._names = (*dialect.columns, *dialect.extra)
+        self._arrival: Callable[[bytes], float] = Timestamps() if dialect.timestamps else float
+        self._previous_s, self._index = 0.0, 0
+
+    def read(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
+        """The requests; raises TraceError at the first bad row, or when there is none."""
+        while chunk := list(islice(lines, CHUNK_ROWS)):
+            rows = self._quick(chunk)
+            if rows is None:
+                rows = [self._slow(line) for line in chunk]
+            yield from rows
+        if not self._index:
+            raise TraceError(self._path, 1, "there are no rows after the header")
+
+    def _quick(self, lines: list[bytes]) -> list[TraceRequest] | None:
+        """The rows of a chunk in which all is well, else None."""
+        width = len(self._names)
+        if [line.count(b",") for line in lines].count(width - 1) != len(lines):
+            return None
+        cells = b",".join(lines).split(b",")
+        whens, prompts, outputs = cells[::width], cells[1::width], cells[2::width]
+        if not (all(map(bytes.isdigit, prompts)) and all(map(bytes.isdigit, outputs))):
+            return None
+        if not self._dialect.timestamps and b"".join(whens).translate(None, b"0123456789.eE+-"):
+            return None
+        try:
+            arrivals = list(map(self._arrival, whens))
+            prompt_counts, output_counts = list(map(int, prompts)), list(map(int, outputs))
+        except ValueError:
+            return None
+        good = (
+            self._previous_s <= arrivals[0]
+            and arrivals[-1] <= MAX_ARRIVAL_S
+            and arrivals == sorted(arrivals)
+            and min(prompt_counts) > 0
+            and max(prompt_counts) <= MAX_TOKENS
+            and min(output_counts) > 0
+            and max(output_counts) <= MAX_TOKENS
+        )
+        if not good:
+            return None
+        ids = map(default_id, range(self._index, self._index + len(lines)))
+        self._previous_s, self._index = arrivals[-1], self._index + len(lines)
+        return list(map(TraceRequest, ids, arrivals, prompt_counts, output_counts))
+
+    def _slow(self, line: bytes) -> TraceRequest:
+        """One row, or the TraceError that says what is wrong with it."""
+        names, row = self._names, line.split(b",")
+        if not line.strip():
+            raise self._error("the line is blank; remove it")
+        if len(row) != len(names):
+            expected = f"{len(names)} ({self._dialect.header})"
+            raise self._error(f"{len(row)} columns instead of {expected}")
+        arrival_s = self._seconds(row[0])
+        prompt = self._tokens(row[1], names[1], "prompt")
+        output = self._tokens(row[2], names[2], "output")
+        request_id = default_id(self._index)
+        self._previous_s, self._index = arrival_s, self._index + 1
+        return TraceRequest(request_id, arrival_s, prompt, output)
+
+    def _seconds(self, value: bytes) -> float:
+        name = self._names[0]
+        try:
+            if b"_" in value:
+                raise ValueError
+            arrival_s = self._arrival(value)
+        except ValueError:
+            kind = "a timestamp" if self._dialect.timestamps else "a number"
+            raise self._error(f"{shown(value)} is not {kind}", name) from None
+        reason = arrival_problem(arrival_s, self._previous_s)
+        if reason:
+            raise self._error(reason, name)
+        return arrival_s
+
+    def _tokens(self, value: bytes, name: str, what: str) -> int:
+        digits = value.removeprefix(b"-")
+        if not digits.isdigit():
+            raise self._error(f"{shown(value)} is not a whole number", name)
+        # Python refuses to convert digits by the thousand; this many are too many anyway.
+        num_tokens = int(value) if len(digits) < 20 else MAX_TOKENS + 1
+        reason = tokens_problem(num_tokens, what)
+        if reason:
+            raise self._error(reason, name)
+        return num_tokens
+
+    def _error(self, reason: str, column: str | None = None) -> TraceError:
+        return TraceError(self._path, self._index + 2, reason, column)
+
+
+def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
+    """What is wrong with an arrival in seconds, if anything."""
+    if math.isnan(arrival_s):
+        return "the arrival is NaN"
+    if arrival_s > MAX_ARRIVAL_S:
+        return f"the arrival {arrival_s:g} s is later than {MAX_ARRIVAL_S:.0f} s (48 days)"
+    if arrival_s < 0 and previous_s == 0:
+        return f"the arrival {arrival_s:g} s is negative"
+    if arrival_s < previous_s:
+        above = f"the row above ({previous_s:g} s)"
+        return f"the arrival {arrival_s:g} s is before {above}; sort the rows by arrival"
+    return None
+
+
+def tokens_problem(num_tokens: int, what: str) -> str | None:
+    """What is wrong with a number of tokens, if anything."""
+    if num_tokens < 0:
+        return f"{num_tokens} {what} tokens: a count is not negative"
+    if num_tokens == 0:
+        return f"0 {what} tokens: a request has at least 1; remove the row"
+    if num_tokens > MAX_TOKENS:
+        return f"more than {MAX_TOKENS:,} {what} tokens"
+    return None

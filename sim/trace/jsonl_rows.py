@@ -1,0 +1,181 @@
+"""JSON-lines traces: our own (a header line, then rows) and Mooncake's (rows only)."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from sim.trace.csv_rows import arrival_problem, tokens_problem
+from sim.trace.lines import shown
+from sim.trace.record import TraceError, TraceRequest, default_id
+
+OWN_FORMAT = "sundog-trace"
+OWN_VERSION = 1
+UNITS = {"arrival_s": "seconds", "prompt_tokens": "tokens", "output_tokens": "tokens"}
+MOONCAKE_BLOCK_TOKENS = 512
+"""Tokens per hash id (Mooncake FAST'25 release, README of its traces)."""
+
+OWN_KEYS = {"arrival_s", "prompt_tokens", "output_tokens", "hash_ids", "priority", "tenant",
+            "session", "id"}  # fmt: skip
+MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
+HEADER_KEYS = {"format", "version", "units", "seed", "provenance", "hash_block_tokens"}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+class _Row:
+    """One JSON object with the place it came from; every getter refuses by name."""
+
+    __slots__ = ("number", "path", "values")
+
+    def __init__(self, path: str, number: int, line: bytes, keys: set[str]) -> None:
+        self.path, self.number = path, number
+        self.values = parse_object(path, number, line)
+        extra = self.values.keys() - keys
+        if extra:
+            name = min(extra)
+            near = get_close_matches(name, sorted(keys), n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(keys))}"
+            raise self.error(f"unknown key{hint}", name)
+
+    def error(self, reason: str, column: str) -> TraceError:
+        return TraceError(self.path, self.number, reason, column)
+
+    def seconds(self, key: str, scale: float, previous_s: float) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error("missing" if value is None else f"{value!r} is not a number", key)
+        try:
+            arrival_s = value / scale
+        except OverflowError:
+            arrival_s = math.inf if value > 0 else -math.inf
+        if arrival_s < 0:
+            raise self.error(f"the arrival {arrival_s:g} s is negative", key)
+        reason = arrival_problem(arrival_s, previous_s)
+        if reason:
+            raise self.error(reason, key)
+        return arrival_s
+
+    def tokens(self, key: str, what: str) -> int:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            wrong = "missing" if value is None else f"{value!r} is not a whole number"
+            raise self.error(wrong, key)
+        reason = tokens_problem(value, what)
+        if reason:
+            raise self.error(reason, key)
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not (isinstance(value, str) and value):
+            raise self.error(f"{value!r} is not a text", key)
+        return value
+
+    def hash_ids(self, num_prompt_tokens: int, block_tokens: int) -> tuple[int, ...] | None:
+        value = self.values.get("hash_ids")
+        if value is None:
+            return None
+        whole = isinstance(value, list) and set(map(type, value)) <= {int}
+        if not whole or min(value, default=0) < 0:
+            raise self.error("it must be a list of whole numbers of at least 0", "hash_ids")
+        full = num_prompt_tokens // block_tokens
+        if not full <= len(value) <= full + 1:
+            raise self.error(
+                f"{len(value)} ids for {num_prompt_tokens} prompt tokens, at {block_tokens} each"
+                f" there must be {full} or {full + 1}",
+                "hash_ids",
+            )
+        return tuple(value)
+
+
+def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
+    """The JSON object on a line; raises TraceError for anything else, NaN included."""
+    if not line.strip():
+        raise TraceError(path, number, "the line is blank; remove it")
+    try:
+        value = DECODER.decode(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise TraceError(path, number, f"not UTF-8: byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        reason = f"not JSON: {error.msg} at character {error.colno} of {shown(line)}"
+        raise TraceError(path, number, reason) from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(path, number, f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise TraceError(path, number, f"{shown(line)} is not a JSON object")
+    return value
+
+
+def check_header(path: str, header: dict[str, Any]) -> int:
+    """Refuse a header of our format that cannot be trusted; returns tokens per hash id, or 0."""
+
+    def error(key: str, reason: str) -> TraceError:
+        return TraceError(path, 1, reason, key)
+
+    for key in sorted(header.keys() - HEADER_KEYS):
+        raise error(key, f"unknown header key; known: {', '.join(sorted(HEADER_KEYS))}")
+    if header.get("version") != OWN_VERSION:
+        raise error("version", f"version {header.get('version')!r}; this reads {OWN_VERSION}")
+    units = header.get("units")
+    if not isinstance(units, dict):
+        raise error("units", "the header must give the units")
+    for key, unit in UNITS.items():
+        if units.get(key) != unit:
+            raise error("units", f"{key} is in {units.get(key)!r}; this reads {unit}")
+    block_tokens = header.get("hash_block_tokens")
+    if block_tokens is None:
+        return 0
+    if type(block_tokens) is not int or block_tokens < 1:
+        raise error("hash_block_tokens", f"{block_tokens!r} is not a whole number of at least 1")
+    return block_tokens
+
+
+def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
+    """The requests of our own format after its header line."""
+    previous_s, index, number = 0.0, 0, 1
+    ids: set[str] = set()
+    for number, line in enumerate(lines, 2):
+        row = _Row(path, number, line, OWN_KEYS)
+        previous_s = row.seconds("arrival_s", 1.0, previous_s)
+        prompt = row.tokens("prompt_tokens", "prompt")
+        output = row.tokens("output_tokens", "output")
+        request_id = row.text("id")
+        if request_id is None:
+            request_id = default_id(index)
+        elif request_id in ids:
+            raise row.error(f"{request_id!r} was used by an earlier row", "id")
+        ids.add(request_id)
+        priority = row.values.get("priority", 0)
+        if type(priority) is not int:
+            raise row.error(f"{priority!r} is not a whole number", "priority")
+        if not block_tokens and row.values.get("hash_ids") is not None:
+            raise row.error("the header does not give hash_block_tokens", "hash_ids")
+        hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
+        yield TraceRequest(
+            request_id, previous_s, prompt, output, hash_ids, block_tokens, priority,
+            row.text("tenant"), row.text("session"),
+        )  # fmt: skip
+        index += 1
+    if not index:
+        raise TraceError(path, number, "there are no rows after the header")
+
+
+def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
+    """The requests of a Mooncake trace, `timestamp` in ms, whose first line is already a row."""
+    previous_s = 0.0
+    for index, line in enumerate(lines):
+        row = _Row(path, index + 1, line, MOONCAKE_KEYS)
+        previous_s = row.seconds("timestamp", 1000.0, previous_s)
+        prompt = row.tokens("input_length", "prompt")
+        output = row.tokens("output_length", "output")
+        hash_ids = row.hash_ids(prompt, MOONCAKE_BLOCK_TOKENS)
+        yield TraceRequest(
+            default_id(index), previous_s, prompt, output, hash_ids, MOONCAKE_BLOCK_TOKENS
+        )

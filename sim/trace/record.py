@@ -1,0 +1,66 @@
+"""One request of a trace, and what a malformed one raises."""
+
+from itertools import chain
+from typing import NamedTuple
+
+from actors.core.config import ConfigError
+
+MAX_TOKENS = 100_000_000
+"""More tokens than this in one request are taken for a damaged row."""
+MAX_ARRIVAL_S = 2.0**22
+"""48 days: within half the span in which the run's clock adds step times exactly."""
+
+
+class TraceError(ConfigError):
+    """A trace that cannot be read as it stands: file, line, column if known, and the reason."""
+
+    def __init__(self, path: str, line: int, reason: str, column: str | None = None) -> None:
+        where = f"{path}, line {line}" + (f", column {column}" if column else "")
+        super().__init__(f"{where}: {reason}")
+        self.path, self.line, self.column, self.reason = path, line, column, reason
+
+
+class TraceRequest(NamedTuple):
+    """One request: it arrives at `arrival_s` after the start of the trace.
+
+    `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
+    same place mean equal prompts up to there (each id stands for everything before it too).
+    None when nothing is known about the contents.
+    """
+
+    request_id: str
+    arrival_s: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    hash_ids: tuple[int, ...] | None = None
+    hash_block_tokens: int = 0
+    priority: int = 0
+    tenant: str | None = None
+    session: str | None = None
+
+    def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
+        """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.
+
+        Costs O(blocks) and is meant to be called when the request arrives. An id over many
+        blocks is split into as many numbers; of ids over parts of a block the last one counts.
+        Raises ConfigError when neither size divides the other.
+        """
+        if self.hash_ids is None:
+            return None
+        num_blocks = self.num_prompt_tokens // block_size
+        parts, rest = divmod(self.hash_block_tokens, block_size)
+        if rest == 0 and parts:
+            ranges = (range(i * parts, i * parts + parts) for i in self.hash_ids)
+            return tuple(chain.from_iterable(ranges))[:num_blocks]
+        merged, rest = divmod(block_size, self.hash_block_tokens)
+        if rest:
+            raise ConfigError(
+                f"block_size is {block_size}, and the trace names contents by"
+                f" {self.hash_block_tokens} tokens: one must divide the other"
+            )
+        return self.hash_ids[merged - 1 :: merged][:num_blocks]
+
+
+def default_id(index: int) -> str:
+    """The id of the `index`-th row of a trace that gives none; sorts in arrival order."""
+    return f"r{index:07d}"
