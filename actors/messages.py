@@ -7,7 +7,7 @@ time or crosses a fate boundary is a message; everything else is a call.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
+from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.request import Submit
 from actors.core.sampling import Sampling
 from actors.stream import DeltaStream
@@ -17,6 +17,7 @@ __all__ = [
     "Accepted",
     "Admission",
     "Batch",
+    "Blocked",
     "CacheStats",
     "Cancel",
     "Capacity",
@@ -156,7 +157,7 @@ class StepOutput:
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
     are only counted: then every chunk of `batch` that samples and every decoding request got one
-    token a step. `waiting_because` says why the head of the queue was not admitted.
+    token a step. `blocked` says what keeps the next in the queue waiting.
     """
 
     replica: int
@@ -168,7 +169,7 @@ class StepOutput:
     num_running: int
     num_waiting: int
     num_free_blocks: int
-    waiting_because: str | None = None
+    blocked: Blocked | None = None
 
     @property
     def step(self) -> int:

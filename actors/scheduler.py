@@ -14,7 +14,7 @@ from actors.clock import Event, now_s, sleep_until
 from actors.core.plan import extend, plan
 from actors.core.state import SchedulerState
 from actors.core.update import update
-from actors.messages import Abort, Batch, Finish, Interrupt, StepOutput, StepResult, Submit
+from actors.messages import Abort, Batch, Blocked, Finish, Interrupt, StepOutput, StepResult, Submit
 
 
 class Scheduler(Actor):
@@ -36,7 +36,7 @@ class Scheduler(Actor):
         self._executor = executor
         self._listeners = listeners
         self._depth = 2 if state.config.async_scheduling else 1
-        self._running: deque[tuple[Batch, str | None, float, Reply]] = deque()
+        self._running: deque[tuple[Batch, Blocked | None, float, Reply]] = deque()
         self._arrivals: dict[str, Submit] = {}
         self._aborted: list[Finish] = []
 
@@ -83,22 +83,22 @@ class Scheduler(Actor):
 
     async def _begin_step(self) -> int:
         """Plan and send one step; the number of its tokens."""
-        batch, waiting_because = plan(self._state)
+        batch, blocked = plan(self._state)
         says_nothing = not (batch.num_tokens or batch.finished or batch.preempted)
         if says_nothing and not self._running:
             raise RuntimeError(
-                f"nothing can be scheduled ({waiting_because}) although nothing runs:"
+                f"nothing can be scheduled ({blocked}) although nothing runs:"
                 f" {next(iter(self._state.waiting))!r} can never fit"
             )
         reply = await self._executor.request(batch)
         if batch.max_steps > 1:
             self.mailbox.doorbell = lambda: self._interrupt(batch.step)
-        self._running.append((batch, waiting_because, now_s(), reply))
+        self._running.append((batch, blocked, now_s(), reply))
         return batch.num_tokens
 
     async def _end_step(self) -> None:
         """Wait for the oldest step, take in its result and tell the listeners."""
-        batch, waiting_because, start_s, reply = self._running.popleft()
+        batch, blocked, start_s, reply = self._running.popleft()
         result: StepResult = await reply.wait()
         self.mailbox.doorbell = None
         if result.num_steps > 1:
@@ -116,7 +116,7 @@ class Scheduler(Actor):
             num_running=len(self._state.running),
             num_waiting=len(self._state.waiting) + len(self._arrivals),
             num_free_blocks=self._state.kv.pool.num_free,
-            waiting_because=waiting_because,
+            blocked=blocked,
         )
         for listener in self._listeners:
             listener.tell(output)

@@ -144,7 +144,7 @@ def request_times(recorder: Recorder) -> RequestTimes:
             columns.first_scheduled_s,
             columns.first_token_s,
             columns.finish_s,
-        )  # fmt: skip
+        )
     )
     later_tokens = np.array(columns.num_output_tokens, dtype=np.float64) - 1
     tpot = np.full(len(columns), np.nan)

@@ -92,6 +92,17 @@ class StepResult:
         return len(self.end_times_s)
 
 
+class Blocked(NamedTuple):
+    """Why nobody more was admitted in a step: what the next in the queue lacked.
+
+    `reason` is one of `token budget`, `max_num_seqs`, `KV blocks` and `preemption` (when running
+    requests are preempted, nobody is admitted). Everyone behind waits for this one.
+    """
+
+    request_id: str
+    reason: str
+
+
 class Finish(NamedTuple):
     """A request that ended: `reason` is stop, length or abort; `stop_reason` the stop token."""
 

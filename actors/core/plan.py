@@ -12,7 +12,7 @@ lockstep is dissolved and the same loop touches everyone.
 
 from dataclasses import dataclass, field, replace
 
-from actors.core.batch import Admission, Batch, Chunk
+from actors.core.batch import Admission, Batch, Blocked, Chunk
 from actors.core.lockstep import InFlight
 from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
@@ -30,11 +30,11 @@ class Draft:
     new_blocks: dict[str, list[int]] = field(default_factory=dict)
     admitted: list[tuple[Request, bool]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
-    blocked: str | None = None
+    blocked: Blocked | None = None
 
 
-def plan(state: SchedulerState) -> tuple[Batch, str | None]:
-    """The next step, and why the head of the queue was not admitted, if somebody waits."""
+def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
+    """The next step, and what keeps the next in the queue waiting, if somebody waits."""
     lockstep = state.lockstep
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
     if state.config.async_scheduling:
@@ -42,7 +42,7 @@ def plan(state: SchedulerState) -> tuple[Batch, str | None]:
             state.settle(request)
     _schedule_running(state, draft)
     if draft.preempted:
-        draft.blocked = "preemption" if state.waiting else None
+        draft.blocked = Blocked(state.waiting.peek().request_id, "preemption")
     else:
         _schedule_waiting(state, draft)
     batch = _commit(state, draft)
@@ -190,15 +190,18 @@ def _schedule_waiting(state: SchedulerState, draft: Draft) -> None:
     skipped: list[Request] = []
     while waiting and draft.blocked is None:
         request = waiting.peek()
+        lack = None
         if draft.budget == 0:
-            draft.blocked = "token budget"
+            lack = "token budget"
         elif len(state.running) >= limit:
-            draft.blocked = "max_num_seqs"
+            lack = "max_num_seqs"
         elif request.num_in_flight:
             waiting.discard(request)
             skipped.append(request)
         else:
-            draft.blocked = _admit(state, draft, request)
+            lack = _admit(state, draft, request)
+        if lack is not None:
+            draft.blocked = Blocked(request.request_id, lack)
     for request in reversed(skipped):
         waiting.put_back(request)
 
