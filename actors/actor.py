@@ -74,10 +74,10 @@ class Envelope:
 
 
 class Mailbox:
-    """Messages in order of arrival, and how many callers could still add to them."""
+    """Messages in order of arrival, for one reader, and how many callers could still add more."""
 
     __slots__ = (
-        "_readers", "_writers", "capacity", "closed", "doorbell", "envelopes", "num_callers",
+        "_reader", "_writers", "capacity", "closed", "doorbell", "envelopes", "num_callers",
         "owner",
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ class Mailbox:
         self.envelopes: deque[Envelope] = deque()
         self.num_callers = 0
         self.closed = False
-        self._readers = trio.lowlevel.ParkingLot()
+        self._reader: trio.lowlevel.Task | None = None
         self._writers = trio.lowlevel.ParkingLot()
 
     @property
@@ -107,7 +107,8 @@ class Mailbox:
         if self.is_full:
             raise MailboxFull(f"{self.owner} has {self.capacity} unread messages")
         self.envelopes.append(envelope)
-        self._readers.unpark()
+        if self._reader is not None:
+            self._wake_reader()
         if self.doorbell is not None:
             self.doorbell()
 
@@ -121,18 +122,28 @@ class Mailbox:
         while not self.envelopes:
             if self.hung_up and not past_hang_up:
                 return False
-            await self._readers.park()
+            self._reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._forget_reader)
         return True
 
     def take(self) -> Envelope:
-        envelope = self.envelopes.popleft()
-        self._writers.unpark()
-        return envelope
+        if self.capacity is not None:
+            self._writers.unpark()
+        return self.envelopes.popleft()
 
     def hang_up(self) -> None:
         self.num_callers -= 1
-        if self.num_callers == 0:
-            self._readers.unpark_all()
+        if self.num_callers == 0 and self._reader is not None:
+            self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        assert self._reader is not None
+        trio.lowlevel.reschedule(self._reader)
+        self._reader = None
+
+    def _forget_reader(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def close(self) -> None:
         """Nobody reads any more: whoever waits for an answer is told so."""

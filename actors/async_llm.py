@@ -28,6 +28,7 @@ from actors.messages import (
 from actors.stream import Delta, DeltaStream
 
 RETRY_AFTER_S = 1.0
+TOO_LONG = "context_length_exceeded"
 
 
 class TokenDecoder(Protocol):
@@ -188,13 +189,14 @@ class AsyncLLM(Actor):
         if num_tokens >= context:
             return Refused(
                 f"the prompt has {num_tokens} tokens, but the model's context of {context} must"
-                " hold it and at least one more: shorten it", param=param,
+                " hold it and at least one more: shorten it", param=param, code=TOO_LONG,
             )  # fmt: skip
         if max_tokens is not None and num_tokens + max_tokens > context:
             return Refused(
                 f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed the model's"
                 f" context of {context}: ask for at most {context - num_tokens}",
                 param="max_tokens",
+                code=TOO_LONG,
             )
         return None
 

@@ -7,7 +7,7 @@ instant means nothing.
 
 import enum
 from collections.abc import Callable
-from typing import Protocol, TypeVar, TypeVarTuple, runtime_checkable
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -29,7 +29,6 @@ class Event(enum.IntEnum):
     TIMEOUT = 3
 
 
-@runtime_checkable
 class OrderedClock(Protocol):
     """A clock with an order within each instant, which stands still while code runs."""
 
@@ -43,11 +42,11 @@ def now_s() -> float:
 
 async def sleep_until(time_s: float, event: Event = Event.TIMEOUT, key: str = "") -> None:
     """Wait until `time_s`; equal instants wake in the order of `event`, then `key`."""
-    clock = trio.lowlevel.current_clock()
-    if isinstance(clock, OrderedClock):
-        await clock.wait_until(time_s, event, key)
-    else:
+    clock = _ordered_clock()
+    if clock is None:
         await trio.sleep_until(time_s)
+    else:
+        await clock.wait_until(time_s, event, key)
 
 
 async def run_blocking(work: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -55,6 +54,12 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts) -> T:
 
     On a virtual clock the work takes no time, which keeps a run the same every time.
     """
-    if isinstance(trio.lowlevel.current_clock(), OrderedClock):
-        return work(*args)
-    return await trio.to_thread.run_sync(work, *args)
+    if _ordered_clock() is None:
+        return await trio.to_thread.run_sync(work, *args)
+    return work(*args)
+
+
+def _ordered_clock() -> OrderedClock | None:
+    """The run's clock if it keeps an order of its own."""
+    clock: Any = trio.lowlevel.current_clock()
+    return clock if hasattr(clock, "wait_until") else None

@@ -80,13 +80,14 @@ class Accepted:
 class Refused:
     """The request was not taken and nothing was changed.
 
-    `kind` `invalid` is the caller's mistake (400) and `param` names the field; `overloaded` asks
-    to come back after `retry_after_s` (429).
+    `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
+    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429).
     """
 
     reason: str
     kind: Literal["invalid", "overloaded"] = "invalid"
     param: str | None = None
+    code: str | None = None
     retry_after_s: float | None = None
 
 

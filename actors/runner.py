@@ -37,6 +37,7 @@ class Runner(Actor):
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._backend = backend
+        self._run_backend = backend if isinstance(backend, RunBackend) else None
 
     async def handle(self, message: Any) -> Any:
         match message:
@@ -52,9 +53,9 @@ class Runner(Actor):
 
     async def _run(self, batch: Batch) -> StepResult:
         """Execute a run of steps; whatever arrives meanwhile is an Interrupt."""
-        backend = self._backend
-        if not isinstance(backend, RunBackend):
-            return await backend.execute(batch)
+        backend = self._run_backend
+        if backend is None:
+            return await self._backend.execute(batch)
         self.mailbox.doorbell = backend.interrupt
         if self.mailbox.envelopes:
             backend.interrupt()

@@ -1,0 +1,25 @@
+"""`--api-key`: whoever calls /v1 must show the key; health and metrics stay open."""
+
+import hmac
+
+from quart import Request
+
+from actors.api.errors import ApiError
+
+
+def check_key(request: Request, api_key: str) -> None:
+    """Raises 401 unless a request under /v1 carries the key; takes the same time for any guess."""
+    if request.path != "/v1" and not request.path.startswith("/v1/"):
+        return
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), api_key.encode()):
+        return
+    raise ApiError(
+        401,
+        "Wrong API key: send the server's key as 'Authorization: Bearer KEY'."
+        if given
+        else "No API key: send the server's key as 'Authorization: Bearer KEY'.",
+        None,
+        "invalid_api_key",
+        {"WWW-Authenticate": "Bearer"},
+    )

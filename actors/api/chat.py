@@ -1,0 +1,98 @@
+"""POST /v1/chat/completions: one choice for one conversation."""
+
+from typing import Annotated
+
+from pydantic import Field, PlainValidator
+from quart import Blueprint, Response
+
+from actors.api.answer import answer
+from actors.api.body import GenerationBody, Lenient, parse
+from actors.api.connection import current_request
+from actors.api.errors import invalid, shown
+from actors.api.fields import check_extras, not_supported
+from actors.api.form import CHAT
+from actors.api.service import Service
+from actors.messages import ChatMessage
+
+UNSUPPORTED = {"add_special_tokens": (False,)}
+ROLES = ("system", "developer", "user", "assistant")
+UNSUPPORTED_IN_MESSAGE = ("audio", "function_call", "tool_calls", "tool_call_id")
+
+
+def as_text(value: object) -> str:
+    """`content`, a string or a list of text parts, as text; raises ValueError.
+
+    Parts are joined by line ends, as vLLM does for templates that expect a string.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a string or a list of text parts")
+    return "\n".join(_text_of_part(index, part) for index, part in enumerate(value))
+
+
+def _text_of_part(index: int, part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise ValueError(f'[{index}] must be a part like {{"type": "text", "text": "…"}}')
+    if part["type"] != "text":
+        raise ValueError(
+            f"[{index}] is of type {shown(part['type'])}, which is not supported; only text is"
+        )
+    if not isinstance(part.get("text"), str):
+        raise ValueError(f"[{index}].text must be a string")
+    text: str = part["text"]
+    return text
+
+
+class MessageBody(Lenient):
+    """One turn; an assistant's turn may come back to us as it left, null and empty fields in it."""
+
+    role: str
+    content: Annotated[str, PlainValidator(as_text)]
+
+    def checked(self, where: str) -> ChatMessage:
+        """The turn for the chat template; raises 400 for what no template would be shown."""
+        if self.role not in ROLES:
+            raise invalid(
+                f"{where}.role is {shown(self.role)}: the roles {', '.join(ROLES)} are supported.",
+                f"{where}.role",
+            )
+        for name in UNSUPPORTED_IN_MESSAGE:
+            if value := (self.model_extra or {}).get(name):
+                raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
+        return ChatMessage(self.role, self.content)
+
+
+class ChatBody(GenerationBody):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The newer name wins; None is up to the context's end."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens
+
+
+def chat_routes(service: Service) -> Blueprint:
+    """The route, bound to its AsyncLLM."""
+    routes = Blueprint("chat", __name__)
+
+    @routes.post("/v1/chat/completions")
+    async def create_chat_completion() -> Response:
+        request = current_request()
+        body = parse(ChatBody, await request.read_body())
+        check_extras(body.model_extra or {}, service, UNSUPPORTED)
+        service.check_model(body.model)
+        conversation = tuple(
+            message.checked(f"messages[{index}]") for index, message in enumerate(body.messages)
+        )
+        sampling = body.sampling(body.token_limit)
+        return await answer(service, request, CHAT, body, [conversation], sampling)
+
+    return routes

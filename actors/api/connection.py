@@ -1,0 +1,88 @@
+"""One HTTP request between Hypercorn and Quart, with the cures for what goes wrong there.
+
+quart-trio runs a receiver and a handler in one nursery, and the first to end cancels the other:
+
+- While the app is inside its last `send`, Hypercorn queues `http.disconnect`. The receiver then
+  cancels the nursery and with it the end of Hypercorn's own work on the connection: one with
+  `Connection: close` is never closed, the keep-alive timer never starts again, and shutdown waits
+  for idle connections. Cure: the last `send` is shielded.
+- An answer sent before the body has arrived leaves the rest of the body where the connection's
+  next request is expected. Cure: `body_arrived` lets the app wait for the whole body first.
+- A streamed answer whose generator was never entered, because its client left first, would never
+  run its `finally`. Cure: what must happen when the request ends is on `at_end`, which this class
+  closes, whatever happened.
+"""
+
+from contextlib import ExitStack
+from functools import partial
+
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
+from quart import request
+from quart.wrappers import Request
+from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
+from quart_trio.wrappers import TrioRequest
+
+
+class ApiRequest(TrioRequest):
+    """A request that knows when it ends.
+
+    `at_end` is closed when the request is over, with synchronous callbacks only: they may run
+    inside a cancellation. Tasks in `nursery` live no longer than the request.
+    """
+
+    nursery: trio.Nursery
+    at_end: ExitStack
+    body_arrived: trio.Event
+
+    async def read_body(self) -> bytes:
+        """The whole body; raises 413 if it is too large and 408 if it takes too long."""
+        return await self.get_data(cache=True, as_text=False, parse_form_data=False)
+
+
+def current_request() -> ApiRequest:
+    """The request that the running handler serves."""
+    return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy
+
+
+class ApiConnection(TrioASGIHTTPConnection):
+    """Runs one request; set as the app's `asgi_http_class`."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        request = self._create_request_from_scope(send)
+        assert isinstance(request, ApiRequest)
+        request.body_arrived = trio.Event()
+        with ExitStack() as request.at_end:
+            async with trio.open_nursery() as request.nursery:
+                nursery = request.nursery
+                receive = partial(_receive, receive, request.body_arrived)
+                nursery.start_soon(self.handle_messages, nursery, request, receive)
+                nursery.start_soon(self.handle_request, nursery, request, send)
+
+    async def handle_request(  # type: ignore[override]  # quart-trio adds the nursery, too
+        self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
+    ) -> None:
+        await super().handle_request(nursery, request, partial(_send, send))
+
+
+class NoWebsocket(TrioASGIWebsocketConnection):
+    """Turns every websocket down with 403; set as the app's `asgi_websocket_class`."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await receive()
+        await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+
+async def _receive(receive: ASGIReceiveCallable, body_arrived: trio.Event) -> ASGIReceiveEvent:
+    event = await receive()
+    if event["type"] != "http.request" or not event["more_body"]:
+        body_arrived.set()
+    return event
+
+
+async def _send(send: ASGISendCallable, event: ASGISendEvent) -> None:
+    if event["type"] == "http.response.body" and not event["more_body"]:
+        with trio.CancelScope(shield=True):
+            await send(event)
+    else:
+        await send(event)

@@ -1,0 +1,98 @@
+"""Fields of OpenAI's and vLLM's API that are not honoured, and what is done about them.
+
+Law: a field that would change the answer is refused by name, unless it holds a value that asks for
+nothing; a field that changes nothing is passed over; a field nobody knows is remarked on once.
+"""
+
+from collections.abc import Mapping
+
+from actors.api.errors import invalid, shown
+from actors.api.service import Service
+
+# A field's neutral values: what clients send when they want the ordinary behaviour.
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logits_processors": ([],),
+    "logprobs": (False,),
+    "media_io_kwargs": ({},),
+    "min_p": (0,),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+    "web_search_options": (),
+}
+
+HARMLESS = frozenset({
+    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "safety_identifier", "service_tier", "store", "truncation_side", "user",
+})  # fmt: skip
+
+
+def check_extras(
+    extras: Mapping[str, object], service: Service, more: Mapping[str, tuple[object, ...]]
+) -> None:
+    """Go through the fields a body has beyond the honoured ones; raises 400 for the first that
+    would change the answer. `more` adds this route's own unsupported fields."""
+    for name, value in extras.items():
+        neutral = more.get(name, UNSUPPORTED.get(name))
+        if neutral is None:
+            if name not in HARMLESS:
+                service.remark(name)
+        elif not any(_same(value, each) for each in neutral):
+            raise invalid(not_supported(name, value, neutral), name, "unsupported_parameter")
+
+
+def not_supported(name: str, value: object, neutral: tuple[object, ...] = ()) -> str:
+    """The sentence for a field that is refused by name."""
+    allowed = " or ".join(shown(each) for each in neutral)
+    hint = f"leave it out or send {allowed}" if allowed else "leave it out"
+    return f"{name} = {shown(value)} is not supported: {hint}."
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equal as JSON values: 0 and 0.0 are, 0 and false are not."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

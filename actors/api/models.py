@@ -1,0 +1,21 @@
+"""GET /v1/models and /v1/models/<name>: the one model this server has."""
+
+from quart import Blueprint
+
+from actors.api.service import Service
+
+
+def models_routes(service: Service) -> Blueprint:
+    """The two routes; a name may contain slashes, as on the Hugging Face hub."""
+    routes = Blueprint("models", __name__)
+
+    @routes.get("/v1/models")
+    async def list_models() -> dict[str, object]:
+        return {"object": "list", "data": [service.model.card]}
+
+    @routes.get("/v1/models/<path:name>")
+    async def show_model(name: str) -> dict[str, object]:
+        service.check_model(name)
+        return service.model.card
+
+    return routes

@@ -1,0 +1,77 @@
+"""What the routes are lent: the way to AsyncLLM, the model's card, and what was remarked so far."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.api.errors import ApiError
+from actors.messages import Accepted, Cancel, Generate, Refused
+
+log = logging.getLogger("sundog.api")
+
+
+class LLM(Protocol):
+    """The part of AsyncLLM's Ref that the routes use."""
+
+    async def ask(self, message: Generate, /) -> Accepted | Refused: ...
+
+    def tell(self, message: Cancel, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What clients may know of the model.
+
+    `created` is in Unix seconds. `vocabulary_size` is the number of token ids that a prompt may
+    use; None where only the engine knows.
+    """
+
+    name: str
+    max_model_len: int
+    created: int
+    vocabulary_size: int | None = None
+    owned_by: str = "sundog"
+
+    @property
+    def card(self) -> dict[str, object]:
+        """The entry of /v1/models, with vLLM's additions to OpenAI's fields."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": self.owned_by,
+            "root": self.name,
+            "parent": None,
+            "max_model_len": self.max_model_len,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Shared by all routes of one app.
+
+    `new_id` makes the unique part of an answer's id; `remarked` holds the fields that the log
+    already named.
+    """
+
+    llm: LLM
+    model: ServedModel
+    new_id: Callable[[], str]
+    remarked: set[str] = field(default_factory=set)
+
+    def check_model(self, name: str | None) -> None:
+        """Accept the served model's name or none; raises a 404 for any other."""
+        if name is not None and name != self.model.name:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; this server has {self.model.name!r}.",
+                "model",
+                "model_not_found",
+            )
+
+    def remark(self, name: str) -> None:
+        """Say once per field name that a field nobody knows was ignored."""
+        if name not in self.remarked and len(self.remarked) < 1000:
+            self.remarked.add(name)
+            log.info("ignoring the unknown field %r of a request body", name)

@@ -1,0 +1,151 @@
+"""A live server on loopback in front of an AsyncLLM without an engine.
+
+These tests talk over real sockets, so they run on the wall clock; nothing in them measures it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+
+from actors.api import HttpSettings, ServedModel, create_app, serve_http
+from actors.messages import Accepted, Cancel, Generate, Refused
+from actors.stream import Delta, DeltaStream
+
+MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000, vocabulary_size=100)
+
+
+class FakeLLM:
+    """AsyncLLM's manners: accepts, streams the words w0 w1 …, and remembers what it was told."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.asked: list[Generate] = []
+        self.cancelled: list[str] = []
+        self.refuse: Callable[[Generate], Refused | None] = lambda generate: None
+        self.fail_at: int | None = None
+        self.gap_s = 0.0
+        self.word_size = 1
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+        self.may_finish = trio.Event()
+        self.may_finish.set()
+
+    async def ask(self, message: Generate) -> Accepted | Refused:
+        self.asked.append(message)
+        await self.may_answer.wait()
+        if message.prompt == "crash":
+            raise RuntimeError("a bug in the engine")
+        if (refused := self.refuse(message)) is not None:
+            return refused
+        assert message.request_id is not None
+        stream = DeltaStream()
+        self._nursery.start_soon(self._write, message, stream)
+        num_prompt_tokens = len(message.prompt) if not isinstance(message.prompt, int) else 0
+        return Accepted(message.request_id, num_prompt_tokens, stream)
+
+    def tell(self, message: Cancel) -> None:
+        self.cancelled.append(message.request_id)
+
+    async def _write(self, generate: Generate, stream: DeltaStream) -> None:
+        limit = generate.sampling.max_tokens
+        num_tokens = 8 if limit is None else limit
+        last = "stop" if limit is None else "length"
+        for index in range(num_tokens):
+            await trio.sleep(self.gap_s)
+            if index == num_tokens - 1:
+                await self.may_finish.wait()
+            if index == self.fail_at:
+                stream.put(Delta(finish_reason="error", error="the engine died"))
+                return
+            finish_reason = last if index == num_tokens - 1 else None
+            word = f"w{index} " * self.word_size
+            stream.put(Delta(word, (index,), 1, finish_reason, None, 2))
+
+    async def until(self, holds: Callable[["FakeLLM"], bool]) -> None:
+        """Wait for something that the server does on its own."""
+        while not holds(self):
+            await trio.sleep(0.002)
+
+
+@dataclass
+class Site:
+    """A server that is running; `stop` begins its shutdown and `stopped` is set at its end."""
+
+    llm: FakeLLM
+    port: int
+    stop: trio.Event
+    stopped: trio.Event
+    app: Any
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+
+Serving = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@pytest.fixture
+def serving() -> Serving:
+    """`async with serving(api_key=…, settings=…, grace_s=…) as site`."""
+    return _serving
+
+
+@asynccontextmanager
+async def _serving(
+    *, settings: HttpSettings | None = None, grace_s: float = 20.0, **app_options: Any
+) -> AsyncIterator[Site]:
+    with trio.fail_after(30):  # only a hanging test meets this limit
+        async with trio.open_nursery() as engine, trio.open_nursery() as server:
+            stop, stopped = trio.Event(), trio.Event()
+            llm = FakeLLM(engine)
+            app = create_app(llm, MODEL, **app_options)
+
+            async def serve(*, task_status: trio.TaskStatus[int]) -> None:
+                await serve_http(
+                    app, host="127.0.0.1", port=0, shutdown=stop.wait, grace_s=grace_s,
+                    settings=settings or HttpSettings(), task_status=task_status,
+                )  # fmt: skip
+                stopped.set()
+
+            yield Site(llm, await server.start(serve), stop, stopped, app)
+            stop.set()
+            await stopped.wait()
+            engine.cancel_scope.cancel()
+
+
+async def _exchange(stream: trio.abc.Stream, *parts: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send a request in parts and read one answer that has a Content-Length."""
+    for part in parts:
+        await stream.send_all(part)
+        await trio.sleep(0)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        received = await stream.receive_some()
+        assert received, f"the server hung up after {data!r}"
+        data += received
+    head, _, body = data.partition(b"\r\n\r\n")
+    status_line, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    whole = bytearray(body)
+    while len(whole) < int(headers["content-length"]):
+        received = await stream.receive_some()
+        assert received, "the server hung up within a body"
+        whole += received
+    return int(status_line.split()[1]), headers, bytes(whole)
+
+
+Exchange = Callable[..., Awaitable[tuple[int, dict[str, str], bytes]]]
+
+
+@pytest.fixture
+def exchange() -> Exchange:
+    """`status, headers, body = await exchange(stream, request, …)` over a raw connection."""
+    return _exchange

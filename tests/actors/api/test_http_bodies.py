@@ -1,0 +1,162 @@
+"""What a body may say: strict where it matters, lenient where clients need it."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from actors.api.body import Lenient, parse
+from actors.api.chat import ChatBody
+from actors.api.completions import CompletionBody
+from actors.api.errors import ApiError
+from actors.api.fields import UNSUPPORTED, check_extras
+from actors.api.service import ServedModel, Service
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+class Nobody:
+    """An AsyncLLM that is never asked."""
+
+    async def ask(self, message: object) -> Any:
+        raise AssertionError(message)
+
+    def tell(self, message: object) -> None:
+        raise AssertionError(message)
+
+
+def service() -> Service:
+    return Service(Nobody(), ServedModel("m", 10, 0), lambda: "1")
+
+
+def refused(body_type: type[Lenient], **fields: object) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        body = parse(body_type, json.dumps(fields).encode())
+        check_extras(body.model_extra or {}, service(), {})
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", 3), ("prompt", []), ("prompt", [[]]), ("prompt", [1, "a"]), ("prompt", [1, -1]),
+        ("prompt", [True]), ("temperature", "0.5"), ("temperature", -0.1), ("temperature", True),
+        ("top_p", 0), ("top_p", 1.5), ("top_k", -2), ("top_k", 2.5), ("seed", "x"),
+        ("seed", 2**63), ("max_tokens", 0), ("max_tokens", "16"), ("max_tokens", 1.5),
+        ("min_tokens", -1), ("stop", 3), ("stop", [""]), ("stop", ["a"] * 65),
+        ("stop_token_ids", ["a"]), ("stop_token_ids", 5), ("ignore_eos", 1), ("priority", "high"),
+        ("cache_salt", ""), ("stream", "yes"), ("stream_options", 3), ("model", 7),
+    ],
+)  # fmt: skip
+def test_wrong_types_and_values_are_refused_by_field(field: str, value: object) -> None:
+    """The error's param and message name the field."""
+    error = refused(CompletionBody, **{"prompt": "x", field: value})
+    assert error.param is not None and error.param.partition("[")[0] == field
+    assert field in error.message
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hello", "messages"),
+        (["hello"], "messages[0]"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": 3}], "messages[0].content"),
+        ([*HELLO, {"role": "user", "content": [{"type": "text"}]}], "messages[1].content"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
+    ],
+)
+def test_wrong_messages_are_refused_by_place(messages: object, param: str) -> None:
+    """The error says which message is meant."""
+    assert refused(ChatBody, messages=messages).param == param
+
+
+def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
+    """The message names the type of the part."""
+    content = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
+    error = refused(ChatBody, messages=[{"role": "user", "content": content}])
+    assert '"image_url"' in error.message and "[1]" in error.message
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "tool", "content": "42"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+    ],
+)
+def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) -> None:
+    """Tools are refused in messages as they are in fields."""
+    body = parse(ChatBody, json.dumps({"messages": [turn]}).encode())
+    with pytest.raises(ApiError, match=r"role|tool_calls"):
+        body.messages[0].checked("messages[0]")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"prompt": "\xff"}'])
+def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
+    """The message says JSON, and no field is blamed."""
+    with pytest.raises(ApiError, match="JSON") as caught:
+        parse(CompletionBody, data)
+    assert (caught.value.status, caught.value.param) == (400, None)
+
+
+def test_null_fields_are_absent() -> None:
+    """Null everywhere is the same as nothing."""
+    nulls = dict.fromkeys((*CompletionBody.model_fields, *UNSUPPORTED, "unheard_of"))
+    body = parse(CompletionBody, json.dumps({**nulls, "prompt": "x"}).encode())
+    assert body == parse(CompletionBody, b'{"prompt": "x"}')
+    assert body.model_extra == {}
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_unsupported_fields_pass_only_with_neutral_values(name: str) -> None:
+    """A value that asks for something is refused by name; the ordinary one is accepted."""
+    error = refused(CompletionBody, prompt="x", **{name: {"asks": "for something"}})
+    assert error.param == name and name in error.message
+    for neutral in UNSUPPORTED[name]:
+        check_extras({name: neutral}, service(), {})
+
+
+def test_zero_logprobs_are_not_no_logprobs() -> None:
+    """In completions 0 asks for the chosen token's own: it is no neutral value, as false is."""
+    check_extras({"logprobs": False}, service(), {})
+    with pytest.raises(ApiError):
+        check_extras({"logprobs": 0}, service(), {})
+
+
+def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One log line for each name, however often it comes; harmless fields get none."""
+    caplog.set_level(logging.INFO, "sundog.api")
+    with_log = service()
+    for _ in range(3):
+        check_extras({"shoe_size": 43, "user": "me"}, with_log, {})
+    assert [record.name for record in caplog.records] == ["sundog.api"]
+    assert "shoe_size" in caplog.text
+
+
+def test_top_k_has_two_ways_to_be_off() -> None:
+    """-1 and 0 both mean no limit, as in vLLM."""
+    for value in (-1, 0):
+        body = parse(CompletionBody, json.dumps({"prompt": "x", "top_k": value}).encode())
+        assert body.sampling(16).top_k is None
+
+
+def test_limits_must_fit_together() -> None:
+    """min_tokens above max_tokens, and options for a stream that is none, are refused."""
+    body = parse(CompletionBody, b'{"prompt": "x", "min_tokens": 17}')
+    with pytest.raises(ApiError, match="min_tokens"):
+        body.sampling(16)
+    body = parse(CompletionBody, b'{"prompt": "x", "stream_options": {"include_usage": true}}')
+    with pytest.raises(ApiError, match="stream_options"):
+        body.usage_wanted()
+
+
+def test_the_newer_limit_wins() -> None:
+    """max_completion_tokens replaces max_tokens in chat."""
+    data = {"messages": HELLO, "max_tokens": 5, "max_completion_tokens": 7}
+    assert parse(ChatBody, json.dumps(data).encode()).token_limit == 7
+    del data["max_completion_tokens"]
+    assert parse(ChatBody, json.dumps(data).encode()).token_limit == 5

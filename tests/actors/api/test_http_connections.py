@@ -1,0 +1,298 @@
+"""Connections survive what clients do to them: each test is a trap of the HTTP stack."""
+
+import json
+import resource
+import socket
+from typing import Any
+
+import pytest
+import trio
+from hypercorn.trio.worker_context import WorkerContext
+
+from actors.actor import ActorDied
+from actors.api import HttpSettings
+from actors.api.tcp import Connection
+from actors.messages import Refused
+
+pytestmark = pytest.mark.wall_clock
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+CLOSE = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def post(body: bytes, path: str = "/v1/completions") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def completion(**fields: object) -> bytes:
+    return post(json.dumps({"prompt": "x", **fields}).encode())
+
+
+async def read_to_end(stream: trio.abc.Stream) -> bytes:
+    data = b""
+    while received := await stream.receive_some():
+        data += received
+    return data
+
+
+async def test_connection_close_closes(serving: Any) -> None:
+    """After `Connection: close` the server hangs up, for whole answers and streams."""
+    stream_request = completion(stream=True).replace(b"Host: x", b"Host: x\r\nConnection: close")
+    async with serving() as site:
+        for request, ending in ((CLOSE, b'{"status":"ok"}\n'), (stream_request, b"0\r\n\r\n")):
+            async with await site.connect() as stream:
+                await stream.send_all(request)
+                assert (await read_to_end(stream)).endswith(ending)
+
+
+async def test_the_keep_alive_timer_starts_again_after_an_answer(
+    serving: Any, exchange: Any
+) -> None:
+    """A connection is kept for the next request, and one that stays idle is closed."""
+    async with (
+        serving(settings=HttpSettings(keep_alive_s=0.3)) as site,
+        await site.connect() as stream,
+    ):
+        for _ in range(3):
+            assert (await exchange(stream, GET))[0] == 200
+        assert await stream.receive_some() == b""
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /nowhere HTTP/1.1\r\nAuthorization: Bearer k\r\n", 404),
+        (b"PUT /v1/completions HTTP/1.1\r\nAuthorization: Bearer k\r\n", 405),
+        (b"POST /v1/completions HTTP/1.1\r\n", 401),
+        (b"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer k\r\n", 413),
+    ],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_early_answer_leaves_the_connection_usable(
+    serving: Any, exchange: Any, head: bytes, status: int, chunked: bool
+) -> None:
+    """An answer that does not need the body waits for it, so the next request is understood."""
+    size = 40_000 if status == 413 else 400
+    parts = [b"x" * (size // 40)] * 40
+    if chunked:
+        framing = b"Transfer-Encoding: chunked\r\n"
+        parts = [b"%x\r\n%s\r\n" % (len(part), part) for part in parts] + [b"0\r\n\r\n"]
+    else:
+        framing = b"Content-Length: %d\r\n" % size
+    async with serving(max_body_bytes=10_000, api_key="k") as site, await site.connect() as stream:
+        for _ in range(2):
+            request = head + b"Host: x\r\n" + framing + b"\r\n"
+            answered, _, body = await exchange(stream, request, *parts)
+            assert answered == status
+            assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+            assert (await exchange(stream, GET))[0] == 200
+
+
+@pytest.mark.parametrize(("declared", "status"), [(5_000, 408), (50_000, 413)])
+async def test_a_body_that_never_comes_is_given_up(
+    serving: Any, exchange: Any, declared: int, status: int
+) -> None:
+    """Whoever promises a body and does not send it is answered and hung up on."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % declared
+    async with (
+        serving(max_body_bytes=10_000, body_timeout_s=0.2) as site,
+        await site.connect() as stream,
+    ):
+        assert (await exchange(stream, head, b"{"))[0] == status
+        assert await stream.receive_some() == b""
+
+
+async def test_a_body_may_come_in_many_chunks(serving: Any, exchange: Any) -> None:
+    """More chunks than any queue holds, in both framings."""
+    body = json.dumps({"prompt": "x" * 5000, "max_tokens": 1}).encode()
+    pieces = [body[at : at + 10] for at in range(0, len(body), 10)]
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+    chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
+    async with serving() as site:
+        async with await site.connect() as stream:
+            plain = head + b"Content-Length: %d\r\n\r\n" % len(body)
+            assert (await exchange(stream, plain, *pieces))[0] == 200
+            chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+            assert (await exchange(stream, chunked, *chunks, b"0\r\n\r\n"))[0] == 200
+        assert [len(generate.prompt) for generate in site.llm.asked] == [5000, 5000]
+
+
+async def test_no_timer_cuts_a_stream(serving: Any) -> None:
+    """A stream outlives Quart's RESPONSE_TIMEOUT, whatever it is set to."""
+    async with serving() as site:
+        site.app.config["RESPONSE_TIMEOUT"] = 0.05
+        site.llm.gap_s = 0.02
+        async with await site.connect() as stream:
+            await stream.send_all(completion(stream=True, max_tokens=20))
+            data = b""
+            while not data.endswith(b"0\r\n\r\n"):
+                data += await stream.receive_some()
+    assert b"w19 " in data and b"data: [DONE]" in data
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_is_cancelled(serving: Any, streamed: bool) -> None:
+    """Every choice of the answer is cancelled at once, and only once."""
+    async with serving() as site:
+        site.llm.may_finish = trio.Event()
+        async with await site.connect() as stream:
+            await stream.send_all(completion(prompt=["a", "b"], stream=streamed))
+            await site.llm.until(lambda llm: len(llm.asked) == 2)
+            if streamed:
+                await stream.receive_some()
+        await site.llm.until(lambda llm: len(llm.cancelled) == 2)
+        assert sorted(site.llm.cancelled) == [each.request_id for each in site.llm.asked]
+        site.llm.may_finish.set()
+
+
+async def test_a_client_that_leaves_before_the_reply_is_cancelled(serving: Any) -> None:
+    """AsyncLLM may be about to accept: the id is known beforehand, so Cancel still names it."""
+    async with serving() as site:
+        site.llm.may_answer = trio.Event()
+        async with await site.connect() as stream:
+            await stream.send_all(completion())
+            await site.llm.until(lambda llm: len(llm.asked) == 1)
+        await site.llm.until(lambda llm: llm.cancelled == [llm.asked[0].request_id])
+
+
+async def test_a_refused_prompt_cancels_its_fellows(serving: Any, exchange: Any) -> None:
+    """If one of several prompts is refused, those accepted before it are not left running."""
+    async with serving() as site:
+        site.llm.refuse = lambda generate: Refused("no") if generate.prompt == "bad" else None
+        site.llm.may_finish = trio.Event()
+        async with await site.connect() as stream:
+            status, _, _ = await exchange(stream, completion(prompt=["a", "b", "bad", "c"]))
+            assert status == 400
+        asked = [generate.request_id for generate in site.llm.asked]
+        await site.llm.until(lambda llm: len(llm.cancelled) == 2)
+        assert sorted(site.llm.cancelled) == asked[:2] and len(asked) == 3
+        site.llm.may_finish.set()
+
+
+async def test_a_finished_answer_is_not_cancelled(serving: Any, exchange: Any) -> None:
+    """Cancel is for the unfinished only."""
+    async with serving() as site:
+        async with await site.connect() as stream:
+            assert (await exchange(stream, completion()))[0] == 200
+            await stream.send_all(completion(stream=True))
+            while not (await stream.receive_some()).endswith(b"0\r\n\r\n"):
+                pass
+            assert (await exchange(stream, GET))[0] == 200
+        assert site.llm.cancelled == []
+
+
+async def test_a_slow_reader_gets_every_byte_once(serving: Any, exchange: Any) -> None:
+    """An answer larger than any socket buffer goes out in pieces and arrives as it was."""
+    async with serving() as site:
+        site.llm.word_size = 1_000_000
+        async with await site.connect() as stream:
+            status, _, body = await exchange(stream, completion(max_tokens=6))
+            assert (await exchange(stream, GET))[0] == 200
+    text = json.loads(body)["choices"][0]["text"]
+    assert status == 200 and text == "".join(f"w{index} " * 1_000_000 for index in range(6))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
+async def test_a_client_that_takes_nothing_is_dropped(serving: Any) -> None:
+    """The limit set on the listening socket is inherited, and ends the generation."""
+    async with serving(settings=HttpSettings(stalled_client_s=0.3)) as site:
+        site.llm.word_size = 1_000_000
+        site.llm.may_finish = trio.Event()
+        async with await site.connect() as stream:
+            await stream.send_all(completion(stream=True, max_tokens=20))
+            await site.llm.until(lambda llm: len(llm.cancelled) == 1)
+
+
+async def test_a_crowd_may_knock_at_once(serving: Any) -> None:
+    """512 connections are waiting before the first is accepted, and all are answered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2000:
+        if hard != resource.RLIM_INFINITY and hard < 2000:
+            pytest.skip("too few file descriptors are allowed")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+    async with serving() as site:
+        # Connecting without a checkpoint keeps the server from accepting meanwhile.
+        crowd = [socket.create_connection(("127.0.0.1", site.port), 2) for _ in range(512)]
+        answers = []
+
+        async def ask(client: socket.socket) -> None:
+            client.setblocking(False)
+            async with trio.SocketStream(trio.socket.from_stdlib_socket(client)) as stream:
+                await stream.send_all(CLOSE)
+                answers.append(await read_to_end(stream))
+
+        async with trio.open_nursery() as nursery:
+            for client in crowd:
+                nursery.start_soon(ask, client)
+    assert len(answers) == 512
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+
+
+async def test_request_ids_are_echoed_or_made(serving: Any, exchange: Any) -> None:
+    """x-request-id comes back, on errors too; without one the server makes one."""
+    named = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nX-Request-Id: abc\r\n\r\n"
+    async with serving() as site, await site.connect() as stream:
+        assert (await exchange(stream, named))[1]["x-request-id"] == "abc"
+        assert len((await exchange(stream, GET))[1]["x-request-id"]) == 32
+
+
+async def test_a_bug_is_a_500_that_tells_nothing(
+    serving: Any, exchange: Any, caplog: pytest.LogCaptureFixture, capfd: Any
+) -> None:
+    """The traceback goes to the log, the shape is OpenAI's, and stdout stays clean."""
+    async with serving() as site, await site.connect() as stream:
+        status, _, body = await exchange(stream, completion(prompt="crash"))
+        assert (await exchange(stream, GET))[0] == 200
+    assert status == 500 and b"bug" not in body
+    assert json.loads(body)["error"]["type"] == "server_error"
+    assert "a bug in the engine" in caplog.text
+    assert capfd.readouterr().out == ""
+
+
+async def test_a_dead_engine_is_unavailable(serving: Any, exchange: Any) -> None:
+    """An ask that nobody will answer is a 503, and a Cancel that nobody will read is no error."""
+    async with serving() as site, await site.connect() as stream:
+
+        def died(generate: object) -> None:
+            raise ActorDied("AsyncLLM has ended")
+
+        site.llm.refuse = site.llm.tell = died
+        assert (await exchange(stream, completion()))[0] == 503
+        assert (await exchange(stream, GET))[0] == 200
+
+
+async def test_noise_is_answered_with_400(serving: Any) -> None:
+    """What is not HTTP ends its own connection and nothing else."""
+    async with serving() as site:
+        async with await site.connect() as stream:
+            await stream.send_all(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+            assert (await read_to_end(stream)).startswith(b"HTTP/1.1 400")
+        async with await site.connect() as stream:
+            await stream.send_all(CLOSE)
+            assert (await read_to_end(stream)).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_websocket_is_turned_down(serving: Any) -> None:
+    """Nothing here speaks it."""
+    async with serving() as site, await site.connect() as stream:
+        await stream.send_all(
+            b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
+
+
+async def test_a_connection_that_fails_is_dropped_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What goes wrong inside one connection does not leave it, so the others go on."""
+
+    async def app(*_: object) -> None:
+        raise AssertionError("nothing was asked")
+
+    not_a_stream: Any = object()
+    open_connections: set[Connection] = set()
+    config = HttpSettings().hypercorn_config()
+    await Connection(app, config, WorkerContext(None), open_connections, not_a_stream).run()
+    assert "a connection failed" in caplog.text and not open_connections
