@@ -1,0 +1,75 @@
+"""Paged attention for every decoder that transformers can build, as one registered function.
+
+The library keeps its rotary embeddings, norms, routing and weights; only the attention of each
+layer is ours. A forward pass carries the tokens of all requests one after the other in one row,
+and the keyword `paged` carries the step's own attention, so that nothing global is set around it.
+"""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+NAME = "sundog_paged"
+
+
+class StepAttention(Protocol):
+    """What attends in one forward pass, layer by layer."""
+
+    def attend(
+        self,
+        layer: int,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKE: Tensor,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:
+        """The attention output [T, H, E] of one layer, after its keys and values are kept."""
+        ...
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    paged: StepAttention,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_unused: object,
+) -> tuple[Tensor, None]:
+    """Hand one layer's query [1, H, T, D], key and value [1, K, T, D] to the step; [1, T, H, E]."""
+    out_THE = paged.attend(
+        int(module.layer_idx),  # type: ignore[arg-type]  # nn.Module types attributes as tensors
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks_H=s_aux,
+    )
+    return out_THE[None], None
+
+
+def _no_mask(*_args: object, **_kwargs: object) -> None:
+    """The step knows who may see whom; a mask would be built for nothing."""
+
+
+def register() -> str:
+    """Make the function known to transformers; returns the name for `attn_implementation`."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, paged_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+    return NAME
+
+
+__all__ = ["NAME", "StepAttention", "paged_attention", "register"]

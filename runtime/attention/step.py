@@ -1,0 +1,80 @@
+"""The attention of one step, and of the one-token pass that learns a model's layers.
+
+Shapes: T tokens of the step; H query heads, K key/value heads; D key width, E value width.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from runtime.attention.gathered import attend_group
+from runtime.attention.groups import Group
+from runtime.attention.varlen import Sequences, attend_all, can_attend
+from runtime.kv_cache import KVCache, LayerShape
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """Keeps each layer's keys and values in their slots, then attends over the block tables.
+
+    `groups` cover the rows of the step in order.
+    """
+
+    cache: KVCache
+    slots_T: Tensor
+    groups: list[Group]
+    sequences: Sequences | None = None
+
+    def attend(
+        self,
+        layer: int,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKE: Tensor,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:
+        keys_SPKD, values_SPKE = self.cache.keys_SPKD[layer], self.cache.values_SPKE[layer]
+        self.cache.write(layer, self.slots_T, k_TKD, v_TKE)
+        plain = softcap is None and sinks_H is None
+        if self.sequences is not None and plain and can_attend(q_THD, values_SPKE):
+            return attend_all(
+                self.sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window
+            )
+        outs = [
+            attend_group(
+                group, q_THD, k_TKD, v_TKE, keys_SPKD, values_SPKE,
+                scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H,
+            )
+            for group in self.groups
+        ]  # fmt: skip
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+
+@dataclass(slots=True)
+class LayerProbe:
+    """Attends over nothing, and writes down what each layer keeps and sees."""
+
+    shapes: dict[int, LayerShape] = field(default_factory=dict)
+    windows: dict[int, int | None] = field(default_factory=dict)
+
+    def attend(
+        self,
+        layer: int,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKE: Tensor,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:
+        _, num_heads, key_width = k_TKD.shape
+        self.shapes[layer] = LayerShape(num_heads, key_width, v_TKE.shape[-1], k_TKD.dtype)
+        self.windows[layer] = window
+        return v_TKE.repeat_interleave(q_THD.shape[1] // num_heads, dim=1)

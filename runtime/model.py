@@ -1,0 +1,121 @@
+"""One forward pass of a step on the device: tokens in, logits of the sampling rows out.
+
+Shapes: T tokens of the step; N requests of a span, Q query tokens of each, B blocks of the
+longest; R sampling requests; V tokens of the vocabulary.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from actors.core.config import ConfigError
+from runtime.attention.groups import Group
+from runtime.attention.step import LayerProbe, PagedStep
+from runtime.attention.varlen import Sequences, is_available
+from runtime.kv_cache import KVCache, LayerShape
+from runtime.requests import Span, Step
+
+
+def probe_layers(
+    model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1
+) -> list[LayerShape]:
+    """What each attention layer keeps, learnt from a pass over nothing, which also warms up.
+
+    The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it
+    takes as much memory besides the weights as the largest step.
+
+    Raises ConfigError when the model keeps state that is not keys and values of every layer, or
+    restricts attention in a way that the step is not told of.
+    """
+    probe = LayerProbe()
+    zeros_1T = torch.zeros(1, num_tokens, dtype=torch.int64, device=model.device)
+    rows_R = torch.arange(min(num_rows, num_tokens), device=model.device)
+    with torch.inference_mode():
+        model(
+            input_ids=zeros_1T,
+            position_ids=zeros_1T,
+            use_cache=False,
+            logits_to_keep=rows_R,
+            paged=probe,
+        )
+    config = model.config
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(probe.shapes)
+    if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
+        raise ConfigError(
+            f"{config.model_type} is not supported: {len(probe.shapes)} of"
+            f" {config.num_hidden_layers} layers keep keys and values of their own"
+        )
+    for layer, kind in enumerate(kinds):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ConfigError(f"{config.model_type} is not supported: layer {layer} is {kind}")
+        if kind == "sliding_attention" and probe.windows[layer] is None:
+            raise ConfigError(
+                f"{config.model_type} is not supported: layer {layer} does not tell its window"
+            )
+    return [probe.shapes[layer] for layer in range(config.num_hidden_layers)]
+
+
+class Model:
+    """A loaded model with its paged cache."""
+
+    def __init__(self, model: PreTrainedModel, cache: KVCache) -> None:
+        self._model = model
+        self._cache = cache
+        self._device = model.device
+
+    def logits(self, step: Step) -> Tensor:
+        """The logits [R, V] of the step's sampling rows, in the model's own dtype."""
+        paged = PagedStep(
+            self._cache,
+            self._put(step.slot_T),
+            [self._group(span) for span in step.spans],
+            self._sequences(step.spans),
+        )
+        with torch.inference_mode():
+            output = self._model(
+                input_ids=self._put(step.token_T)[None],
+                position_ids=self._put(step.position_T)[None],
+                use_cache=False,
+                logits_to_keep=self._put(step.sample_rows_R),
+                paged=paged,
+            )
+        logits_RV: Tensor = output.logits[0]
+        return logits_RV
+
+    def _put(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+    def _group(self, span: Span) -> Group:
+        first_N1 = self._put(span.first_position_N)[:, None]
+        position_NQ = first_N1 + torch.arange(span.num_queries, device=self._device)
+        fresh = len(span.first_position_N) == 1 and int(span.first_position_N[0]) == 0
+        return Group(
+            span.start, self._put(span.table_NB), position_NQ, self._cache.block_size, fresh
+        )
+
+    def _sequences(self, spans: tuple[Span, ...]) -> Sequences | None:
+        """All requests for one call, on a device that has such a call."""
+        if self._device.type != "cuda" or not is_available():
+            return None
+        num_requests = [len(span.first_position_N) for span in spans]
+        num_queries_R = np.repeat([span.num_queries for span in spans], num_requests)
+        num_keys_R = np.concatenate([s.first_position_N + s.num_queries for s in spans])
+        width = max(span.table_NB.shape[1] for span in spans)
+        tables = [np.pad(s.table_NB, ((0, 0), (0, width - s.table_NB.shape[1]))) for s in spans]
+        return Sequences(
+            self._put(_starts(num_queries_R)).int(),
+            self._put(_starts(num_keys_R)).int(),
+            self._put(num_keys_R).int(),
+            self._put(np.concatenate(tables)).int(),
+            max_queries=int(num_queries_R.max()),
+            max_keys=int(num_keys_R.max()),
+            num_keys=int(num_keys_R.sum()),
+        )
+
+
+def _starts(count_R: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of R neighbours begins, and where the last ends: [R + 1]."""
+    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(count_R)))
+    return starts

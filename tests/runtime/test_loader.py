@@ -1,0 +1,135 @@
+"""Folders that cannot be served are refused with one clear error; others give their facts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from actors.core.config import ConfigError
+from runtime.loader import LoadError, check_context, load_model, read_facts
+from tests.runtime.models import build_model
+
+
+def folder_with(path: Path, **config: object) -> Path:
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "model.safetensors").write_bytes(b"")
+    return path
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    build_model("llama", folder)
+    return folder
+
+
+def test_a_load_error_is_a_config_error() -> None:
+    """The command line shows it as one line, exit code 2."""
+    assert issubclass(LoadError, ConfigError)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"nowhere does not exist; --model takes a local folder"):
+        read_facts(tmp_path / "nowhere")
+
+
+def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"no config\.json"):
+        read_facts(tmp_path)
+
+
+def test_an_unreadable_configuration_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(LoadError, match=r"cannot read .*config\.json"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "llava", "vision_config": {}}, "multimodal"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "not a causal"),
+    ],
+)
+def test_other_kinds_of_models_are_refused(
+    tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(LoadError, match=f"{reason}.*decoder-only text models"):
+        read_facts(folder_with(tmp_path, **config))
+
+
+def test_weights_in_another_format_are_refused(tmp_path: Path) -> None:
+    folder_with(tmp_path, model_type="llama")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(LoadError, match=r"no \*\.safetensors .*only pytorch_model\.bin"):
+        read_facts(tmp_path)
+
+
+def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
+    folder_with(tmp_path, model_type="no_such", architectures=["NoSuchForCausalLM"])
+    with pytest.raises(LoadError, match="no_such"):
+        load_model(tmp_path)
+
+
+def test_broken_weights_are_refused(tmp_path: Path, llama: Path) -> None:
+    (tmp_path / "config.json").write_text((llama / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(LoadError, match="cannot load"):
+        load_model(tmp_path)
+
+
+def test_missing_weights_are_refused_rather_than_made_up(tmp_path: Path, llama: Path) -> None:
+    """The library would fill them with random numbers and a warning."""
+    (tmp_path / "config.json").write_text((llama / "config.json").read_text())
+    tensors = load_file(llama / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"lacks weights: model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(tmp_path)
+
+
+def test_an_unknown_dtype_is_refused(llama: Path) -> None:
+    with pytest.raises(LoadError, match="dtype 'float12' is unknown"):
+        load_model(llama, dtype="float12")
+
+
+def test_a_device_that_is_not_there_is_refused(llama: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(LoadError, match="sees no CUDA device"):
+        load_model(llama, device="cuda")
+
+
+def test_how_threads_wait_is_set_before_torch_is_imported() -> None:
+    """Later it has no effect, and a step on busy cores takes several times as long."""
+    code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"))
+sys.meta_path.insert(0, Watch())
+import runtime.runner
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["1000"]
+
+
+def test_facts_are_those_of_the_configuration(llama: Path) -> None:
+    facts = read_facts(llama)
+    assert (facts.model_type, facts.architecture) == ("llama", "LlamaForCausalLM")
+    assert (facts.vocab_size, facts.max_position_embeddings) == (256, 512)
+
+
+def test_a_context_that_changes_the_rotary_embedding_is_refused(tmp_path: Path) -> None:
+    """Keys kept before the change would be wrong after it."""
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+    folder_with(tmp_path, model_type="phi3", rope_parameters=rope, max_position_embeddings=131072)
+    check_context(tmp_path, 4096)
+    with pytest.raises(LoadError, match="use --max-model-len 4096"):
+        check_context(tmp_path, 4097)

@@ -1,0 +1,132 @@
+"""Sampling: what each parameter allows, and what a seed fixes."""
+
+import numpy as np
+import torch
+
+from actors.core.sampling import Sampling
+from runtime.sampler import SamplingRows, sample, uniforms
+
+VOCAB_SIZE = 50
+EOS = 7
+
+
+def draw(
+    logits_V: torch.Tensor,
+    sampling: Sampling,
+    positions: range = range(1000, 1300),
+    num_prompt_tokens: int = 10,
+    request_id: str = "a",
+) -> list[int]:
+    """Tokens at many positions of one request whose logits never change."""
+    rows = SamplingRows(seed=0, eos_token_ids=(EOS,), num_rows=1)
+    rows.set(0, request_id, num_prompt_tokens, sampling)
+    position_R = np.array(positions)
+    choices = rows.take(np.zeros(len(positions), np.int64), position_R)
+    return sample(logits_V.expand(len(positions), -1).clone(), choices)
+
+
+def some_logits(seed: int = 0) -> torch.Tensor:
+    return torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    """Temperature 0 is argmax, whatever the other parameters say."""
+    logits_V = some_logits()
+    tokens = draw(logits_V, Sampling(temperature=0.0, top_k=5, top_p=0.1, seed=3))
+    assert set(tokens) == {int(logits_V.argmax())}
+
+
+def test_draws_follow_the_softmax() -> None:
+    """Frequencies are within four standard deviations of the weights."""
+    logits_V, num_draws = some_logits(), 20_000
+    tokens = draw(logits_V, Sampling(temperature=1.3), range(num_draws))
+    weight_V = (logits_V / 1.3).softmax(-1).double().numpy()
+    counts_V = np.bincount(tokens, minlength=VOCAB_SIZE)
+    deviation_V = np.sqrt(num_draws * weight_V * (1 - weight_V))
+    assert (np.abs(counts_V - num_draws * weight_V) < 4 * deviation_V + 1).all()
+
+
+def test_top_k_draws_the_k_likeliest_and_all_of_them() -> None:
+    logits_V = some_logits()
+    tokens = draw(logits_V, Sampling(temperature=5.0, top_k=6))
+    assert set(tokens) == set(logits_V.topk(6).indices.tolist())
+
+
+def test_top_p_draws_the_smallest_set_that_weighs_p() -> None:
+    logits_V = some_logits()
+    order = logits_V.argsort(descending=True)
+    sum_V = logits_V[order].softmax(-1).cumsum(-1)
+    nucleus = set(order[: int((sum_V < 0.8).sum()) + 1].tolist())
+    tokens = draw(logits_V, Sampling(temperature=1.0, top_p=0.8), range(5000))
+    assert set(tokens) == nucleus
+
+
+def test_top_p_counts_what_top_k_left() -> None:
+    """The weights that `top_p` adds up are those of the `top_k` alone, as in vLLM."""
+    logits_V = torch.tensor([4.0, 3.9, 3.8, *[3.7] * 40]).log()
+    assert set(draw(logits_V, Sampling(top_k=3, top_p=0.5), range(500))) == {0, 1}
+
+
+def test_a_tiny_top_p_leaves_the_likeliest() -> None:
+    logits_V = some_logits()
+    assert set(draw(logits_V, Sampling(top_p=1e-9))) == {int(logits_V.argmax())}
+
+
+def test_a_flat_nucleus_wider_than_the_first_look_is_whole() -> None:
+    """Where the few likeliest tokens do not weigh `top_p`, all are looked at."""
+    logits_V = torch.linspace(0.0, 0.1, 4000)
+    tokens = draw(logits_V, Sampling(top_p=0.9), range(4000))
+    assert min(tokens) > 300
+    assert len({token for token in tokens if token < 2900}) > 1000
+
+
+def test_equal_logits_at_the_threshold_all_stay() -> None:
+    """Ties have no order that is the same in every batch, so none of them is struck out."""
+    assert set(draw(torch.zeros(4), Sampling(top_k=2))) == {0, 1, 2, 3}
+
+
+def test_the_same_seed_gives_the_same_tokens_in_any_batch() -> None:
+    """A row's token depends on its own seed, position and logits alone."""
+    sampling = Sampling(temperature=0.8, top_p=0.9, seed=5)
+    others = [Sampling(), Sampling(temperature=0.0), Sampling(top_k=3), Sampling(top_p=0.3)]
+    alone = draw(some_logits(), sampling, range(20, 21))
+    rows = SamplingRows(seed=0, eos_token_ids=(), num_rows=5)
+    for row, other in enumerate((*others, sampling)):
+        rows.set(row, f"r{row}", 3, other)
+    choices = rows.take(np.arange(5), np.full(5, 20))
+    logits_RV = torch.stack([some_logits(seed) for seed in (1, 2, 3, 4, 0)])
+    assert sample(logits_RV, choices)[4:] == alone
+
+
+def test_seeds_differ_and_requests_without_one_differ() -> None:
+    logits_V = torch.zeros(VOCAB_SIZE)
+    streams = [draw(logits_V, Sampling(seed=seed)) for seed in (0, 1, 2)]
+    streams += [draw(logits_V, Sampling(), request_id=name) for name in ("a", "b")]
+    assert len({tuple(stream) for stream in streams}) == 5
+    assert streams[3] == draw(logits_V, Sampling(), request_id="a")
+
+
+def test_min_tokens_keeps_end_and_stop_tokens_away_until_then() -> None:
+    """Neither greedy nor drawn rows end before `min_tokens` outputs, and both may after."""
+    logits_V = torch.full((VOCAB_SIZE,), -5.0)
+    logits_V[EOS], logits_V[9], logits_V[3] = 5.0, 4.0, 1.0
+    for temperature in (0.0, 0.2):
+        sampling = Sampling(temperature=temperature, min_tokens=4, stop_token_ids=(9,))
+        tokens = draw(logits_V, sampling, range(10, 20), num_prompt_tokens=10)
+        assert set(tokens[:4]).isdisjoint({EOS, 9})
+        assert set(tokens[4:]) <= {EOS, 9}
+
+
+def test_tokens_of_no_weight_are_never_drawn() -> None:
+    """Not even by the numbers next to 0 and to 1."""
+    logits_V = torch.full((VOCAB_SIZE,), float("-inf"))
+    logits_V[20:22] = 0.0
+    assert set(draw(logits_V, Sampling(), range(3000))) == {20, 21}
+
+
+def test_uniforms_are_uniform() -> None:
+    """Mean, variance and correlation with the next are those of independent numbers in [0, 1)."""
+    u = uniforms(np.full(100_000, 42, np.uint64), np.arange(100_000))
+    assert u.min() >= 0 and u.max() < 1
+    assert abs(u.mean() - 0.5) < 0.005 and abs(u.var() - 1 / 12) < 0.002
+    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 0.015

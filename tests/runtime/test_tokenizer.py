@@ -1,0 +1,185 @@
+"""Text, tokens and conversations: the same as transformers makes of the same folder."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from actors.messages import ChatMessage
+from runtime.loader import LoadError
+from runtime.tokenizer import ChatTemplateError, Tokenizer
+
+TEXT = "Grüße aus Köln! 日本語のテキスト, emoji 🌞🧑‍🚀 and plain words.\n\n  def f(x): return x"
+TEMPLATE = """\
+{%- if messages[0].role == 'tool' %}
+    {{- raise_exception('no tools here') }}
+{%- endif %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'assistant' %}
+        {%- generation %}{{ '<|im_start|>assistant\n' + message.content + eos_token }}
+        {%- endgeneration %}
+    {% else %}
+<|im_start|>{{ message.role }}
+{{ message.content | trim }}{{ {'n': loop.index, 't': '<ü>'} | tojson }}<|im_end|>
+    {% endif %}
+    {%- if loop.index > 20 %}{% break %}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE whose characters often span tokens, and a template with every trap."""
+    path = tmp_path_factory.mktemp("tokenizer")
+    fast = FastTokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    specials = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    fast.train_from_iterator(["plain words and more words " * 5], trainer)
+    fast.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", fast.token_to_id("<s>"))]
+    )
+    fast.save(str(path / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": {"content": "<s>", "__type": "AddedToken"},
+        "eos_token": "</s>",
+        "chat_template": TEMPLATE,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 1}))
+    return path
+
+
+CHATS = [
+    [ChatMessage("user", "  Hello 🌞 ")],
+    [
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "Grüße & <b>more</b>"),
+        ChatMessage("assistant", "Ja."),
+        ChatMessage("user", "日本語?"),
+    ],
+]
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_a_conversation_is_tokenised_as_transformers_does(
+    folder: Path, chat: list[ChatMessage]
+) -> None:
+    from transformers import AutoTokenizer
+
+    turns = [{"role": turn.role, "content": turn.content} for turn in chat]
+    theirs = AutoTokenizer.from_pretrained(folder)
+    text = theirs.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    ids = theirs.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    ours = Tokenizer(folder)
+    assert ours.render_chat(chat) == text
+    assert ours.encode_chat(chat) == ids
+    assert ours.encode(TEXT) == theirs.encode(TEXT)
+
+
+def test_special_tokens_of_a_chat_are_not_added_twice(folder: Path) -> None:
+    """The template writes BOS itself; a plain prompt gets it from the tokenizer."""
+    tokenizer = Tokenizer(folder)
+    assert tokenizer.encode_chat(CHATS[0])[:2].count(0) == 1
+    assert tokenizer.encode("words")[0] == 0
+
+
+def test_incremental_text_is_the_full_text(folder: Path) -> None:
+    """Whatever characters the tokens split, the pieces joined are the whole."""
+    tokenizer = Tokenizer(folder)
+    ids = tokenizer.encode(TEXT)
+    decoder = tokenizer.decoder()
+    pieces = [decoder.step(token) for token in ids]
+    assert "".join(pieces) == tokenizer.decode(ids) == TEXT
+    assert decoder.flush() == ""
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_incremental_text_after_a_prompt_is_the_rest(folder: Path) -> None:
+    tokenizer = Tokenizer(folder)
+    ids = tokenizer.encode(TEXT)
+    for cut in range(1, len(ids)):
+        if tokenizer.decode(ids[:cut]).endswith("\ufffd"):
+            continue
+        decoder = tokenizer.decoder(ids[:cut])
+        rest = "".join(decoder.step(token) for token in ids[cut:])
+        assert tokenizer.decode(ids[:cut]) + rest == TEXT
+
+
+def test_tokens_at_random_lose_nothing_but_broken_characters(folder: Path) -> None:
+    """Random bytes, most of them no characters, give the full text too once flushed."""
+    tokenizer = Tokenizer(folder)
+    rng = random.Random(0)
+    for _ in range(50):
+        ids = [rng.randrange(4, tokenizer.vocab_size) for _ in range(30)]
+        decoder = tokenizer.decoder()
+        text = "".join(decoder.step(token) for token in ids) + decoder.flush()
+        assert text.replace("\ufffd", "") == tokenizer.decode(ids).replace("\ufffd", "")
+
+
+def test_special_tokens_have_no_text(folder: Path) -> None:
+    decoder = Tokenizer(folder).decoder()
+    assert [decoder.step(token) for token in (0, 2, 3, 1)] == [""] * 4
+
+
+def test_the_template_may_refuse_and_says_why(folder: Path) -> None:
+    with pytest.raises(ChatTemplateError, match="no tools here"):
+        Tokenizer(folder).encode_chat([ChatMessage("tool", "x")])
+
+
+def test_a_template_cannot_reach_python(folder: Path, tmp_path: Path) -> None:
+    """Templates come with weights from anywhere: they run in a sandbox."""
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}")
+    with pytest.raises(ChatTemplateError):
+        Tokenizer(tmp_path).encode_chat(CHATS[0])
+
+
+def test_a_model_without_a_template_refuses_chats(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    tokenizer = Tokenizer(tmp_path)
+    assert not tokenizer.has_chat_template
+    with pytest.raises(ChatTemplateError, match="no chat template"):
+        tokenizer.encode_chat(CHATS[0])
+
+
+def test_end_tokens_come_from_the_generation_configuration_first(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert Tokenizer(tmp_path).eos_token_ids == (1,)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    assert Tokenizer(tmp_path).eos_token_ids == (2,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 1]}')
+    assert Tokenizer(tmp_path).eos_token_ids == (3, 1)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"no tokenizer: tokenizer\.json is missing"):
+        Tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(LoadError, match=r"cannot read .*tokenizer\.json"):
+        Tokenizer(tmp_path)
+
+
+def test_tokenising_needs_no_torch() -> None:
+    """The simulated server tokenises too, and starts without torch."""
+    code = "import runtime.tokenizer, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
