@@ -75,7 +75,10 @@ class Requests:
 
     def fold(self, batch: Batch) -> Step:
         """Take the batch in; the tokens of decoding requests come first, then the chunks'."""
-        for request_id in (*batch.finished, *batch.preempted):
+        for request_id in batch.finished:
+            if request_id in self._row:  # else it ended while it waited
+                self._forget(request_id)
+        for request_id in batch.preempted:
             self._forget(request_id)
         for admission in batch.admitted:
             self._admit(admission)
@@ -105,7 +108,7 @@ class Requests:
     def _forget(self, request_id: str) -> None:
         row = self._row.pop(request_id, None)
         if row is None:
-            raise ValueError(f"request {request_id} leaves, but was never admitted")
+            raise ValueError(f"request {request_id} is preempted, but does not run")
         self._free.append(row)
         self._known.pop(request_id, None)
         if self._decoding.pop(request_id, None) is not None:

@@ -1,4 +1,4 @@
-"""Async tests run on the virtual clock, so nobody sleeps; `@pytest.mark.wall_clock` is the exception.
+"""Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
 
 Helpers are imported as `tests.…`, so tests run from the repository's root: `python -m pytest`.
 """

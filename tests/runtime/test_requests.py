@@ -96,7 +96,7 @@ def test_many_requests_have_rows_of_their_own() -> None:
     ("batch", "reason"),
     [
         (Batch(1, (admission("a", range(3), (2,)),), num_decodes=1), "admitted twice"),
-        (Batch(1, finished=("x",), num_decodes=1), "never admitted"),
+        (Batch(1, preempted=("x",), num_decodes=1), "does not run"),
         (Batch(1, num_decodes=2), "says 2 decodes, but 1"),
         (Batch(1, (admission("b", range(3), (2,)),), (Chunk("b", 4, True),), num_decodes=1), "fit"),
         (Batch(1, (admission("b", range(3), (2,)),), (Chunk("b", 2, True),), num_decodes=1), "fit"),
@@ -108,3 +108,11 @@ def test_a_batch_against_the_rules_raises(batch: Batch, reason: str) -> None:
     play(books, Batch(0, (admission("a", range(3), (1,)),), (Chunk("a", 3, True),)))
     with pytest.raises(ValueError, match=reason):
         books.fold(batch)
+
+
+def test_a_request_that_ended_while_it_waited_is_nobody_to_forget() -> None:
+    """Aborts of waiting requests reach the runner too."""
+    books = requests()
+    play(books, Batch(0, (admission("a", range(3), (1,)),), (Chunk("a", 3, True),)))
+    play(books, Batch(1, finished=("never-admitted",), num_decodes=1))
+    assert len(books) == 1

@@ -1,0 +1,28 @@
+"""Run every benchmark, or those that are named: `python -m tests.bench [NAME ...]`."""
+
+import importlib
+import pkgutil
+import sys
+
+from tests import bench
+
+
+def main(wanted: list[str]) -> int:
+    names = sorted(
+        module.name.removeprefix("bench_")
+        for module in pkgutil.iter_modules(bench.__path__)
+        if module.name.startswith("bench_")
+    )
+    unknown = set(wanted) - set(names)
+    if unknown:
+        print(f"no benchmark {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+        return 2
+    for name in wanted or names:
+        print(f"\n== {name}", flush=True)
+        sys.argv[1:] = []
+        importlib.import_module(f"tests.bench.bench_{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
