@@ -41,7 +41,7 @@ QUESTIONS = (
     "Count from 3 to 9.",
 )
 WARM_UP = "Hello!"
-GAP_S = 0.1
+GAP_S = 0.03
 """Between two questions: the first is still being answered when the last arrives."""
 MAX_TOKENS = 120
 LIMITS = SchedulerConfig(
@@ -248,11 +248,11 @@ def _compare(console: Console, real: Run, simulated: Run, past: Past) -> bool:
 def _where_next(console: Console, seconds: float) -> None:
     console.rule("Where to go next")
     console.print(
-        "sundog serve                          talk to this model at 127.0.0.1:8000/v1\n"
-        "sundog serve --simulate h100          the same server, at the pace of an absent GPU\n"
-        "sundog replay TRACE --gpu h100        hours of traffic in seconds; try those in traces/\n"
-        "sundog replay TRACE --policy priority another policy, the same arrivals\n"
-        "README.md                             how a request walks through the graph",
+        "sundog serve                    talk to this model at 127.0.0.1:8000/v1\n"
+        "sundog serve --simulate h100    the same server at the pace of an absent GPU\n"
+        "sundog replay TRACE --gpu h100  hours of traffic in seconds; see traces/\n"
+        "sundog explain DIR --request ID why a request of a recorded run waited\n"
+        "README.md                       how a request walks through the graph",
         markup=False,
     )
     console.print(f"This page took {seconds:.0f} s.", style="dim")

@@ -38,7 +38,7 @@ def timeline(
         mark, style = MARKS[state]
         text.append(f"{' ' * (LABEL + 1) if state == PREFILL else '   '}{mark}", style=style)
         text.append(f" {meaning}")
-    text.append(f"   {len(columns)} steps from left to right")
+    text.append(f"   {len(columns)} steps")
     return text
 
 

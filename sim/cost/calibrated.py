@@ -61,10 +61,12 @@ def _features(work: StepWork) -> tuple[float, ...]:
 
 
 def fit(observations: Sequence[tuple[StepWork, float]]) -> Calibrated:
-    """The coefficients with the least sum of squared relative errors.
+    """The coefficients with the least sum of squared relative errors, scaled to the right total.
 
     Relative, because a decode step of a millisecond matters to TPOT as much as a prefill step of
-    fifty does to TTFT. Raises ConfigError without an observation that took time and had tokens.
+    fifty does to TTFT. Scaled, because disturbances only ever make a step longer: without it the
+    steps of a disturbed run would add up to less than the run took. Raises ConfigError without an
+    observation that took time and had tokens.
     """
     rows = [(_features(work), s) for work, s in observations if work.num_tokens and s > 0]
     if not rows:
@@ -76,6 +78,7 @@ def fit(observations: Sequence[tuple[StepWork, float]]) -> Calibrated:
     norms = np.linalg.norm(weighted, axis=0)
     norms[norms == 0] = 1.0
     solution = nonnegative_least_squares(weighted / norms, np.ones(len(rows))) / norms
+    solution *= seconds.sum() / (features @ solution).sum()
     return Calibrated(*(float(value) for value in solution))
 
 
