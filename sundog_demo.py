@@ -33,12 +33,12 @@ from sim.runner import CostBackend, Pace, Paced
 from sim.timeline import timeline
 
 QUESTIONS = (
-    "Tell me a story about a fox.",
+    "Tell me a story about a dragon named Luna.",
     "What is 17 + 25?",
-    "Spell the word lamp backwards.",
+    "What is rocket backwards?",
     "What is Sundog?",
-    "Tell me a story about a girl and a key.",
-    "Count from 3 to 9.",
+    "What is the KV cache?",
+    "Count down from 20 to 1.",
 )
 WARM_UP = "Hello!"
 GAP_S = 0.03
@@ -132,6 +132,8 @@ async def _serve_and_ask(console: Console, model: RealModel, run: Run, seed: int
                             lambda: live.update(_answers(answers), refresh=True),
                         )  # fmt: skip
         stop.set()
+    if not console.is_terminal:
+        console.line()
     return answers
 
 

@@ -1,0 +1,1 @@
+"""How the embedded model is made: a grammar that writes text, and a script that learns it."""

@@ -1,0 +1,54 @@
+"""Asks the model held-out questions, greedily, and counts the right answers of each kind."""
+
+from pathlib import Path
+from random import Random
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from runtime.training.grammar import KINDS, draw_example
+from runtime.training.questions import Example
+
+EVALUATION_SEED = 1_000_003
+
+
+def held_out_examples(num_each: int) -> dict[str, list[Example]]:
+    """`num_each` held-out examples of every kind; the same ones on every call."""
+    rng = Random(EVALUATION_SEED)
+    drawn = [draw_example(rng, held_out=True, kind=k) for k, _ in KINDS for _ in range(num_each)]
+    return {e.kind: [x for x in drawn if x.kind == e.kind] for e in drawn}
+
+
+def is_right(example: Example, answer: str) -> bool:
+    """True when the answer contains everything it must."""
+    return all(needle in answer for needle in example.needles)
+
+
+@torch.inference_mode()
+def answers(folder: Path, examples: list[Example], dtype: torch.dtype) -> list[str]:
+    """The greedy answers to the last question of each example; unended ones are empty."""
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    chats = [[{"role": r, "content": t} for r, t in e.turns[:-1]] for e in examples]
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    inputs = tokenizer(prompts, add_special_tokens=False, padding=True, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    out = model.generate(**inputs, max_new_tokens=220, do_sample=False)
+    new = out[:, inputs["input_ids"].shape[1] :]
+    ended = (new == tokenizer.eos_token_id).any(dim=1).tolist()
+    texts = tokenizer.batch_decode(new, skip_special_tokens=True)
+    return [text if end else "" for text, end in zip(texts, ended, strict=True)]
+
+
+def accuracy(
+    folder: Path, num_each: int = 60, dtype: torch.dtype = torch.float32
+) -> dict[str, float]:
+    """The share of right answers to held-out questions, for each kind."""
+    result = {}
+    for kind, examples in held_out_examples(num_each).items():
+        said = answers(folder, examples, dtype)
+        right = sum(is_right(e, a) for e, a in zip(examples, said, strict=True))
+        result[kind] = right / len(examples)
+    return result
