@@ -1,0 +1,197 @@
+"""What a whole run tells: the worst waits with their causes, preemptions, and what would help."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.explain.causes import Causes, causes
+from sim.explain.history import History
+from sim.explain.lives import Life, Wait
+from sim.explain.phases import UNDER_WAY, wait_phases
+
+
+class WorstWait(NamedTuple):
+    """One wait, its seconds by reason, and who was longest in front of it."""
+
+    life: Life
+    wait: Wait
+    seconds: float
+    by_reason: dict[str, float]
+    longest_head: str | None
+    longest_head_s: float
+
+
+@dataclass(slots=True)
+class Preemptions:
+    """Who lost blocks to whom, and what that cost in tokens."""
+
+    num: int
+    victims: Counter[str]
+    for_requests: Counter[str]
+    num_self: int
+    recomputed_tokens: int
+    rehit_tokens: int
+    computed_tokens: int
+    """All tokens that the run computed."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """The run as a whole; times in the record's unit."""
+
+    num_requests: int
+    num_unfinished: int
+    num_steps: int
+    life_s: float
+    causes: Causes
+    worst: list[WorstWait]
+    preemptions: Preemptions
+    suggestions: list[str]
+
+
+def findings(history: History, top: int) -> Findings:
+    """Everything that `sundog explain` says of a run, with the `top` longest waits."""
+    lives = history.lives.values()
+    found = causes(history)
+    preemptions = _preemptions(history)
+    life_s = sum((_end_s(life) - life.arrival.time_s for life in lives), 0.0)
+    return Findings(
+        num_requests=len(lives),
+        num_unfinished=sum(life.reason is None for life in lives),
+        num_steps=sum(queue.num_steps for queue in history.queues.values()),
+        life_s=life_s,
+        causes=found,
+        worst=_worst(history, top),
+        preemptions=preemptions,
+        suggestions=suggestions(history, found, preemptions, life_s),
+    )
+
+
+def _end_s(life: Life) -> float:
+    last = life.stays[-1] if life.is_running or len(life.stays) == len(life.waits) else None
+    end_s = life.waits[-1].end_s if last is None else last.end_s
+    assert end_s is not None
+    return end_s
+
+
+def _worst(history: History, top: int) -> list[WorstWait]:
+    waits = [
+        (wait.end_s - wait.start_s, life, wait)
+        for life in history.lives.values() for wait in life.waits if wait.end_s is not None
+    ]  # fmt: skip
+    waits.sort(key=lambda entry: -entry[0])
+    return [_worst_wait(history, *entry) for entry in waits[:top] if entry[0] > 0]
+
+
+def _worst_wait(history: History, seconds: float, life: Life, wait: Wait) -> WorstWait:
+    by_reason: dict[str, float] = {}
+    heads: dict[str, float] = {}
+    for phase in wait_phases(history, life, wait):
+        reason = phase.reason or UNDER_WAY
+        by_reason[reason] = by_reason.get(reason, 0.0) + phase.seconds
+        for name, head_s in phase.heads.items() or [(life.request_id, phase.seconds)]:
+            if phase.own or phase.heads:
+                heads[name] = heads.get(name, 0.0) + head_s
+    longest = max(heads, key=lambda name: heads[name], default=None)
+    ordered = dict(sorted(by_reason.items(), key=lambda item: -item[1]))
+    return WorstWait(life, wait, seconds, ordered, longest, heads[longest] if longest else 0.0)
+
+
+def _preemptions(history: History) -> Preemptions:
+    victims: Counter[str] = Counter()
+    growers: Counter[str] = Counter()
+    num_self = recomputed = rehit = 0
+    for life in history.lives.values():
+        for stay in life.stays:
+            recomputed += stay.recomputed_tokens
+            rehit += stay.rehit_tokens
+            if stay.preempted is not None:
+                victims[life.request_id] += 1
+                num_self += stay.preempted.for_request == life.request_id
+                if stay.preempted.for_request is not None:
+                    growers[stay.preempted.for_request] += 1
+    computed = sum(queue.num_computed_tokens for queue in history.queues.values())
+    return Preemptions(victims.total(), victims, growers, num_self, recomputed, rehit, computed)
+
+
+# --- what would help -----------------------------------------------------------------------------
+
+SHARE_WORTH_A_WORD = 0.2
+"""Of waiting time that one cause takes."""
+WASTE_WORTH_A_WORD = 0.02
+"""Of computed tokens that were computed before."""
+
+
+def suggestions(
+    history: History, found: Causes, preemptions: Preemptions, life_s: float
+) -> list[str]:
+    """What the numbers say would help; nothing where they say nothing."""
+    header, said = history.header, []
+    total_s = found.total_s
+    shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}
+    if total_s and life_s and total_s / life_s < 0.01:
+        return [f"Nothing to mend: waiting is {total_s / life_s:.1%} of all time."]
+    for reason, share in shares.items():
+        if share >= SHARE_WORTH_A_WORD:
+            said += _advice(history, reason, share)
+    waste = preemptions.recomputed_tokens / (preemptions.computed_tokens or 1)
+    if waste >= WASTE_WORTH_A_WORD:
+        limit = "" if header.max_num_seqs is None else f" (now {header.max_num_seqs})"
+        said.append(
+            f"{waste:.1%} of all computed tokens had been computed before, because"
+            f" {preemptions.num:,} preemptions threw them away: a --watermark, or a lower"
+            f" --max-num-seqs{limit}, admits fewer than the blocks can carry to their end."
+        )
+    return said
+
+
+def _advice(history: History, reason: str, share: float) -> list[str]:
+    header = history.header
+    match reason:
+        case "KV blocks":
+            pool = "" if header.num_blocks is None else f" (there are {header.num_blocks - 1:,})"
+            return [
+                f"{share:.0%} of waiting time lacked KV blocks{pool}: only more KV memory"
+                " (--gpu-memory-utilization, --num-gpu-blocks, a larger or another GPU, more"
+                " --replicas) or shorter contexts help; a higher --max-num-seqs would not."
+            ]
+        case "max_num_seqs":
+            return [_seats(history, share)]
+        case "token budget":
+            limit = header.max_num_batched_tokens
+            value = "" if limit is None else f" ({limit:,})"
+            return [
+                f"{share:.0%} of waiting time lacked token budget{value}: prompts come faster than"
+                " one step after another takes them in; a higher --max-num-batched-tokens takes"
+                " more per step and lengthens the steps, another replica shares them."
+            ]
+        case "preemption":
+            return [
+                f"{share:.0%} of waiting time passed in steps that preempted somebody, in which"
+                " nobody is admitted: blocks run out while requests grow."
+            ]
+        case _ if reason == UNDER_WAY:
+            return [
+                f"{share:.0%} of waiting time was for the step under way at arrival: only shorter"
+                " steps help (a lower --max-num-batched-tokens)."
+            ]
+        case _:
+            return []
+
+
+def _seats(history: History, share: float) -> str:
+    limit = history.header.max_num_seqs
+    value = "" if limit is None else f" {limit}"
+    text = f"{share:.0%} of waiting time was for a place among the running (--max-num-seqs{value})"
+    free = [
+        segment.free_blocks
+        for queue in history.queues.values() for segment in queue.segments
+        if segment.reason == "max_num_seqs" and segment.free_blocks is not None
+    ]  # fmt: skip
+    if not free or history.header.num_blocks is None:
+        return f"{text}: raise it if KV blocks were free."
+    least = sorted(free)[len(free) // 2]
+    return (
+        f"{text}, while typically {least:,} of {history.header.num_blocks - 1:,} KV blocks were"
+        " free: raise it as far as those go."
+    )

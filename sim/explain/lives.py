@@ -1,0 +1,139 @@
+"""What is kept of a recorded run: lives, made of waits and stays, and each replica's queue."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from sim.journal_file import Admitted, Arrival, Preempted
+
+
+@dataclass(slots=True)
+class Wait:
+    """In the queue from `start_s` to `end_s`.
+
+    `first` is the first output of the replica whose step began with the request in the queue,
+    `stop` the one that admitted it (or comes after the last that did not). `turn` is how many the
+    replica had admitted before, None if it was not admitted.
+    """
+
+    start_s: float
+    end_s: float | None = None
+    first: int = 0
+    stop: int = 0
+    turn: int | None = None
+    num_tokens: int | None = None
+    """Tokens it had to compute to run, hits aside."""
+
+
+@dataclass(slots=True)
+class Stay:
+    """Among the running from `start_s` to `end_s`: catching up, then one token a step.
+
+    `start_step` counts the replica's steps. `most_tokens` is how far any stay before it had come.
+    """
+
+    start_s: float
+    start_step: int
+    admitted: Admitted
+    chunks: list[int] = field(default_factory=list)
+    catch_up_steps: int = 0
+    caught_up_s: float | None = None
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    end_s: float | None = None
+    num_output_tokens: int = 0
+    num_computed_tokens: int = 0
+    most_tokens: int = 0
+    preempted: Preempted | None = None
+    range_start: int | None = None
+
+    @property
+    def rehit_tokens(self) -> int:
+        """Tokens computed in an earlier stay, and found in the prefix cache."""
+        return min(self.most_tokens, self.admitted.num_hit_tokens)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens computed in an earlier stay, and again in this one."""
+        again = min(self.most_tokens, self.num_computed_tokens) - self.admitted.num_hit_tokens
+        return max(again, 0)
+
+    def close_range(self, stop: int) -> None:
+        """End the steps that gave it a token each before step `stop`."""
+        start, self.range_start = self.range_start, None
+        if start is not None and stop >= start:
+            # The first token of a range comes with its chunk; each later one computes one more.
+            self.num_computed_tokens += stop - start - 1
+            self.num_output_tokens += stop - start
+
+
+@dataclass(slots=True)
+class Life:
+    """One request; `replica` is None until a replica speaks of it."""
+
+    arrival: Arrival
+    waits: list[Wait]
+    stays: list[Stay] = field(default_factory=list)
+    replica: int | None = None
+    first_token_s: float | None = None
+    end_s: float | None = None
+    reason: str | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.arrival.request_id
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(stay.num_output_tokens for stay in self.stays)
+
+    @property
+    def is_running(self) -> bool:
+        return self.end_s is None and len(self.stays) == len(self.waits)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps in a row in which the same request was next in the queue and lacked the same.
+
+    `head` None: nobody was refused. `free_blocks` and `num_running` are as of its first step, once
+    it was planned.
+    """
+
+    first: int
+    start_s: float
+    head: str | None
+    reason: str | None
+    free_blocks: int | None
+    num_running: int
+
+
+@dataclass(slots=True)
+class Queue:
+    """One replica: when its outputs began, and what kept the queue waiting."""
+
+    starts_s: "array[float]" = field(default_factory=lambda: array("d"))
+    first_steps: "array[int]" = field(default_factory=lambda: array("q"))
+    num_steps: int = 0
+    last_end_s: float = 0.0
+    num_running: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    admissions: "array[int]" = field(default_factory=lambda: array("q"))
+    """The output of each admission, in order."""
+    num_computed_tokens: int = 0
+
+    def steps_before(self, output: int) -> int:
+        """How many steps came before an output, or in all if it is past the last."""
+        return self.first_steps[output] if output < len(self.first_steps) else self.num_steps
+
+    def segment_at(self, output: int) -> int:
+        """The number of the segment that an output belongs to."""
+        return bisect_right(self.segments, output, key=lambda segment: segment.first) - 1
+
+    def segment_end_s(self, number: int) -> float:
+        if number + 1 < len(self.segments):
+            return self.segments[number + 1].start_s
+        return self.last_end_s
+
+    def admitted_first(self, wait: Wait) -> int | None:
+        """How many were admitted while a request waited, None if it never was."""
+        return None if wait.turn is None else wait.turn - bisect_left(self.admissions, wait.first)

@@ -1,0 +1,92 @@
+"""From a path to the folded history of the run that was recorded there."""
+
+import difflib
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim.explain.decisions import log_header, log_records
+from sim.explain.history import History, HistoryError
+from sim.explain.lives import Life
+from sim.explain.record import Lines, Row, find_record, journal_header, journal_records
+from sim.journal_file import JournalError
+
+LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
+TRACE_ENDINGS = (".trace.json.gz", ".trace.json")
+
+
+def load(path: Path, trace: Path | None = None) -> History:
+    """The history of a journal, of the directory that holds it, or of a log of decisions.
+
+    The configuration of a log is in its trace: `trace`, or NAME.trace.json[.gz] beside
+    NAME.log.jsonl[.gz], if there is one. Raises JournalError that names the file, the line and
+    the reason.
+    """
+    lines = Lines(find_record(path))
+    rows = iter(lines)
+    first = next(rows, None)
+    if first is None:
+        raise JournalError(f"{lines.path} is empty")
+    if "journal" in first:
+        history = History(journal_header(first, lines))
+        records = journal_records(lines, rows)
+    elif "ev" in first:
+        config = _trace(lines.path, trace)
+        history = History(log_header(config))
+        records = log_records(lines, _again(first, rows), config)
+    else:
+        raise lines.error("neither a journal of Sundog nor a log of scheduling decisions")
+    for record in records:
+        try:
+            history.observe(record)
+        except HistoryError as error:
+            raise lines.error(str(error)) from None
+    history.end()
+    history.cut_off = lines.cut_off
+    return history
+
+
+def _again(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
+    yield first
+    yield from rows
+
+
+def find_life(history: History, request_id: str) -> Life:
+    """The life of one request; raises JournalError that suggests the nearest ids."""
+    life = history.lives.get(request_id)
+    if life is not None:
+        return life
+    near = difflib.get_close_matches(request_id, history.lives, n=3, cutoff=0.5)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    raise JournalError(
+        f"there is no request {request_id!r} among the {len(history.lives):,} recorded.{hint}"
+    )
+
+
+def _trace(log: Path, trace: Path | None) -> Row | None:
+    """The trace that a log was made from, None if nobody has it."""
+    if trace is None:
+        trace = _beside(log)
+    if trace is None:
+        return None
+    try:
+        data = trace.read_bytes()
+        parsed: Any = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        log_header(parsed)
+        for request in parsed["requests"]:
+            _ = request["id"], len(request["prompt"]), request["max_tokens"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise JournalError(f"{trace} is not the trace of a log of decisions: {error!r}") from None
+    return dict(parsed)
+
+
+def _beside(log: Path) -> Path | None:
+    for ending in LOG_ENDINGS:
+        if log.name.endswith(ending):
+            stem = log.name.removesuffix(ending)
+            found = [log.with_name(stem + end) for end in TRACE_ENDINGS]
+            return next((path for path in found if path.is_file()), None)
+    return None

@@ -1,0 +1,140 @@
+"""A request's life as phases that tile it, without gap or overlap, each with its cause.
+
+A wait is split where its cause changes: who was next in the queue, and what that one lacked. Every
+step that begins without the request has such a cause; before the first, a step was under way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sim.explain.history import History
+from sim.explain.lives import Life, Queue, Stay, Wait
+
+UNDER_WAY = "step under way"
+"""The cause of a wait while nobody has been refused: the engine is in the middle of a step."""
+UNKNOWN = "unknown"
+KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
+
+
+@dataclass(slots=True)
+class Phase:
+    """One stretch of a life. Of a wait: `reason`, and whether it lacked it itself (`own`).
+
+    `heads` are those who were next in the queue instead, with the seconds of each. `needed_blocks`
+    is what the (first) one of them, or itself, needed at most; `free_blocks` and `num_running` are
+    as of the first step of the phase.
+    """
+
+    kind: str
+    start_s: float
+    end_s: float
+    num_steps: int | None = None
+    reason: str | None = None
+    own: bool = False
+    heads: dict[str, float] = field(default_factory=dict)
+    needed_blocks: int | None = None
+    free_blocks: int | None = None
+    num_running: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+def phases(history: History, life: Life) -> list[Phase]:
+    """The whole life, in order."""
+    found: list[Phase] = []
+    for number, wait in enumerate(life.waits):
+        found += wait_phases(history, life, wait)
+        if number < len(life.stays):
+            found += stay_phases(life.stays[number])
+    return found
+
+
+def totals(found: list[Phase]) -> dict[str, float]:
+    """Seconds by kind; their sum is the life."""
+    sums = dict.fromkeys(KINDS, 0.0)
+    for phase in found:
+        sums[phase.kind] += phase.seconds
+    return sums
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def wait_phases(history: History, life: Life, wait: Wait) -> list[Phase]:
+    """One wait, split where its cause changes."""
+    assert wait.end_s is not None
+    if life.replica is None:
+        return _if_long([Phase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
+    queue = history.queues[life.replica]
+    considered_s = queue.starts_s[wait.first] if wait.first < wait.stop else wait.end_s
+    found = [Phase("waiting", wait.start_s, considered_s, 0, UNDER_WAY)]
+    for phase, head in _refusals(queue, life, wait):
+        last = found[-1]
+        if (last.reason, last.own) == (phase.reason, phase.own):
+            last.num_steps = (last.num_steps or 0) + (phase.num_steps or 0)
+            last.end_s = phase.end_s
+        else:
+            if phase.reason == "KV blocks":
+                phase.needed_blocks = needed_blocks(history, head, phase.start_s)
+            found.append(phase)
+            last = phase
+        if head is not None and not phase.own:
+            last.heads[head] = last.heads.get(head, 0.0) + phase.seconds
+    return _if_long(found)
+
+
+def _refusals(queue: Queue, life: Life, wait: Wait) -> Iterator[tuple[Phase, str | None]]:
+    """The wait's part of every segment, with the segment's head."""
+    if wait.first >= wait.stop:
+        return
+    assert wait.end_s is not None
+    for number in range(queue.segment_at(wait.first), queue.segment_at(wait.stop - 1) + 1):
+        segment = queue.segments[number]
+        is_last = number + 1 == len(queue.segments)
+        first = max(segment.first, wait.first)
+        stop = wait.stop if is_last else min(queue.segments[number + 1].first, wait.stop)
+        start_s = queue.starts_s[first]
+        end_s = wait.end_s if stop == wait.stop else queue.segment_end_s(number)
+        num_steps = queue.steps_before(stop) - queue.steps_before(first)
+        own = segment.head == life.request_id
+        yield Phase(
+            "waiting", start_s, end_s, num_steps, segment.reason or UNDER_WAY, own,
+            free_blocks=segment.free_blocks, num_running=segment.num_running,
+        ), segment.head  # fmt: skip
+
+
+def needed_blocks(history: History, name: str | None, time_s: float) -> int | None:
+    """Blocks that a request needed to be admitted at a time, prefix hits aside."""
+    life, size = history.lives.get(name or ""), history.header.block_size
+    if life is None or size is None:
+        return None
+    waits = [wait for wait in life.waits if wait.start_s <= time_s] or life.waits[:1]
+    num_tokens = waits[-1].num_tokens
+    return None if num_tokens is None else -(-num_tokens // size)
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def stay_phases(stay: Stay) -> list[Phase]:
+    """One stay: catching up, then decoding, stalled where a step passed it over."""
+    assert stay.end_s is not None
+    end_s = stay.end_s
+    caught_up_s = end_s if stay.caught_up_s is None else min(stay.caught_up_s, end_s)
+    kind = "recompute" if stay.admitted.resumed else "prefill"
+    found = [Phase(kind, stay.start_s, caught_up_s, stay.catch_up_steps)]
+    cursor_s = caught_up_s
+    for start_s, stop_s in stay.stalls:
+        start_s, stop_s = max(start_s, cursor_s), min(stop_s, end_s)
+        if start_s < stop_s:
+            found.append(Phase("decode", cursor_s, start_s))
+            found.append(Phase("stalled", start_s, stop_s))
+            cursor_s = stop_s
+    found.append(Phase("decode", cursor_s, end_s))
+    return _if_long(found)
+
+
+def _if_long(found: list[Phase]) -> list[Phase]:
+    return [phase for phase in found if phase.end_s > phase.start_s]

@@ -1,0 +1,199 @@
+"""Reading a recorded run: lines of a journal become a header, arrivals and steps.
+
+Input is refused, never repaired: a malformed line is an error that names file, line and reason.
+A file that breaks off, because its run is still going on or was killed, is read up to there.
+"""
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from actors.core.batch import Blocked, Chunk
+from sim.journal_file import (
+    NAME,
+    VERSION,
+    Admitted,
+    Arrival,
+    Ended,
+    Header,
+    JournalError,
+    Preempted,
+    Step,
+)
+
+Row = dict[str, Any]
+Record = Arrival | Step
+
+
+@dataclass(slots=True)
+class Lines:
+    """The JSON objects of one file, plain or gzipped, with the place of the latest."""
+
+    path: Path
+    number: int = 0
+    cut_off: bool = False
+
+    def __iter__(self) -> Iterator[Row]:
+        try:
+            yield from self._rows()
+        except EOFError:
+            self.cut_off = True
+        except OSError as error:
+            raise JournalError(f"cannot read {self.path}: {error}") from None
+
+    def _rows(self) -> Iterator[Row]:
+        with self.path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            file = gzip.GzipFile(fileobj=raw) if zipped else raw
+            try:
+                for line in file:
+                    self.number += 1
+                    if not line.endswith(b"\n"):
+                        # Only a writer that was stopped in the middle leaves such a line.
+                        self.cut_off = True
+                        return
+                    yield self._parse(line)
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise self.error(f"damaged gzip data ({error})") from None
+
+    def _parse(self, line: bytes) -> Row:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise self.error("not a JSON object")
+        return row
+
+    def error(self, reason: str) -> JournalError:
+        return JournalError(f"{self.path}, line {self.number}: {reason}")
+
+
+def find_record(path: Path) -> Path:
+    """The file to read: `path` itself, or the journal in it. Raises JournalError if none is."""
+    if path.is_dir():
+        if not (path / NAME).is_file():
+            raise JournalError(
+                f"{path} has no {NAME}: record a run with `sundog replay … --out {path}`"
+                f" or `sundog serve … --record {path}`"
+            )
+        return path / NAME
+    if not path.exists():
+        raise JournalError(f"{path} does not exist")
+    return path
+
+
+def journal_header(row: Row, lines: Lines) -> Header:
+    """The first line of a journal."""
+    if row["journal"] != VERSION:
+        raise lines.error(f"journal version {row['journal']!r}: this program reads {VERSION}")
+    known = {field.name for field in fields(Header)}
+    values = {name: value for name, value in row.items() if name in known}
+    for name, value in values.items():
+        expected: type = str if name in ("policy", "unit") else int
+        if value is not None and type(value) is not expected:
+            raise lines.error(f"{name} is {value!r}")
+    return Header(**values)
+
+
+def journal_records(lines: Lines, rows: Iterator[Row]) -> Iterator[Record]:
+    """The arrivals and steps of the lines after the header."""
+    for row in rows:
+        try:
+            yield _arrival(row) if "submit" in row else _step(row)
+        except KeyError as error:
+            raise lines.error(f"the field {error.args[0]!r} is missing") from None
+        except (ValueError, TypeError) as error:
+            raise lines.error(str(error)) from None
+
+
+def _arrival(row: Row) -> Arrival:
+    tenant = row.get("tenant")
+    return Arrival(
+        _text(row["submit"]), _time(row["arrival"]), _count(row["prompt"]),
+        _count(row["max_tokens"]), _whole(row.get("priority", 0)),
+        None if tenant is None else _text(tenant),
+    )  # fmt: skip
+
+
+def _step(row: Row) -> Step:
+    start_s, ends_s = _time(row["start"]), tuple(map(_time, _list(row["ends"])))
+    if any(b < a for a, b in zip((start_s, *ends_s), ends_s, strict=False)):
+        raise ValueError("time goes back")
+    blocked = row.get("blocked")
+    if blocked is not None:
+        name, reason = _parts(blocked, 2)
+        blocked = Blocked(_text(name), _text(reason))
+    planned_free = row.get("planned_free")
+    return Step(
+        step=_count(row["step"]),
+        start_s=start_s,
+        ends_s=ends_s,
+        num_free_blocks=_count(row["free"]),
+        replica=_count(row.get("replica", 0)),
+        num_decodes=_count(row.get("decodes", 0)),
+        admitted=_each(row, "admitted", 4, _admitted),
+        chunks=_each(row, "chunks", 3, lambda a, b, c: Chunk(_text(a), _count(b), bool(_count(c)))),
+        idle=tuple(map(_text, _list(row.get("idle", [])))),
+        preempted=_each(row, "preempted", 2, _preempted),
+        ended=_each(row, "ended", 3, lambda a, b, c: Ended(_text(a), _text(b), _count(c))),
+        blocked=blocked,
+        num_free_blocks_planned=None if planned_free is None else _count(planned_free),
+    )
+
+
+def _admitted(name: Any, num_tokens: Any, num_hit_tokens: Any, resumed: Any) -> Admitted:
+    return Admitted(_text(name), _count(num_tokens), _count(num_hit_tokens), bool(_count(resumed)))
+
+
+def _preempted(name: Any, for_request: Any) -> Preempted:
+    if for_request is None:
+        return Preempted(_text(name), None, "prefix-cache reset")
+    return Preempted(_text(name), _text(for_request))
+
+
+def _each(row: Row, field: str, size: int, make: Callable[..., Any]) -> tuple[Any, ...]:
+    rows = row.get(field)
+    return () if rows is None else tuple(make(*_parts(item, size)) for item in _list(rows))
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise ValueError(f"{value!r} is not a list")
+    return value
+
+
+def _parts(value: Any, size: int) -> list[Any]:
+    if len(_list(value)) != size:
+        raise ValueError(f"{value!r} has not {size} parts")
+    return list(value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError(f"{value!r} is negative")
+    return int(value)
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a time in seconds")
+    return float(value)
