@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
+from actors.core.config import VICTIMS
 from actors.core.policies import POLICIES, find_policy
 
 if TYPE_CHECKING:
@@ -43,8 +44,16 @@ ENGINE_OPTIONS = [
     click.option("--dtype", default="auto", show_default=True, help="Of weights and activations."),
     click.option(
         "--policy", "--scheduling-policy", default="fcfs", show_default=True,
-        help=f"Scheduling policy: {', '.join(POLICIES)}, or FILE.py:NAME.",
+        help=f"Scheduling policy: {', '.join(POLICIES)}, or FILE.py:NAME; perhaps :KEY=NUMBER,….",
     ),
+    click.option("--preempt-for-priority", is_flag=True,
+                 help="Let a waiting request take the place of less urgent running ones."),
+    click.option("--max-overtakes", type=int, default=0, show_default=True,
+                 help="How often others may pass a request for which there are no KV blocks."),
+    click.option("--victim", type=click.Choice(VICTIMS), default="policy", show_default=True,
+                 help="Who is preempted when KV blocks run out."),
+    click.option("--refuse-never-fit", is_flag=True,
+                 help="Allow a KV cache below the context; refuse what could outgrow it."),
     click.option("--replicas", type=int, default=1, show_default=True, help="Equal engines."),
     click.option(
         "--router", default="round-robin", show_default=True,
@@ -81,6 +90,10 @@ class Engine:
     tensor_parallel_size: int
     dtype: str
     policy: str
+    preempt_for_priority: bool
+    max_overtakes: int
+    victim: Literal["policy", "least-recompute"]
+    refuse_never_fit: bool
     replicas: int
     router: str
     enable_prefix_caching: bool
@@ -111,6 +124,9 @@ class Engine:
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             async_scheduling=self.async_scheduling,
             watermark=self.watermark,
+            preempt_for_priority=self.preempt_for_priority,
+            max_overtakes=self.max_overtakes,
+            victim=self.victim,
         )
         return EngineConfig(
             scheduler=scheduler,
@@ -119,6 +135,7 @@ class Engine:
             replicas=self.replicas,
             router=self.router,
             max_waiting=self.max_waiting,
+            refuse_never_fit=self.refuse_never_fit,
             prefix_caching_hash_algo=self.prefix_caching_hash_algo,
         )
 
@@ -186,6 +203,7 @@ def cli() -> None:
 @click.option("--served-model-name", help="What clients call the model.")
 @click.option("--grace", "grace_s", type=float, default=30.0, show_default=True,
               help="Seconds that running streams get after SIGTERM.")  # fmt: skip
+@click.option("--record", metavar="DIR", help="Write a journal there, for `sundog explain`.")
 @engine_options
 def serve(
     model: str | None,
@@ -196,6 +214,7 @@ def serve(
     api_key: str | None,
     served_model_name: str | None,
     grace_s: float,
+    record: str | None,
     **options: Any,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible; without --model, the embedded one."""
@@ -205,6 +224,7 @@ def serve(
     from actors.api.serve import serve as serve_graph
     from actors.async_llm import ModelFacts
     from runtime.serve import RealModel
+    from sim.journal_file import Header, JournalFile
 
     engine = Engine(**options)
     door = Door(host, port, api_key, grace_s)
@@ -230,9 +250,13 @@ def serve(
     def ready(url: str) -> None:
         remark(f"Sundog serves {name} at {url}/v1 (stop with Ctrl-C)")
 
+    journal = [] if record is None else [JournalFile(record, Header.of(config))]
     trio.run(
-        partial(serve_graph, config, backends, served, real.tokenizer, facts, door, on_ready=ready)
-    )
+        partial(
+            serve_graph, config, backends, served, real.tokenizer, facts, door,
+            on_ready=ready, listeners=journal,
+        )
+    )  # fmt: skip
 
 
 def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str) -> Any:
@@ -259,12 +283,14 @@ def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="A known model or folder.")
 @click.option("--gpu", default="h100", show_default=True, help="A known GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-@click.option("--out", metavar="DIR", help="Write one row per request, and the summary, there.")
+@click.option("--out", metavar="DIR", help="Write there: a row per request, summary, journal.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step.")  # fmt: skip
 @click.option("--decode-runs/--no-decode-runs", default=True, show_default=True,
               help="Let one event stand for many decode steps; same results.")  # fmt: skip
+@click.option("--predictor", metavar="NAME",
+              help="Who guesses lengths for the policy: oracle, class-mean, noisy.")  # fmt: skip
 @engine_options
 def replay(
     trace: str,
@@ -275,24 +301,32 @@ def replay(
     limit: int | None,
     host_overhead: bool,
     decode_runs: bool,
+    predictor: str | None,
     **options: Any,
 ) -> None:
     """Replay TRACE on simulated hardware and print what its requests would have seen."""
     from itertools import islice
 
+    from sim.journal_file import Header, JournalFile
     from sim.metrics import summarize
+    from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
     from sim.report import print_summary, write_requests
     from sim.trace.read import read_trace
 
     simulated = Simulated.of(Engine(**options), model, gpu, host_overhead)
+    guess = None if predictor is None else find_predictor(predictor, options["seed"])
     config = replace(simulated.config, decode_runs=decode_runs)
     rows = islice(read_trace(trace), limit)
+    journal = (
+        [] if out is None else [JournalFile(out, Header.of(config, simulated.capacity.num_blocks))]
+    )
     with progress(sum(1 for _ in islice(read_trace(trace), limit))) as on_progress:
         recorder = replay_trace(
-            rows, config, simulated.cost, simulated.capacity, on_progress=on_progress
-        )
+            rows, config, simulated.cost, simulated.capacity,
+            predictor=guess, on_progress=on_progress, listeners=journal,
+        )  # fmt: skip
     summary = summarize(recorder)
     if out is not None:
         write_requests(out, recorder, summary)
@@ -317,6 +351,27 @@ def schedule(trace: Path, output: Path, engine_version: str, lockstep: bool) -> 
     from sim.schedule import log_trace
 
     log_trace(trace, output, engine_version, lockstep)
+
+
+@cli.command()
+@click.argument("record", type=click.Path(path_type=Path))
+@click.option("--request", "request_id", metavar="ID", help="The life of this request.")
+@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True,
+              help="How many of the longest waits.")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Each change of cause of a long wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
+@click.option("--trace", type=click.Path(path_type=Path),
+              help="The trace of a log of decisions, if it is not beside the log.")  # fmt: skip
+def explain(
+    record: Path, request_id: str | None, top: int, every: bool, as_json: bool, trace: Path | None
+) -> None:
+    """Say why requests waited, and who was preempted for whom, in RECORD.
+
+    RECORD is a directory that replay --out or serve --record wrote, or a log of decisions.
+    """
+    from sim.explain.command import explain as explain_record
+
+    explain_record(record, request_id, top=top, every=every, as_json=as_json, trace=trace)
 
 
 @cli.command()

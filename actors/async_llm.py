@@ -6,7 +6,7 @@ of the moment nobody wants it any more. The engine never waits for a reader.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from actors.actor import Actor, Ref, Tap
 from actors.clock import now_s
@@ -17,6 +17,7 @@ from actors.messages import (
     Abort,
     Accepted,
     Cancel,
+    Capacity,
     ChatMessage,
     Finish,
     Generate,
@@ -70,7 +71,7 @@ class ModelFacts:
 class Life:
     """One accepted request."""
 
-    __slots__ = ("decoder", "num_cached_tokens", "stop_strings", "stream", "submit")
+    __slots__ = ("decoder", "is_admitted", "num_cached_tokens", "stop_strings", "stream", "submit")
 
     def __init__(self, submit: Submit, stream: DeltaStream, decoder: TokenDecoder | None) -> None:
         self.submit = submit
@@ -78,6 +79,8 @@ class Life:
         self.decoder = decoder
         self.stop_strings = StopStrings(submit.sampling.stop)
         self.num_cached_tokens = 0
+        self.is_admitted = False
+        """What comes for its id before is still for an earlier request of that name."""
 
 
 class AsyncLLM(Actor):
@@ -103,11 +106,20 @@ class AsyncLLM(Actor):
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._listeners = listeners
         self._lives: dict[str, Life] = {}
+        self._leaving: set[str] = set()
+        """Over for their readers, but not yet for the engine: their ids are still in use."""
         self._num_accepted = 0
+        self._limit_tokens = config.scheduler.max_model_len
+        """The most tokens, prompt and answer, that a request may come to."""
 
     @property
     def idle(self) -> bool:
         return not self._lives
+
+    def connect(self, capacity: Capacity) -> None:
+        """Learn of a replica, before AsyncLLM starts: no request may outgrow its KV cache."""
+        room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
+        self._limit_tokens = min(self._limit_tokens, room)
 
     async def handle(self, message: Any) -> Any:
         match message:
@@ -181,23 +193,27 @@ class AsyncLLM(Actor):
     def _check(self, wish: Generate, name: str, num_tokens: int) -> Refused | None:
         """Why the request cannot be served, if so."""
         param = "messages" if wish.prompt and _is_chat(wish.prompt) else "prompt"
-        if name in self._lives:
+        if name in self._lives or name in self._leaving:
             return Refused(f"request id {name!r} is in use", param="request_id")
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
-        context, max_tokens = self._config.scheduler.max_model_len, wish.sampling.max_tokens
-        if num_tokens >= context:
+        limit, max_tokens = self._limit_tokens, wish.sampling.max_tokens
+        is_context = limit == self._config.scheduler.max_model_len
+        what = f"the model's context of {limit}" if is_context else f"a KV cache of {limit} tokens"
+        if num_tokens >= limit:
             return Refused(
-                f"the prompt has {num_tokens} tokens, but the model's context of {context} must"
-                " hold it and at least one more: shorten it", param=param, code=TOO_LONG,
+                f"the prompt has {num_tokens} tokens, but {what} must hold it and at least one"
+                " more: shorten it", param=param, code=TOO_LONG,
             )  # fmt: skip
-        if max_tokens is not None and num_tokens + max_tokens > context:
+        if max_tokens is not None and max_tokens < 1:
             return Refused(
-                f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed the model's"
-                f" context of {context}: ask for at most {context - num_tokens}",
-                param="max_tokens",
-                code=TOO_LONG,
+                f"max_tokens is {max_tokens}: ask for at least one token", param="max_tokens"
             )
+        if max_tokens is not None and num_tokens + max_tokens > limit:
+            return Refused(
+                f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed {what}: ask"
+                f" for at most {limit - num_tokens}", param="max_tokens", code=TOO_LONG,
+            )  # fmt: skip
         return None
 
     def _submit(
@@ -214,7 +230,7 @@ class AsyncLLM(Actor):
             request_id=name,
             arrival_s=now_s(),
             num_prompt_tokens=num_tokens,
-            max_tokens=sampling.max_tokens or self._config.scheduler.max_model_len - num_tokens,
+            max_tokens=sampling.max_tokens or self._limit_tokens - num_tokens,
             prompt_token_ids=tokens,
             block_hashes=block_hashes,
             sampling=sampling,
@@ -222,6 +238,8 @@ class AsyncLLM(Actor):
             priority=wish.priority,
             cache_salt=wish.cache_salt,
             tenant=wish.tenant,
+            slo_ttft_s=wish.slo_ttft_s,
+            predicted_tokens=wish.predicted_tokens,
         )
 
     def _hash_prompt(self, tokens: tuple[int, ...], salt: str | None) -> tuple[object, ...]:
@@ -236,8 +254,12 @@ class AsyncLLM(Actor):
     def _cancel(self, name: str) -> None:
         life = self._lives.get(name)
         if life is not None:
-            self._router.tell(Abort((name,)))
+            self._abort(name)
             self._end(life, Delta(finish_reason="abort"))
+
+    def _abort(self, name: str, reason: Literal["abort", "stop"] = "abort") -> None:
+        self._leaving.add(name)
+        self._router.tell(Abort((name,), reason))
 
     # --- out -----------------------------------------------------------------------------------
 
@@ -246,10 +268,12 @@ class AsyncLLM(Actor):
             life = self._lives.get(admission.request_id)
             if life is not None and not admission.resumed:
                 life.num_cached_tokens = admission.num_computed_tokens
+                life.is_admitted = True
         finishes = {finish.request_id: finish for finish in output.finished}
+        self._leaving.difference_update(finishes)
         for name, token in output.tokens or ():
             life = self._lives.get(name)
-            if life is not None:
+            if life is not None and life.is_admitted:
                 self._token(life, token, output.end_times_s[-1], finishes.pop(name, None))
         for name, finish in finishes.items():
             life = self._lives.get(name)
@@ -264,7 +288,7 @@ class AsyncLLM(Actor):
         delta = Delta(shown, (token,), 1, None, None, life.num_cached_tokens, (time_s,))
         if stop is not None:
             if finish is None:
-                self._router.tell(Abort((life.submit.request_id,), "stop"))
+                self._abort(life.submit.request_id, "stop")
             self._end(life, delta.merged(Delta(finish_reason="stop", stop_reason=stop)))
         elif finish is not None:
             cut_off = "" if life.decoder is None else life.decoder.flush()

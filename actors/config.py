@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.policies import Fcfs, Policy
+from actors.core.policies import Fcfs, Policy, has_urgency
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
@@ -15,7 +15,9 @@ class EngineConfig:
     """One deployment: `replicas` equal engines behind one `router`.
 
     `num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
-    unfinished requests the door is closed (HTTP 429); None keeps it open. `lockstep` and
+    unfinished requests the door is closed (HTTP 429); None keeps it open. With `refuse_never_fit` a
+    KV cache too small for one request of the full context is no error: requests that could outgrow
+    it are refused one by one, where vLLM would queue them for ever. `lockstep` and
     `decode_runs` change what a run costs and none of its results; the latter is for backends that
     only count tokens.
     """
@@ -27,6 +29,7 @@ class EngineConfig:
     router: str = "round-robin"
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
+    refuse_never_fit: bool = False
     lockstep: bool = True
     decode_runs: bool = False
 
@@ -37,14 +40,23 @@ class EngineConfig:
             raise ConfigError(f"router is {self.router!r}: known are {', '.join(ROUTERS)}")
         if self.max_waiting is not None and self.max_waiting < 1:
             raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
+        if self.scheduler.preempt_for_priority and not has_urgency(self.policy):
+            raise ConfigError(
+                f"preempt_for_priority needs a policy that knows who is more urgent, and"
+                f" {type(self.policy).__name__} does not: try priority, earliest-deadline,"
+                " shortest-remaining or mlfq"
+            )
 
     def with_blocks(self, num_blocks: int) -> SchedulerConfig:
         """The scheduler's limits over a pool of `num_blocks`, the null block included.
 
-        Raises ConfigError if one request of the full length would not fit.
+        Raises ConfigError if one request of the full length would not fit; with `refuse_never_fit`
+        the full length is what fits.
         """
         config = replace(self.scheduler, num_gpu_blocks=num_blocks)
         needed = -(-config.max_model_len // config.block_size) + 1
+        if num_blocks < needed and self.refuse_never_fit:
+            return replace(config, max_model_len=(num_blocks - 1) * config.block_size)
         if num_blocks < needed:
             raise ConfigError(
                 f"num_gpu_blocks is {num_blocks}, but one request of max_model_len"

@@ -51,6 +51,7 @@ async def open_graph(
                     run_engine_core, replica, config, [backend], [async_llm, *listeners], tap
                 )
                 router.connect(engine)
+                async_llm.connect(engine.capacity)
             await nursery.start(router.live, name=router.name)
             await nursery.start(async_llm.live, name=async_llm.name)
             try:

@@ -54,7 +54,8 @@ class Generate:
     """API (or a replayed client) asks AsyncLLM for one completion.
 
     `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
-    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks.
+    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
+    `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` says what they mean).
     Reply: `Accepted` or `Refused`.
     """
 
@@ -65,6 +66,8 @@ class Generate:
     cache_salt: str | None = None
     block_hashes: tuple[object, ...] | None = None
     tenant: str | None = None
+    slo_ttft_s: float | None = None
+    predicted_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,8 @@ class StepOutput:
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
     are only counted: then every chunk of `batch` that samples and every decoding request got one
-    token a step. `blocked` says what keeps the next in the queue waiting.
+    token a step. `blocked` says what keeps the next in the queue waiting, when
+    `num_free_blocks_planned` were left by the (first) step's plan.
     """
 
     replica: int
@@ -171,6 +175,7 @@ class StepOutput:
     num_waiting: int
     num_free_blocks: int
     blocked: Blocked | None = None
+    num_free_blocks_planned: int | None = None
 
     @property
     def step(self) -> int:

@@ -36,7 +36,7 @@ class Scheduler(Actor):
         self._executor = executor
         self._listeners = listeners
         self._depth = 2 if state.config.async_scheduling else 1
-        self._running: deque[tuple[Batch, Blocked | None, float, Reply]] = deque()
+        self._running: deque[tuple[Batch, Blocked | None, int, float, Reply]] = deque()
         self._arrivals: dict[str, Submit] = {}
         self._aborted: list[Finish] = []
 
@@ -72,8 +72,9 @@ class Scheduler(Actor):
 
     def _abort(self, message: Abort) -> None:
         for name in message.request_ids:
-            if self._arrivals.pop(name, None) is not None:
-                self._aborted.append(Finish(name, message.reason))
+            submit = self._arrivals.pop(name, None)
+            if submit is not None:
+                self._state.add(submit)
         self._aborted += self._state.abort(message.request_ids, message.reason)
 
     def _take_arrivals(self) -> None:
@@ -84,6 +85,7 @@ class Scheduler(Actor):
     async def _begin_step(self) -> int:
         """Plan and send one step; the number of its tokens."""
         batch, blocked = plan(self._state)
+        num_free = self._state.kv.pool.num_free
         says_nothing = not (batch.num_tokens or batch.finished or batch.preempted)
         if says_nothing and not self._running:
             raise RuntimeError(
@@ -93,12 +95,12 @@ class Scheduler(Actor):
         reply = await self._executor.request(batch)
         if batch.max_steps > 1:
             self.mailbox.doorbell = lambda: self._interrupt(batch.step)
-        self._running.append((batch, blocked, now_s(), reply))
+        self._running.append((batch, blocked, num_free, now_s(), reply))
         return batch.num_tokens
 
     async def _end_step(self) -> None:
         """Wait for the oldest step, take in its result and tell the listeners."""
-        batch, blocked, start_s, reply = self._running.popleft()
+        batch, blocked, num_free, start_s, reply = self._running.popleft()
         result: StepResult = await reply.wait()
         self.mailbox.doorbell = None
         if result.num_steps > 1:
@@ -117,6 +119,7 @@ class Scheduler(Actor):
             num_waiting=len(self._state.waiting) + len(self._arrivals),
             num_free_blocks=self._state.kv.pool.num_free,
             blocked=blocked,
+            num_free_blocks_planned=num_free,
         )
         for listener in self._listeners:
             listener.tell(output)

@@ -38,13 +38,18 @@ class Past:
 
     @classmethod
     def of(cls, journal: Journal, *, since: int = 0) -> "Past":
-        """The requests from the `since`-th on, with the tokens they were given."""
+        """The requests from the `since`-th on, with the tokens they were given.
+
+        Under async scheduling a backend may sample once more for a request that has ended.
+        """
         submits = {submit.request_id: submit for submit in journal.submits[since:]}
         tokens: dict[str, list[int]] = {name: [] for name in submits}
+        unfinished = set(submits)
         for output in journal.outputs:
             for name, token in output.tokens or ():
-                if name in tokens:
+                if name in unfinished:
                     tokens[name].append(token)
+            unfinished -= {finish.request_id for finish in output.finished}
         return cls(submits, {name: tuple(ids) for name, ids in tokens.items()})
 
     def trace(self) -> list[TraceRequest]:

@@ -17,6 +17,7 @@ from actors.runner import Backend
 from sim.clock import run_virtual
 from sim.cost.work import CostModel
 from sim.oracle import Oracle
+from sim.predictor import Predictor
 from sim.recorder import Recorder
 from sim.runner import CostBackend, Pace
 from sim.trace.record import TraceRequest
@@ -48,12 +49,14 @@ def replay(
     cost: CostModel,
     capacity: Capacity,
     *,
+    predictor: Predictor | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
+    `predictor` guesses the length of each answer as it arrives, for policies that want to know.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
     TraceError at the first malformed row.
     """
@@ -67,7 +70,8 @@ def replay(
         future[request.request_id] = request.num_output_tokens
 
     return replay_on(
-        trace, config, backends, capacity, foretell=foretell,
+        trace, config, backends, capacity,
+        wishes=counted_wish(config.scheduler.block_size, predictor), foretell=foretell,
         on_progress=on_progress, listeners=listeners, tap=tap,
     )  # fmt: skip
 
@@ -108,10 +112,13 @@ def replay_on(
     return recorder
 
 
-def counted_wish(block_size: int) -> Callable[[TraceRequest], Generate]:
+def counted_wish(
+    block_size: int, predictor: Predictor | None = None
+) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 
-    There is no limit on its output but the context: its length is the oracle's secret.
+    There is no limit on its output but the context: its length is the oracle's secret. A guess of
+    it goes along only if somebody was asked to make one.
     """
 
     def wish(request: TraceRequest) -> Generate:
@@ -122,6 +129,8 @@ def counted_wish(block_size: int) -> Callable[[TraceRequest], Generate]:
             priority=request.priority,
             block_hashes=request.block_hashes(block_size),
             tenant=request.tenant,
+            slo_ttft_s=request.slo_ttft_s,
+            predicted_tokens=None if predictor is None else predictor.predict(request),
         )
 
     return wish

@@ -15,7 +15,7 @@ from actors.core.batch import Batch, StepResult
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.plan import plan
-from actors.core.policies import POLICIES
+from actors.core.policies import find_policy
 from actors.core.request import Request, Submit
 from actors.core.sampling import Sampling
 from actors.core.state import SchedulerState
@@ -33,10 +33,14 @@ NUM_LOGGED_FREE_BLOCKS = 4096
 def build(trace: dict[str, Any], engine_version: str = "0.33", **options: Any) -> SchedulerState:
     """The scheduler that a trace's configuration describes."""
     fields = dict(trace["config"])
-    policy = POLICIES[fields.pop("policy")]()
+    policy = find_policy(fields.pop("policy"))
     hash_block = block_hasher(fields.pop("hash_algo"))
     fields.pop("eos_token_id")
-    config = SchedulerConfig(**fields, engine_version=engine_version)  # type: ignore[arg-type]
+    config = SchedulerConfig(
+        **fields,
+        engine_version=engine_version,  # type: ignore[arg-type]
+        leaves_uncomputed=True,
+    )
     return SchedulerState(config, policy, KVCache(config, hash_block), **options)
 
 
@@ -112,6 +116,7 @@ class Drive:
     def _schedule(self) -> Event:
         state = self.state
         before = {name: state.lockstep.num_computed(r) for name, r in state.requests.items()}
+        num_reset = len(state.reset_ids)
         batch, _ = plan(state)
         admitted = {a.request_id: a for a in batch.admitted}
         before |= {name: a.num_computed_tokens for name, a in admitted.items()}
@@ -131,7 +136,7 @@ class Drive:
             "new": new,
             "resumed": resumed,
             "running": running,
-            "preempted": list(batch.preempted),
+            "preempted": list(batch.preempted[num_reset:]),
             "computed": {name: before[name] for name in logged},
             "hit": {name: admitted[name].num_computed_tokens for name in new + resumed},
             "blocks": {name: blocks[name] for name in logged if name in blocks},
@@ -198,6 +203,9 @@ def submit_of(row: dict[str, Any], eos_token_id: int | None) -> Submit:
         eos_token_id=eos_token_id,
         priority=row.get("priority") or 0,
         cache_salt=row.get("cache_salt"),
+        tenant=row.get("tenant"),
+        slo_ttft_s=row.get("slo_ttft_s"),
+        predicted_tokens=row.get("predicted_tokens"),
     )
 
 

@@ -84,7 +84,7 @@ def test_a_policy_of_the_users_own_file_is_used(tmp_path: Path) -> None:
     policy.write_text(
         "from actors.core.policies import Policy\n"
         "class Mine(Policy):\n"
-        "    def rank(self, request):\n"
+        "    def rank(self, request, view):\n"
         "        return request.submit.num_prompt_tokens\n"
     )
     base = ["replay", TRACE, "--limit", "60", "--json", "--max-num-seqs", "1"]

@@ -50,10 +50,12 @@ class Chunk(NamedTuple):
 class Batch:
     """What one step does, or the first of up to `max_steps` equal decode steps.
 
+    `finished` may name requests that ended while they waited, of whom the runner knows nothing.
     Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
     to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
     `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks and goes
-    only to backends that count: the blocks of its later steps are not said.
+    only to backends that count: the blocks of its later steps are not said. `preempted_for` names
+    for each of `preempted` whose growth needed its blocks (perhaps its own); None: a reset did.
     """
 
     step: int
@@ -62,6 +64,7 @@ class Batch:
     idle: tuple[str, ...] = ()
     new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     preempted: tuple[str, ...] = ()
+    preempted_for: tuple[str | None, ...] = ()
     finished: tuple[str, ...] = ()
     num_decodes: int = 0
     max_steps: int = 1

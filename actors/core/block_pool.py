@@ -40,7 +40,7 @@ class BlockPool:
         for block in blocks:
             self._num_refs[block] = 1
             if self._keys[block] is not None:
-                self._forget(block)
+                self.forget(block)
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -83,6 +83,21 @@ class BlockPool:
     def is_free(self, block: int) -> bool:
         return self._num_refs[block] == 0
 
+    def num_refs(self, block: int) -> int:
+        """How many requests hold the block."""
+        return self._num_refs[block]
+
+    def forget(self, block: int) -> None:
+        """What a registered block holds is nothing to be found any more."""
+        key = self._keys[block]
+        self._keys[block] = None
+        self.num_cached -= 1
+        blocks = self._cached[key]
+        if len(blocks) == 1:
+            del self._cached[key]
+        else:
+            del blocks[block]
+
     def forget_all(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while any block is held."""
         if len(self._free) != self.num_blocks - 1:
@@ -108,13 +123,3 @@ class BlockPool:
         keyed = {block: key for block, key in enumerate(self._keys) if key is not None}
         if len(keyed) != self.num_cached or cached != keyed:
             raise AssertionError("the cache does not agree with the blocks' keys")
-
-    def _forget(self, block: int) -> None:
-        key = self._keys[block]
-        self._keys[block] = None
-        self.num_cached -= 1
-        blocks = self._cached[key]
-        if len(blocks) == 1:
-            del self._cached[key]
-        else:
-            del blocks[block]

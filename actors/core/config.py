@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+VICTIMS = ("policy", "least-recompute")
+
 
 class ConfigError(ValueError):
     """A setting that cannot work; the message names the field and the way out."""
@@ -14,6 +16,14 @@ class SchedulerConfig:
 
     `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable.
     `watermark` is a fraction of `num_gpu_blocks`; a threshold of 0 switches it off.
+
+    Three that vLLM does not have are off by default. Up to `max_overtakes` times in one wait,
+    requests behind one that lacks KV blocks may be admitted before it. With `preempt_for_priority`
+    a waiting request may take the place of running ones that are strictly less urgent. `victim`
+    `least-recompute` preempts, when blocks run out, whoever loses the fewest computed tokens.
+
+    `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in
+    the very step that preempts it stay in the prefix cache, though nobody computes their tokens.
     """
 
     max_num_seqs: int = 256
@@ -30,6 +40,10 @@ class SchedulerConfig:
     watermark: float = 0.0
     max_num_active_seqs: int | None = None
     engine_version: Literal["0.32", "0.33"] = "0.33"
+    max_overtakes: int = 0
+    preempt_for_priority: bool = False
+    victim: Literal["policy", "least-recompute"] = "policy"
+    leaves_uncomputed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
@@ -52,9 +66,18 @@ class SchedulerConfig:
             raise ConfigError(
                 f"max_num_active_seqs is {self.max_num_active_seqs}: it must be at least 1"
             )
+        if self.max_overtakes < 0:
+            raise ConfigError(f"max_overtakes is {self.max_overtakes}: it must be 0 (off) or more")
+        if self.victim not in VICTIMS:
+            raise ConfigError(f"victim is {self.victim!r}: known are {', '.join(VICTIMS)}")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than"
                 f" max_model_len ({self.max_model_len}): without chunked prefill a long prompt"
                 " could never run; raise it or enable chunked prefill"
             )
+
+    @property
+    def max_num_running(self) -> int:
+        """The most requests that run at once."""
+        return self.max_num_active_seqs or self.max_num_seqs

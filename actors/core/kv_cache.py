@@ -5,7 +5,9 @@ blocks are registered under their keys when they are given out, before their tok
 so that a request admitted in the same step may already share them.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 
 from actors.core.block_pool import BlockPool, Key
 from actors.core.config import SchedulerConfig
@@ -59,6 +61,23 @@ class KVCache:
         needed = max(self.num_blocks(num_tokens) - len(hit), 0) + sum(map(is_free, hit))
         return needed + reserved_blocks <= self.pool.num_free
 
+    def fits_without(
+        self, victims: list[Request], hit: list[int], num_tokens: int, reserved_blocks: int
+    ) -> bool:
+        """Whether it would fit if all of `victims` were preempted. O(their blocks)."""
+        pool = self.pool
+        counts = Counter(block for victim in victims for block in victim.block_ids)
+        freed = {block for block, count in counts.items() if pool.num_refs(block) == count}
+        reused = sum(block in freed or pool.is_free(block) for block in hit)
+        needed = max(self.num_blocks(num_tokens) - len(hit), 0) + reused
+        return needed + reserved_blocks <= pool.num_free + len(freed)
+
+    def num_shared_blocks(self, request: Request) -> int:
+        """How many blocks of a running request others hold too: its first so many."""
+        num_refs = self.pool.num_refs
+        shared = takewhile(lambda block: num_refs(block) > 1, request.block_ids)
+        return sum(1 for _ in shared)
+
     def admit(self, request: Request, hit: list[int], num_tokens: int) -> None:
         """Give an admitted request its shared blocks and new ones for `num_tokens` in all."""
         pool = self.pool
@@ -88,6 +107,13 @@ class KVCache:
         for index in range(request.num_registered_blocks, num_tokens // self.block_size):
             self.pool.register(request.block_ids[index], self._key(request, index))
             request.num_registered_blocks = index + 1
+
+    def unregister(self, request: Request, num_tokens: int) -> None:
+        """Forget the request's blocks beyond those that its first `num_tokens` tokens fill."""
+        num_full = num_tokens // self.block_size
+        for block in request.block_ids[num_full : request.num_registered_blocks]:
+            self.pool.forget(block)
+        request.num_registered_blocks = min(request.num_registered_blocks, num_full)
 
     def release(self, request: Request) -> None:
         """Take back all of the request's blocks."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from actors.core.request import Request
+from actors.core.service import Service
 
 Calendar = dict[int, list[Request]]
 
@@ -43,10 +44,12 @@ class Lockstep:
         "max_order",
         "members",
         "planned",
+        "service",
     )  # fmt: skip
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, token_weights: tuple[float, float] | None = None) -> None:
         self.block_size = block_size
+        self.service = None if token_weights is None else Service(token_weights, self)
         self.members: dict[str, Request] = {}
         self.max_order = 0
         """No member was admitted later than this."""
@@ -73,6 +76,8 @@ class Lockstep:
             self.expiries[expiry] = []
             heapq.heappush(self._expiry_steps, expiry)
         self.expiries[expiry].append(request)
+        if self.service is not None:
+            self.service.join(request)
 
     def enter_grow(self, request: Request, step: int) -> None:
         request.next_grow = step
@@ -136,6 +141,8 @@ class Lockstep:
         del self.members[request.request_id]
         if not self.members:
             self.max_order = 0
+        if self.service is not None:
+            self.service.settle(request)
 
     def dissolve(self) -> list[Request]:
         """Settle every member. O(members)."""
@@ -149,9 +156,9 @@ class Lockstep:
         return members
 
     def next_expiry(self) -> int | None:
-        """The first step after the planned ones whose token may bring somebody to the limit."""
+        """The first step, from the last planned on, whose token may bring somebody to a limit."""
         steps = self._expiry_steps
-        while steps and (steps[0] <= self.planned or steps[0] not in self.expiries):
+        while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
             self.expiries.pop(heapq.heappop(steps), None)
         return steps[0] if steps else None
 

@@ -2,35 +2,23 @@
 
 There are no prefill and decode phases. Every request has computed tokens and known tokens, and a
 step lets the first catch up with the second under one token budget: those that run go first, in
-order of admission; then those that wait are admitted, the first that does not fit blocking all
-behind it. When blocks run out, a victim of the policy's choice is preempted and recomputed later.
+order of admission; then those that wait are admitted (`admit.py`), the first that does not fit
+blocking all behind it. When blocks run out, a victim is preempted and recomputed later. Policies
+choose who is next and who is the victim, and may let prefills go first.
 
-The decisions are vLLM V1's, step for step. Cost is O(what changed): requests in lockstep are
-touched only when they need or fill a block; when blocks or budget might not suffice for all, the
-lockstep is dissolved and the same loop touches everyone.
+Without the options that vLLM does not have, the decisions are vLLM V1's, step for step. Cost is
+O(what changed): requests in lockstep are touched only when they need or fill a block; when blocks
+or budget might not suffice for all, the lockstep is dissolved and the same loop touches everyone.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from actors.core.admit import admit_urgent, admit_waiting
 from actors.core.batch import Admission, Batch, Blocked, Chunk
+from actors.core.draft import Draft, blocks_to_grow, pending, preempt
 from actors.core.lockstep import InFlight
 from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
-
-
-@dataclass(slots=True)
-class Draft:
-    """A step while it is being planned."""
-
-    step: int
-    budget: int
-    threshold: int
-    num_decodes: int = 0
-    scheduled: dict[str, tuple[Request, int]] = field(default_factory=dict)
-    new_blocks: dict[str, list[int]] = field(default_factory=dict)
-    admitted: list[tuple[Request, bool]] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    blocked: Blocked | None = None
 
 
 def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
@@ -40,25 +28,37 @@ def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
     if state.config.async_scheduling:
         for request in list(lockstep.due_to_expire(lockstep.planned)):
             state.settle(request)
+    if state.config.preempt_for_priority:
+        admit_urgent(state, draft)
+    if state.policy.prefills_first:
+        draft.reserved_blocks = blocks_to_grow(state, draft, state.running.values())
+        admit_waiting(state, draft)
     _schedule_running(state, draft)
     if draft.preempted:
-        draft.blocked = Blocked(state.waiting.peek().request_id, "preemption")
-    else:
-        _schedule_waiting(state, draft)
+        draft.blocked = _blocked_by_preemption(state)
+    elif not state.policy.prefills_first:
+        admit_waiting(state, draft)
     batch = _commit(state, draft)
     if state.decode_runs and not (batch.chunks or batch.idle or batch.preempted):
         batch = replace(batch, max_steps=_run_length(state))
     return batch, draft.blocked
 
 
+def _blocked_by_preemption(state: SchedulerState) -> Blocked:
+    request = state.waiting.peek()
+    assert request is not None, "whoever is preempted waits"
+    return Blocked(request.request_id, "preemption")
+
+
 def _run_length(state: SchedulerState) -> int:
     """Steps, the planned one included, until anything but lengths can change.
 
     Until somebody reaches a length limit or blocks might run out. Whoever waits goes on waiting:
-    blocks only become fewer, and nobody leaves the batch or its budget.
+    blocks only become fewer, nobody leaves the batch or its budget, and no rank or urgency changes
+    unless the policy is dynamic.
     """
     lockstep = state.lockstep
-    if not lockstep.members or state.catching_up:
+    if not lockstep.members or state.catching_up or (state.policy.is_dynamic and state.waiting):
         return 1
     num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
     expiry = lockstep.next_expiry()
@@ -72,7 +72,7 @@ def extend(state: SchedulerState, num_steps: int) -> None:
     """
     lockstep, kv = state.lockstep, state.kv
     for step in range(lockstep.planned + 1, lockstep.planned + num_steps + 1):
-        lockstep.planned = step
+        lockstep.done, lockstep.planned = lockstep.planned, step
         growing = list(lockstep.due_to_grow(step))
         for request in sorted(growing, key=_order) if len(growing) > 1 else growing:
             request.block_ids += kv.pool.take(1)
@@ -97,19 +97,23 @@ def _threshold(state: SchedulerState) -> int:
 
 def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     lockstep = state.lockstep
-    if not (state.lockstep_enabled and _lockstep_holds(state, draft)):
+    catching_up = _catching_up(state, draft)
+    if not (state.lockstep_enabled and _lockstep_holds(state, draft, catching_up)):
         state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
+        catching_up = _catching_up(state, draft)
     draft.budget -= len(lockstep.members)
     draft.num_decodes = len(lockstep.members)
     growing = {r.request_id: r for r in lockstep.due_to_grow(draft.step)}
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
     filling = {r.request_id: r for r in lockstep.due_to_fill(last_known)}
-    touched = growing | filling | state.catching_up
-    for request in sorted(touched.values(), key=_order) if len(touched) > 1 else touched.values():
+    touched = growing | filling | catching_up
+    turn = _prefills_first if state.policy.prefills_first else _order
+    goes_on = True
+    for request in sorted(touched.values(), key=turn) if len(touched) > 1 else touched.values():
         if not request.in_lockstep:
-            if request.status is Status.RUNNING and not _advance(state, draft, request):
-                break
+            if goes_on and request.status is Status.RUNNING:
+                goes_on = _advance(state, draft, request)
         elif request.request_id in growing:
             block = state.kv.pool.take(1)
             request.block_ids += block
@@ -122,7 +126,18 @@ def _order(request: Request) -> int:
     return request.order
 
 
-def _lockstep_holds(state: SchedulerState, draft: Draft) -> bool:
+def _prefills_first(request: Request) -> tuple[bool, int]:
+    return (request.decodes_on_wire, request.order)
+
+
+def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
+    """Those not in lockstep who are to be scheduled, without any admitted before them."""
+    if not draft.scheduled:
+        return state.catching_up
+    return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
+
+
+def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
     """Whether every member surely gets its token and its block, in the order of the plain loop."""
     lockstep, num_members = state.lockstep, len(state.lockstep.members)
     budget = draft.budget - num_members
@@ -130,38 +145,28 @@ def _lockstep_holds(state: SchedulerState, draft: Draft) -> bool:
         return not num_members
     num_blocks = len(lockstep.grows.get(draft.step, ()))
     demand = 0
-    for request in state.catching_up.values():
-        num_tokens = _pending(state, draft, request)
+    for request in catching_up.values():
+        num_tokens = pending(state, draft, request)
         held = request.num_computed_tokens + min(num_tokens, budget)
         num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
         demand += num_tokens
     if num_blocks > state.kv.pool.num_free:
         return False
-    return demand <= budget or lockstep.max_order < min(map(_order, state.catching_up.values()))
-
-
-def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
-    """Tokens that a running request could compute in this step, the budget aside."""
-    computed, in_flight = request.num_computed_tokens, request.num_in_flight
-    if in_flight and computed + 2 - in_flight >= (
-        request.submit.num_prompt_tokens + request.submit.max_tokens
-    ):
-        return 0
-    pending = request.num_tokens + in_flight - computed
-    if 0 < draft.threshold < pending:
-        pending = draft.threshold
-    return max(min(pending, state.config.max_model_len - computed - 1), 0)
+    if demand <= budget:
+        return True
+    members_first = lockstep.max_order < min(map(_order, catching_up.values()))
+    return members_first and not state.policy.prefills_first
 
 
 def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
     """Schedule one running request, preempting others if need be. False ends the phase."""
-    num_tokens = min(_pending(state, draft, request), draft.budget)
+    num_tokens = min(pending(state, draft, request), draft.budget)
     if num_tokens == 0:
         return draft.budget > 0
     held = request.num_computed_tokens + num_tokens
     while (blocks := state.kv.grow(request, held)) is None:
-        victim = state.policy.victim(state.running)
-        _preempt(state, draft, victim)
+        victim = state.choose_victim(state.running, state.view)
+        preempt(state, draft, victim, request)
         if victim is request:
             return state.config.engine_version != "0.32"
     if blocks:
@@ -172,71 +177,6 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
     return True
 
 
-def _preempt(state: SchedulerState, draft: Draft, victim: Request) -> None:
-    """Preempt; what the victim was given in this very step goes back to the budget."""
-    state.preempt(victim)
-    draft.preempted.append(victim)
-    if victim.request_id in draft.scheduled:
-        draft.budget += draft.scheduled.pop(victim.request_id)[1]
-        draft.new_blocks.pop(victim.request_id, None)
-
-
-# --- those that wait -----------------------------------------------------------------------------
-
-
-def _schedule_waiting(state: SchedulerState, draft: Draft) -> None:
-    config, waiting = state.config, state.waiting
-    limit = config.max_num_active_seqs or config.max_num_seqs
-    skipped: list[Request] = []
-    while waiting and draft.blocked is None:
-        request = waiting.peek()
-        lack = None
-        if draft.budget == 0:
-            lack = "token budget"
-        elif len(state.running) >= limit:
-            lack = "max_num_seqs"
-        elif request.num_in_flight:
-            waiting.discard(request)
-            skipped.append(request)
-        else:
-            lack = _admit(state, draft, request)
-        if lack is not None:
-            draft.blocked = Blocked(request.request_id, lack)
-    for request in reversed(skipped):
-        waiting.put_back(request)
-
-
-def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
-    """Admit a waiting request, or say what it lacks."""
-    config, kv = state.config, state.kv
-    hit = kv.find_hit(request)
-    num_hit_tokens = len(hit) * config.block_size
-    num_tokens = request.num_tokens - num_hit_tokens
-    if 0 < draft.threshold < num_tokens:
-        num_tokens = draft.threshold
-    if not config.enable_chunked_prefill and num_tokens > draft.budget:
-        return "token budget"
-    num_tokens = min(num_tokens, draft.budget)
-    reserved = kv.watermark_blocks if state.running else 0
-    held = min(num_hit_tokens + num_tokens, config.max_model_len)
-    whole = min(request.num_tokens, config.max_model_len)
-    must_fit = whole if config.scheduler_reserve_full_isl else held
-    if not kv.fits(hit, must_fit, reserved):
-        return "KV blocks"
-    state.waiting.discard(request)
-    kv.admit(request, hit, held)
-    request.num_computed_tokens = num_hit_tokens
-    draft.admitted.append((request, request.status is Status.PREEMPTED))
-    draft.scheduled[request.request_id] = (request, num_tokens)
-    draft.budget -= num_tokens
-    request.status = Status.RUNNING
-    state.admissions += 1
-    request.order = state.admissions
-    state.running[request.request_id] = request
-    state.catching_up[request.request_id] = request
-    return None
-
-
 # --- the batch -----------------------------------------------------------------------------------
 
 
@@ -245,10 +185,11 @@ def _commit(state: SchedulerState, draft: Draft) -> Batch:
     lockstep = state.lockstep
     lockstep.planned = draft.step
     lockstep.in_flight.append(InFlight(draft.step))
-    idle = tuple(
-        name for name, request in state.catching_up.items()
+    left_out = [
+        request for name, request in state.catching_up.items()
         if request.decodes_on_wire and name not in draft.scheduled
-    )  # fmt: skip
+    ]  # fmt: skip
+    idle = tuple(request.request_id for request in sorted(left_out, key=_order))
     admitted = tuple(_admission(request, resumed) for request, resumed in draft.admitted)
     fresh = {request.request_id for request, _ in draft.admitted}
     chunks = [
@@ -265,11 +206,13 @@ def _commit(state: SchedulerState, draft: Draft) -> Batch:
         new_blocks=tuple(
             (name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh
         ),
-        preempted=tuple(request.request_id for request in draft.preempted),
+        preempted=(*state.reset_ids, *(request.request_id for request in draft.preempted)),
+        preempted_for=(*(None for _ in state.reset_ids), *draft.preempted_for),
         finished=tuple(state.finished_ids),
         num_decodes=draft.num_decodes,
     )
     state.finished_ids.clear()
+    state.reset_ids.clear()
     return batch
 
 

@@ -12,7 +12,9 @@ class Submit:
 
     There is no output length: the future is not a part of a request. `prompt_token_ids` is None
     in a world that only counts; `block_hashes` identifies the prompt's full blocks for the prefix
-    cache, None when nothing is known about them. `arrival_s` is on the run's clock.
+    cache, None when nothing is known about them. `arrival_s` is on the run's clock. `slo_ttft_s`
+    is the wanted time to the first token. `predicted_tokens` is what somebody in front of the
+    engine guesses of the answer's length, right or wrong: it orders requests and ends none.
     """
 
     request_id: str
@@ -26,6 +28,8 @@ class Submit:
     priority: int = 0
     cache_salt: str | None = None
     tenant: str | None = None
+    slo_ttft_s: float | None = None
+    predicted_tokens: int | None = None
 
 
 class Status(enum.Enum):
@@ -43,10 +47,11 @@ class Request:
     """
 
     __slots__ = (
-        "block_ids", "block_keys", "decodes_on_wire", "in_lockstep", "joined", "length_limit",
-        "next_fill", "next_grow", "num_computed_tokens", "num_in_flight", "num_preemptions",
-        "num_registered_blocks", "num_tokens", "order", "request_id", "status", "stop_tokens",
-        "submit", "token_ids",
+        "admission_step", "block_ids", "block_keys", "decodes_on_wire", "in_lockstep", "joined",
+        "length_limit", "next_fill", "next_grow", "num_computed_tokens", "num_in_flight",
+        "num_overtakes", "num_preemptions", "num_registered_blocks", "num_tokens",
+        "num_tokens_at_admission", "order", "request_id", "status", "stop_tokens", "submit",
+        "token_ids", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, submit: Submit, max_model_len: int) -> None:
@@ -61,6 +66,12 @@ class Request:
         self.length_limit = min(max_model_len, submit.num_prompt_tokens + submit.max_tokens)
         self.stop_tokens = _stop_tokens(submit)
         self.num_preemptions = 0
+        self.waiting_since = 0
+        """The step that was planned next when it last began to wait."""
+        self.num_overtakes = 0
+        """How often another was admitted before it, in this wait, because it did not fit."""
+        self.admission_step = 0
+        self.num_tokens_at_admission = 0
         self.order = 0
         """The number of its latest admission; running requests are listed in this order."""
         self.block_ids: list[int] = []

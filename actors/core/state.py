@@ -12,7 +12,9 @@ from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.policies.policy import Policy
+from actors.core.policies.victims import least_recompute
 from actors.core.request import Request, Status, Submit
+from actors.core.view import View
 from actors.core.waiting import WaitingQueue
 
 
@@ -24,8 +26,9 @@ class SchedulerState:
     """
 
     __slots__ = (
-        "admissions", "catching_up", "config", "decode_runs", "finished_ids", "kv", "lockstep",
-        "lockstep_enabled", "policy", "requests", "running", "waiting",
+        "admissions", "catching_up", "choose_victim", "config", "decode_runs", "finished_ids", "kv",
+        "leaves_uncomputed", "lockstep", "lockstep_enabled", "policy", "requests", "reset_ids",
+        "running", "view", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -41,14 +44,21 @@ class SchedulerState:
         self.policy = policy
         self.kv = kv
         self.requests: dict[str, Request] = {}
-        self.waiting = WaitingQueue(policy)
+        self.lockstep = Lockstep(config.block_size, policy.token_weights)
+        self.view = View(kv, self.lockstep)
+        self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.running: dict[str, Request] = {}
         self.catching_up: dict[str, Request] = {}
-        self.lockstep = Lockstep(config.block_size)
+        self.choose_victim = (
+            least_recompute if config.victim == "least-recompute" else policy.victim
+        )
+        self.leaves_uncomputed = config.leaves_uncomputed
         self.lockstep_enabled = lockstep_enabled
         self.decode_runs = decode_runs and lockstep_enabled and not config.async_scheduling
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
+        self.reset_ids: list[str] = []
+        """Preempted by a reset since the last plan: the runners are told of them too."""
         self.admissions = 0
 
     @property
@@ -64,6 +74,18 @@ class SchedulerState:
         self.requests[request.request_id] = request
         self.waiting.push(request)
         return request
+
+    def admit(self, request: Request, step: int) -> None:
+        """A request that was given its blocks runs from `step` on, last in the list."""
+        if request.status is Status.WAITING and self.lockstep.service is not None:
+            self.lockstep.service.admit(request)
+        request.status = Status.RUNNING
+        request.admission_step = step
+        request.num_tokens_at_admission = request.num_tokens
+        self.admissions += 1
+        request.order = self.admissions
+        self.running[request.request_id] = request
+        self.catching_up[request.request_id] = request
 
     def settle(self, request: Request) -> None:
         """Make a running request's counts exact, and have the next step touch it."""
@@ -88,6 +110,9 @@ class SchedulerState:
         request.status = Status.FINISHED
         del self.requests[request.request_id]
         self.finished_ids.append(request.request_id)
+        for record in self.lockstep.in_flight:
+            # Another request may take its name before these come back.
+            record.dropped.add(request.request_id)
 
     def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
         """End requests in any state; unknown ids are ignored. Returns those that were alive."""
@@ -105,6 +130,7 @@ class SchedulerState:
         if reset_running:
             for request in reversed(list(self.running.values())):
                 self.preempt(request)
+                self.reset_ids.append(request.request_id)
                 request.num_in_flight = 0
                 for record in self.lockstep.in_flight:
                     record.dropped.add(request.request_id)

@@ -23,9 +23,11 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     for request in samplers:
         request.num_tokens += 1
         request.num_in_flight -= 1
+        if lockstep.service is not None:
+            lockstep.service.sample(request)
     expiring = list(lockstep.due_to_expire(last_step))
     if result.tokens is None:
-        ended = _count(state, result.ended, samplers + expiring)
+        ended = _count(state, result.ended, samplers + expiring, record.dropped)
     else:
         ended = _append(state, result.tokens, record.dropped)
     if state.config.async_scheduling:
@@ -65,12 +67,14 @@ def _finish(request: Request, token: int) -> Finish:
 
 
 def _count(
-    state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request]
+    state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
     """Those that end where tokens are only counted: by an end token, else by length."""
     requests = state.requests
     ended = {
-        name: (requests[name], Finish(name, "stop")) for name in end_tokens if name in requests
+        name: (requests[name], Finish(name, "stop"))
+        for name in end_tokens
+        if name in requests and name not in dropped
     }
     for request in grown:
         name = request.request_id

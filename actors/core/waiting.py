@@ -6,17 +6,28 @@ from typing import Any
 
 from actors.core.policies.policy import Policy
 from actors.core.request import Request
+from actors.core.service import Service
+from actors.core.view import View
+
+Entry = tuple[Any, int, Request]
 
 
 class WaitingQueue:
-    """A heap by (rank, turn); a request that left is skipped when it surfaces. O(log n)."""
+    """A heap by (rank, turn); a request that left is skipped when it surfaces. O(log n).
 
-    __slots__ = ("_entries", "_heap", "_policy", "_turn_back", "_turn_front")
+    Under a policy that is dynamic the order is that of the latest `rerank`.
+    """
 
-    def __init__(self, policy: Policy) -> None:
+    __slots__ = ("_entries", "_heap", "_passed", "_policy", "_service", "_turn_back",
+                 "_turn_front", "_view")  # fmt: skip
+
+    def __init__(self, policy: Policy, view: View, service: Service | None) -> None:
         self._policy = policy
-        self._heap: list[tuple[Any, int, Request]] = []
-        self._entries: dict[str, tuple[Any, int, Request]] = {}
+        self._view = view
+        self._service = service
+        self._heap: list[Entry] = []
+        self._entries: dict[str, Entry] = {}
+        self._passed: list[Entry] = []
         self._turn_back = 0
         self._turn_front = 0
 
@@ -39,18 +50,46 @@ class WaitingQueue:
         self._turn_front -= 1
         self._push(request, self._turn_front)
 
-    def peek(self) -> Request:
-        """Who is next. The queue is not empty."""
+    def peek(self) -> Request | None:
+        """Who is next, of those not passed over; None if there is nobody."""
         heap, entries = self._heap, self._entries
-        while entries.get(heap[0][2].request_id) is not heap[0]:
+        while heap and entries.get(heap[0][2].request_id) is not heap[0]:
             heapq.heappop(heap)
-        return heap[0][2]
+        return heap[0][2] if heap else None
+
+    def pass_over(self) -> None:
+        """Look behind the one that is next, which keeps its place, until `rewind`."""
+        self._passed.append(heapq.heappop(self._heap))
+
+    def rewind(self) -> None:
+        """Look at everyone again."""
+        for entry in self._passed:
+            heapq.heappush(self._heap, entry)
+        self._passed.clear()
+
+    def rerank(self) -> None:
+        """Ask a dynamic policy for every rank anew. O(n)"""
+        if not self._policy.is_dynamic:
+            return
+        rank, view = self._policy.rank, self._view
+        passed = {request.request_id for _, _, request in self._passed}
+        for name, (_, turn, request) in self._entries.items():
+            self._entries[name] = (rank(request, view), turn, request)
+        self._heap = [entry for name, entry in self._entries.items() if name not in passed]
+        self._passed = [entry for name, entry in self._entries.items() if name in passed]
+        heapq.heapify(self._heap)
 
     def discard(self, request: Request) -> None:
         """The request waits no longer, if it did."""
-        self._entries.pop(request.request_id, None)
+        left = self._entries.pop(request.request_id, None)
+        if left is not None and self._service is not None:
+            self._service.leave(request)
 
     def _push(self, request: Request, turn: int) -> None:
-        entry = (self._policy.rank(request), turn, request)
+        request.waiting_since = self._view.step
+        request.num_overtakes = 0
+        if self._service is not None:
+            self._service.enter(request)
+        entry = (self._policy.rank(request, self._view), turn, request)
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.trace.csv_rows import arrival_problem, tokens_problem
 from sim.trace.lines import shown
-from sim.trace.record import TraceError, TraceRequest, default_id
+from sim.trace.record import MAX_ARRIVAL_S, TraceError, TraceRequest, default_id
 
 OWN_FORMAT = "sundog-trace"
 OWN_VERSION = 1
@@ -17,7 +17,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 """Tokens per hash id (Mooncake FAST'25 release, README of its traces)."""
 
 OWN_KEYS = {"arrival_s", "prompt_tokens", "output_tokens", "hash_ids", "priority", "tenant",
-            "session", "id"}  # fmt: skip
+            "session", "slo_ttft_s", "id"}  # fmt: skip
 MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
 HEADER_KEYS = {"format", "version", "units", "seed", "provenance", "hash_block_tokens"}
 
@@ -61,6 +61,17 @@ class _Row:
         if reason:
             raise self.error(reason, key)
         return arrival_s
+
+    def span(self, key: str) -> float | None:
+        """A length of time above 0, in seconds, if it is given."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(f"{value!r} is not a number", key)
+        if not 0 < value <= MAX_ARRIVAL_S:
+            raise self.error(f"{value!r} is not a time above 0 s, and below 48 days", key)
+        return float(value)
 
     def tokens(self, key: str, what: str) -> int:
         value = self.values.get(key)
@@ -160,7 +171,7 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
         yield TraceRequest(
             request_id, previous_s, prompt, output, hash_ids, block_tokens, priority,
-            row.text("tenant"), row.text("session"),
+            row.text("tenant"), row.text("session"), row.span("slo_ttft_s"),
         )  # fmt: skip
         index += 1
     if not index:

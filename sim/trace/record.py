@@ -25,7 +25,7 @@ class TraceRequest(NamedTuple):
 
     `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
     same place mean equal prompts up to there (each id stands for everything before it too).
-    None when nothing is known about the contents.
+    None when nothing is known about the contents. `slo_ttft_s` is the wanted time to first token.
     """
 
     request_id: str
@@ -37,6 +37,7 @@ class TraceRequest(NamedTuple):
     priority: int = 0
     tenant: str | None = None
     session: str | None = None
+    slo_ttft_s: float | None = None
 
     def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
         """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.

@@ -56,6 +56,8 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
         row["tenant"] = request.tenant
     if request.session is not None:
         row["session"] = request.session
+    if request.slo_ttft_s is not None:
+        row["slo_ttft_s"] = request.slo_ttft_s
     if request.request_id != default_id(index):
         row["id"] = request.request_id
     return row

@@ -1,12 +1,17 @@
-"""First come, first served: vLLM's default policy."""
+"""First come, first served: vLLM's default policy, decode-first."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from actors.core.policies.policy import Policy
 
 
 @dataclass(frozen=True)
 class Fcfs(Policy):
-    """In order of arrival; the most recently admitted is preempted, and goes first again."""
+    """In order of arrival; the most recently admitted is preempted, and goes first again.
 
-    returns_to_front: bool = True
+    Those that run, decodes among them, take their tokens before anybody is admitted: the order
+    of Sarathi-Serve (Agrawal et al., OSDI 2024, section 4.2), which keeps decodes from stalling.
+    """
+
+    returns_to_front: ClassVar[bool] = True

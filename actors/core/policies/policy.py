@@ -1,23 +1,55 @@
-"""What a scheduling policy decides: who is next among those that wait, and who is preempted."""
+"""What a scheduling policy decides: who is next among those that wait, and who is preempted.
 
-from typing import Any, Protocol
+Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past;
+whatever has to be counted is counted by the scheduler's state, so that a policy has no memory and
+runs alike in every world. Nothing it can see knows how long an answer will be.
+"""
+
+from typing import Any, ClassVar, Protocol
 
 from actors.core.request import Request
+from actors.core.view import View
 
 
 class Policy(Protocol):
-    """A frozen object of pure functions. A subclass states what it needs and inherits the rest."""
+    """A subclass states what it needs and inherits the rest, which is first come, first served."""
 
-    returns_to_front: bool = False
-    """Whether a preempted request goes before all that wait, whatever its rank."""
+    returns_to_front: ClassVar[bool] = False
+    """Whether a preempted request goes before all that wait with the same rank."""
+    is_dynamic: ClassVar[bool] = False
+    """Whether ranks, or the urgency of those that run, may change while somebody waits.
 
-    def rank(self, request: Request) -> Any:
+    Then ranks are asked anew before each admission, O(waiting), and a run of decode steps in one
+    event is made only while nobody waits."""
+    prefills_first: ClassVar[bool] = False
+    """Whether prefills, waiting ones included, take from the token budget before decodes."""
+
+    @property
+    def token_weights(self) -> tuple[float, float] | None:
+        """Weights of prompt and output tokens in `View.service`; None keeps no such account."""
+        return None
+
+    def rank(self, request: Request, view: View) -> Any:
         """The request's place among those that wait: the smallest runs first.
 
-        Ties are broken by order of arrival in the queue. Asked once whenever it enters the queue.
+        Ties are broken by order of arrival in the queue. Asked once whenever it enters the queue,
+        and again before each admission if the policy `is_dynamic`.
         """
         return 0
 
-    def victim(self, running: dict[str, Request]) -> Request:
+    def urgency(self, request: Request, view: View) -> Any:
+        """How urgent a waiting or running request is; smaller is more urgent.
+
+        With `preempt_for_priority` a waiting request may take the place of running ones that are
+        strictly less urgent. A policy that does not define it cannot be used with that option.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no order of urgency")
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
         """Whom to preempt when blocks run out; `running` is not empty and in order of admission."""
         return running[next(reversed(running))]
+
+
+def has_urgency(policy: Policy) -> bool:
+    """Whether the policy defines an order of urgency."""
+    return type(policy).urgency is not Policy.urgency

@@ -4,14 +4,18 @@ from dataclasses import dataclass
 
 from actors.core.policies.policy import Policy
 from actors.core.request import Request
+from actors.core.view import View
 
 
 @dataclass(frozen=True)
 class Priority(Policy):
     """By (priority, arrival, id); the least urgent, latest arrived is preempted first."""
 
-    def rank(self, request: Request) -> tuple[int, float, str]:
+    def rank(self, request: Request, view: View) -> tuple[int, float, str]:
         return (request.submit.priority, request.submit.arrival_s, request.request_id)
 
-    def victim(self, running: dict[str, Request]) -> Request:
+    def urgency(self, request: Request, view: View) -> int:
+        return request.submit.priority
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
         return max(running.values(), key=lambda r: (r.submit.priority, r.submit.arrival_s))

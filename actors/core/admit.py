@@ -1,0 +1,143 @@
+"""Admit those that wait, in the policy's order, as far as budget, seats and blocks go.
+
+The first that lacks something blocks all behind it, as in vLLM. Two options soften that: with
+`max_overtakes`, requests behind one that lacks blocks may be admitted, each being overtaken at most
+so often in one wait, so that nobody starves; with `preempt_for_priority`, the next in the queue may
+take the place of running requests that are strictly less urgent, if that surely lets it in.
+"""
+
+from typing import NamedTuple
+
+from actors.core.batch import Blocked
+from actors.core.draft import Draft, blocks_to_grow, preempt
+from actors.core.request import Request, Status
+from actors.core.state import SchedulerState
+
+
+class Demand(NamedTuple):
+    """What a waiting request needs to be admitted into a step.
+
+    It computes `num_tokens` beyond the cached blocks `hit`, and must find room for
+    `num_fitting_tokens` in all.
+    """
+
+    hit: list[int]
+    num_tokens: int
+    num_held_tokens: int
+    num_fitting_tokens: int
+
+
+def admit_waiting(state: SchedulerState, draft: Draft) -> None:
+    """Admit from the queue until somebody lacks something; the draft says who and what."""
+    queue, most = state.waiting, state.config.max_overtakes
+    passed: list[Request] = []
+    queue.rerank()
+    while (request := queue.peek()) is not None:
+        lack = _lacks_turn(state, draft)
+        if lack is None and request.num_in_flight:
+            queue.pass_over()
+            continue
+        lack = lack or _admit(state, draft, request)
+        if lack is None:
+            for overtaken in passed:
+                overtaken.num_overtakes += 1
+        else:
+            draft.blocked = draft.blocked or Blocked(request.request_id, lack)
+            if lack != "KV blocks" or not most:
+                break
+            queue.pass_over()
+            passed.append(request)
+        if any(waiting.num_overtakes >= most for waiting in passed):
+            break
+    queue.rewind()
+
+
+def admit_urgent(state: SchedulerState, draft: Draft) -> None:
+    """Let the next in the queue in before those that run, if any of them is less urgent.
+
+    Those are preempted if need be: nobody unless that lets it in, and no more than are needed, the
+    least urgent and latest admitted first. What the others need to grow in this step is left to
+    them. Whoever is kept out even so stays out until somebody else leaves. O(running).
+    """
+    state.waiting.rerank()
+    request = state.waiting.peek()
+    if request is None or request.num_in_flight:
+        return
+    demand = _demand(state, draft, request)
+    victims = _less_urgent(state, request)
+    if not victims or _lack(state, draft, demand, victims) is not None:
+        return
+    for victim in victims:
+        if _lack(state, draft, demand, []) is None:
+            break
+        preempt(state, draft, victim, request)
+    _enter(state, draft, request, demand)
+
+
+def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
+    """Who runs and is strictly less urgent; whom to preempt first comes first."""
+    view = state.view
+    own = state.policy.urgency(request, view)
+    ranked = [(state.policy.urgency(r, view), r) for r in reversed(state.running.values())]
+    ranked = sorted((pair for pair in ranked if pair[0] > own), key=lambda p: p[0], reverse=True)
+    return [request for _, request in ranked]
+
+
+def _lack(
+    state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]
+) -> str | None:
+    """What a demand lacks before those that run have grown, were the victims gone."""
+    gone = {victim.request_id for victim in victims}
+    running = [request for name, request in state.running.items() if name not in gone]
+    if len(running) >= state.config.max_num_running:
+        return "max_num_seqs"
+    reserved = blocks_to_grow(state, draft, running)
+    reserved += state.kv.watermark_blocks if running else 0
+    fits = state.kv.fits_without(victims, demand.hit, demand.num_fitting_tokens, reserved)
+    return None if fits else "KV blocks"
+
+
+def _lacks_turn(state: SchedulerState, draft: Draft) -> str | None:
+    """What keeps anybody at all from being admitted now."""
+    if draft.budget == 0:
+        return "token budget"
+    return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None
+
+
+def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
+    config = state.config
+    hit = state.kv.find_hit(request)
+    num_hit_tokens = len(hit) * config.block_size
+    num_tokens = request.num_tokens - num_hit_tokens
+    if 0 < draft.threshold < num_tokens:
+        num_tokens = draft.threshold
+    if config.enable_chunked_prefill:
+        num_tokens = min(num_tokens, draft.budget)
+    held = min(num_hit_tokens + num_tokens, config.max_model_len)
+    whole = min(request.num_tokens, config.max_model_len)
+    return Demand(hit, num_tokens, held, whole if config.scheduler_reserve_full_isl else held)
+
+
+def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
+    """Admit a waiting request, or say what it lacks."""
+    demand = _demand(state, draft, request)
+    if demand.num_tokens > draft.budget:
+        return "token budget"
+    reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
+    if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
+        return "KV blocks"
+    _enter(state, draft, request, demand)
+    return None
+
+
+def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
+    """The request runs from now on, with the blocks and tokens that it demands."""
+    state.waiting.discard(request)
+    state.kv.admit(request, demand.hit, demand.num_held_tokens)
+    request.num_computed_tokens = len(demand.hit) * state.config.block_size
+    resumes = request.status is Status.PREEMPTED
+    draft.admitted.append((request, resumes))
+    draft.scheduled[request.request_id] = (request, demand.num_tokens)
+    draft.budget -= demand.num_tokens
+    state.admit(request, draft.step)
+    state.waiting.rerank()

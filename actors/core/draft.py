@@ -1,0 +1,70 @@
+"""A step while it is being planned, and what both of its phases do to it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from actors.core.batch import Blocked
+from actors.core.request import Request
+from actors.core.state import SchedulerState
+
+
+@dataclass(slots=True)
+class Draft:
+    """What has been decided so far, and what is left of the budget.
+
+    `reserved_blocks` are kept for those that run while others are admitted before them.
+    """
+
+    step: int
+    budget: int
+    threshold: int
+    num_decodes: int = 0
+    reserved_blocks: int = 0
+    scheduled: dict[str, tuple[Request, int]] = field(default_factory=dict)
+    new_blocks: dict[str, list[int]] = field(default_factory=dict)
+    admitted: list[tuple[Request, bool]] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    preempted_for: list[str] = field(default_factory=list)
+    blocked: Blocked | None = None
+
+
+def preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request) -> None:
+    """Preempt for `needy`; what the victim was given in this very step goes back to the budget.
+
+    Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the
+    prefix cache, where a later hit finds keys and values that nobody ever wrote.
+    """
+    if victim.request_id in draft.scheduled and not state.leaves_uncomputed:
+        state.kv.unregister(victim, victim.num_computed_tokens)
+    state.preempt(victim)
+    draft.preempted.append(victim)
+    draft.preempted_for.append(needy.request_id)
+    if victim.request_id in draft.scheduled:
+        draft.budget += draft.scheduled.pop(victim.request_id)[1]
+        draft.new_blocks.pop(victim.request_id, None)
+
+
+def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
+    """Tokens that a running request could compute in this step, the budget aside."""
+    computed, in_flight = request.num_computed_tokens, request.num_in_flight
+    if in_flight and computed + 2 - in_flight >= (
+        request.submit.num_prompt_tokens + request.submit.max_tokens
+    ):
+        return 0
+    num_tokens = request.num_tokens + in_flight - computed
+    if 0 < draft.threshold < num_tokens:
+        num_tokens = draft.threshold
+    return max(min(num_tokens, state.config.max_model_len - computed - 1), 0)
+
+
+def blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Request]) -> int:
+    """Blocks that these running requests need in this step, if the budget suffices for each."""
+    num_blocks = 0
+    for request in running:
+        if request.in_lockstep:
+            num_blocks += request.next_grow == draft.step
+        else:
+            num_tokens = min(pending(state, draft, request), draft.budget)
+            held = state.kv.num_blocks(request.num_computed_tokens + num_tokens)
+            num_blocks += max(held - len(request.block_ids), 0)
+    return num_blocks

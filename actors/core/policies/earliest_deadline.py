@@ -1,0 +1,30 @@
+"""Earliest deadline first: each request brings the time to its first token that it wants."""
+
+from dataclasses import dataclass
+from math import inf
+
+from actors.core.policies.policy import Policy
+from actors.core.policies.victims import least_urgent
+from actors.core.request import Request
+from actors.core.view import View
+
+
+@dataclass(frozen=True)
+class EarliestDeadline(Policy):
+    """EDF (Jackson, 1955; Liu and Layland, JACM 20, 1973, section 7) over arrival + `slo_ttft_s`.
+
+    A request without a target has `default_slo_s`; by default no deadline, so that it comes after
+    all that have one. Nobody with a deadline waits forever, as later ones fall due later.
+    """
+
+    default_slo_s: float = inf
+
+    def rank(self, request: Request, view: View) -> float:
+        return self.urgency(request, view)
+
+    def urgency(self, request: Request, view: View) -> float:
+        slo_s = request.submit.slo_ttft_s
+        return request.submit.arrival_s + (self.default_slo_s if slo_s is None else slo_s)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return least_urgent(self, running, view)

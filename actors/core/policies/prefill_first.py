@@ -1,0 +1,19 @@
+"""Prefills before decodes: the order of the first serving engines."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from actors.core.policies.policy import Policy
+
+
+@dataclass(frozen=True)
+class PrefillFirst(Policy):
+    """First come, first served, but prefills take the token budget and decodes what they leave.
+
+    The prefill-prioritising schedule of Orca and early vLLM, as Sarathi-Serve (Agrawal et al.,
+    OSDI 2024, section 3) describes it: first tokens come sooner, running answers stall meanwhile.
+    Nobody is admitted into blocks that a running request needs in the same step.
+    """
+
+    returns_to_front: ClassVar[bool] = True
+    prefills_first: ClassVar[bool] = True

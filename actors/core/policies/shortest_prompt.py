@@ -1,0 +1,18 @@
+"""Shortest prompt first: the prefill is the one part of the work that is known beforehand."""
+
+from dataclasses import dataclass
+
+from actors.core.policies.policy import Policy
+from actors.core.request import Request
+from actors.core.view import View
+
+
+@dataclass(frozen=True)
+class ShortestPrompt(Policy):
+    """Shortest job first (Conway, Maxwell and Miller, Theory of Scheduling, 1967, section 8-3)
+    with the prompt's tokens for the job's length. Long prompts may wait for as long as short ones
+    keep coming.
+    """
+
+    def rank(self, request: Request, view: View) -> int:
+        return request.submit.num_prompt_tokens

@@ -1,0 +1,19 @@
+"""Choices of a victim that more than one policy makes."""
+
+from actors.core.policies.policy import Policy
+from actors.core.request import Request
+from actors.core.view import View
+
+
+def least_urgent(policy: Policy, running: dict[str, Request], view: View) -> Request:
+    """The least urgent by the policy's own order; of equals the latest admitted."""
+    return max(reversed(running.values()), key=lambda request: policy.urgency(request, view))
+
+
+def least_recompute(running: dict[str, Request], view: View) -> Request:
+    """Who loses the fewest computed tokens; of equals the latest admitted.
+
+    Tokens in blocks that somebody else holds too are not lost. The one that would lose most is
+    never chosen while others run, so somebody always gets on.
+    """
+    return min(reversed(running.values()), key=view.num_lost_tokens)

@@ -1,0 +1,118 @@
+"""Fair share by virtual token counters: the paper's bound, its lift, and exact counting."""
+
+import random
+from itertools import combinations
+
+import pytest
+
+from tests.core.drive import Driven
+from tests.core.policies.world import World, policy_trace
+from tests.core.traces import num_cases
+
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
+
+
+def gap_bound(longest_prompt: int, num_cache_tokens: int) -> int:
+    """Twice U of lemma 4.3: theorem 4.4 of the paper."""
+    return 2 * max(INPUT_WEIGHT * longest_prompt, OUTPUT_WEIGHT * num_cache_tokens)
+
+
+SHAPES = {"small": (1, 8, 10), "wordy": (1, 30, 60), "reader": (40, 60, 5)}
+"""Tenants: shortest and longest prompt, longest answer."""
+
+
+def given(world: World, services: dict[str, int]) -> None:
+    """Do a step, and add up what the tenants were given in it, recounted from the outside."""
+    view, requests = world.state.view, dict(world.state.requests)
+    before = {name: view.num_output_tokens(request) for name, request in requests.items()}
+    for admission in world.step().admitted:
+        if not admission.resumed:
+            tenant = requests[admission.request_id].submit.tenant
+            services[tenant] += INPUT_WEIGHT * admission.num_prompt_tokens
+    for name, request in requests.items():
+        new = view.num_output_tokens(request) - before[name]
+        services[request.submit.tenant] += OUTPUT_WEIGHT * new
+
+
+@pytest.mark.parametrize("seed", range(num_cases(6)))
+def test_the_service_gap_of_backlogged_tenants_is_within_the_papers_bound(seed: int) -> None:
+    """Over every span of steps, through preemptions, whatever the lengths."""
+    rng = random.Random(seed)
+    limits = {"num_gpu_blocks": 33, "max_num_seqs": 6, "max_model_len": 100}
+    world = World("vtc", {**limits, "enable_prefix_caching": False})
+    services = dict.fromkeys(SHAPES, 0)
+    differences = {pair: [] for pair in combinations(SHAPES, 2)}
+    for number in range(600):
+        waiting = [request.submit.tenant for request in world.state.waiting]
+        for tenant, (least, most, output) in SHAPES.items():
+            for copy in range(8 - waiting.count(tenant)):
+                name, prompt = f"{tenant}-{number}-{copy}", rng.randint(least, most)
+                world.add(name, prompt, rng.randint(1, output), tenant=tenant)
+        given(world, services)
+        for one, other in differences:
+            differences[one, other].append(services[one] - services[other])
+    assert world.preemptions, "blocks ran out"
+    gaps = [max(values) - min(values) for values in differences.values()]
+    assert min(services.values()) > 3 * gap_bound(60, 32 * 4), "the run is long enough"
+    assert max(gaps) <= gap_bound(60, 32 * 4)
+
+
+def test_fcfs_breaks_that_bound() -> None:
+    """The bound is worth something: in order of arrival a flood takes all."""
+    world = World("fcfs", {"num_gpu_blocks": 33, "max_num_seqs": 6, "max_model_len": 100})
+    for number in range(200):
+        world.add(f"flood-{number}", 10, 10, tenant="flood")
+    world.add("meek", 10, 10, tenant="meek")
+    for _ in range(120):
+        world.step()
+    assert "meek" not in world.finished
+
+
+def test_absence_earns_no_credit() -> None:
+    """A tenant that comes back is lifted to the least served one that waits."""
+    world = World("vtc", {"max_num_seqs": 1})
+    world.add("early", 10, 1, tenant="absent")
+    for number in range(30):
+        world.add(f"busy-{number}", 10, 10, tenant="busy")
+    for _ in range(100):
+        world.step()
+    service = world.state.view.service
+    assert service("absent") == 12 and service("busy") > 200
+    world.add("back", 10, 1, tenant="absent")
+    assert service("absent") == service("busy")
+
+
+def test_a_tenant_that_finds_nobody_waiting_is_lifted_to_the_one_that_left_last() -> None:
+    """Otherwise an idle moment would erase what the others were given."""
+    world = World("vtc", {"max_num_seqs": 1})
+    world.add("first", 10, 40, tenant="busy")
+    world.run()
+    world.add("second", 10, 40, tenant="new")
+    assert world.state.view.service("new") == world.state.view.service("busy") == 90
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_counters_are_what_counting_token_by_token_gives(lockstep: bool) -> None:
+    """Through preemptions and stops, in lockstep or not."""
+    for seed in range(num_cases(30)):
+        trace = policy_trace(seed, "vtc")
+        trace["config"]["async_scheduling"] = False
+        for row in trace["requests"]:
+            row["tenant"] = "only"
+        trace["events"] = []
+        driven = Driven(trace, lockstep=lockstep)
+        driven.run()
+        prompts = sum(len(row["prompt"]) for row in trace["requests"])
+        outputs = sum(_num_outputs(row, trace["config"]) for row in trace["requests"])
+        assert driven.state.view.service("only") == prompts + 2 * outputs, f"seed {seed}"
+
+
+def _num_outputs(row: dict[str, list[int]], config: dict[str, int]) -> int:
+    """How many tokens a request is given until it ends, by the rules of the trace."""
+    limit = min(row["max_tokens"], config["max_model_len"] - len(row["prompt"]))
+    for position in range(limit):
+        token = row["outputs"][position] if position < len(row["outputs"]) else 3
+        ends = token == config["eos_token_id"] and not row["ignore_eos"]
+        if ends or token in row["stop_token_ids"]:
+            return position + 1
+    return limit

@@ -1,0 +1,81 @@
+"""A scheduler without a backend: tokens are counted, and each test says how long answers are."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.core.batch import Batch, StepResult
+from actors.core.config import SchedulerConfig
+from actors.core.kv_cache import KVCache
+from actors.core.plan import plan
+from actors.core.policies import find_policy, has_urgency
+from actors.core.request import Request, Submit
+from actors.core.state import SchedulerState
+from actors.core.update import update
+from tests.core.traces import Trace, random_trace
+
+HASTY_MLFQ = "mlfq:quantum_steps=1,num_levels=3,prompt_tokens_per_step=2,starve_steps=5"
+"""Demotes and promotes within the few steps of a random trace."""
+
+
+@dataclass
+class World:
+    """One scheduler under a policy; `admissions` are in order."""
+
+    policy: str
+    limits: dict[str, Any] = field(default_factory=dict)
+    admissions: list[str] = field(default_factory=list)
+    preemptions: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = SchedulerConfig(**{"block_size": 4, "num_gpu_blocks": 101, **self.limits})
+        self.state = SchedulerState(config, find_policy(self.policy), KVCache(config))
+
+    def add(self, name: str, prompt: int, output: int = 1, **fields: Any) -> Request:
+        """A request whose answer, of which the scheduler is not told, has `output` tokens."""
+        self.lengths[name] = output
+        limit = fields.pop("max_tokens", 1000)
+        arrival_s = fields.pop("arrival_s", float(len(self.lengths)))
+        return self.state.add(Submit(name, arrival_s, prompt, limit, **fields))
+
+    def step(self) -> Batch:
+        """Plan, sample, update; the laws of the state hold."""
+        batch, self.blocked = plan(self.state)
+        self.admissions += [admission.request_id for admission in batch.admitted]
+        self.preemptions += batch.preempted
+        view, members = self.state.view, self.state.lockstep.members.values()
+        ended = [r.request_id for r in members
+                 if view.num_output_tokens(r) + 1 >= self.lengths[r.request_id]]  # fmt: skip
+        finishes = update(self.state, StepResult(batch.step, (0.0,), None, tuple(ended)))
+        self.finished += [finish.request_id for finish in finishes]
+        self.state.check()
+        return batch
+
+    def run(self, max_steps: int = 10_000) -> "World":
+        """Step until nobody is left."""
+        for _ in range(max_steps):
+            if not self.state.has_work:
+                return self
+            self.step()
+        raise AssertionError(f"unfinished after {max_steps} steps: {self.state.requests}")
+
+
+def policy_trace(seed: int, policy: str) -> Trace:
+    """A random trace with what policies look at, and the options that vLLM does not have."""
+    rng = random.Random(f"{seed} {policy}")
+    trace = random_trace(seed, stalls=False)
+    config = trace["config"]
+    config["policy"] = policy
+    config["max_overtakes"] = rng.choice([0, 0, 1, 3])
+    config["victim"] = rng.choice(["policy", "policy", "least-recompute"])
+    # Alone, vLLM's priority leaves blocks in the cache that were never computed.
+    config["preempt_for_priority"] = has_urgency(find_policy(policy)) and (
+        policy == "priority" or rng.random() < 0.6
+    )
+    for row in trace["requests"]:
+        row["tenant"] = rng.choice([None, "a", "a", "b"])
+        row["slo_ttft_s"] = rng.choice([None, 1.0, 5.0, 20.0])
+        row["predicted_tokens"] = rng.choice([None, 1, 5, 20])
+    return trace
