@@ -1,0 +1,159 @@
+"""Small actors and backends for tests of the graph."""
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.actor import Actor
+from actors.clock import Event, now_s, sleep_until
+from actors.config import EngineConfig, SchedulerConfig
+from actors.core.batch import Batch, StepResult
+from actors.core.request import Submit
+from actors.messages import Accepted, Capacity, ChatMessage, StepOutput
+from actors.stream import Delta
+
+EOS = 0
+STEP_S = 1 / 64
+TOKEN_S = 1 / 1024
+FILLER = ord(".")
+
+
+def step_s(batch: Batch) -> float:
+    """How long the fake takes for a step."""
+    return STEP_S + TOKEN_S * batch.num_tokens
+
+
+class FakeBackend:
+    """Folds batches as `core/batch.py` says and samples what it was told to, after a wait.
+
+    `outputs` holds each request's tokens, which end with EOS if the request is to end by it; when
+    they run out, or for a request it does not name, comes FILLER. With `counts` it tells no
+    tokens, only who ended, and does runs of steps if asked.
+    """
+
+    def __init__(
+        self,
+        outputs: Mapping[str, Sequence[int]] | None = None,
+        *,
+        num_blocks: int = 257,
+        block_size: int = 4,
+        counts: bool = False,
+        key: str = "",
+    ) -> None:
+        self.outputs = outputs or {}
+        self.capacity = Capacity(num_blocks, block_size)
+        self.counts = counts
+        self.key = key
+        self.num_outputs: dict[str, int] = {}
+        self.decoding: dict[str, None] = {}
+        self.num_sampled = 0
+        self.is_interrupted = False
+        self.life: list[str] = []
+
+    async def load(self) -> Capacity:
+        self.life.append("load")
+        return self.capacity
+
+    async def close(self) -> None:
+        self.life.append("close")
+
+    def interrupt(self) -> None:
+        self.is_interrupted = True
+
+    async def execute(self, batch: Batch) -> StepResult:
+        self.is_interrupted = False
+        sampling, end_times_s, ended = self._fold(batch), [], ()
+        while len(end_times_s) < batch.max_steps and not (ended or self.is_interrupted):
+            tokens = [(name, self._sample(name)) for name in sampling]
+            ended = tuple(name for name, token in tokens if token == EOS)
+            end_times_s.append(now_s() + (step_s(batch) if batch.num_tokens else 0.0))
+            await sleep_until(end_times_s[-1], Event.STEP_END, self.key)
+            self.num_sampled += len(tokens)
+        if self.counts:
+            return StepResult(batch.step, end_times_s, None, ended)
+        return StepResult(batch.step, end_times_s, tuple(tokens))
+
+    def _fold(self, batch: Batch) -> list[str]:
+        """Whoever samples in this step."""
+        for name in (*batch.finished, *batch.preempted):
+            self.decoding.pop(name, None)
+            self.num_outputs.pop(name, None)
+        for admission in batch.admitted:
+            known = admission.num_tokens - admission.num_prompt_tokens
+            self.num_outputs[admission.request_id] = known
+        sampling = [name for name in self.decoding if name not in batch.idle]
+        assert len(sampling) == batch.num_decodes
+        for name, _, samples in batch.chunks:
+            if samples:
+                sampling.append(name)
+                self.decoding[name] = None
+        return sampling
+
+    def _sample(self, name: str) -> int:
+        outputs, position = self.outputs.get(name, ()), self.num_outputs[name]
+        self.num_outputs[name] += 1
+        return outputs[position] if position < len(outputs) else FILLER
+
+
+class Listener(Actor):
+    """Keeps what the graph tells its listeners."""
+
+    def __init__(self, name: str = "listener") -> None:
+        super().__init__(name)
+        self.submits: list[Submit] = []
+        self.outputs: list[StepOutput] = []
+
+    async def handle(self, message: Any) -> Any:
+        match message:
+            case Submit():
+                self.submits.append(message)
+            case StepOutput():
+                self.outputs.append(message)
+
+
+class BytesDecoder:
+    """One request's bytes to text: nothing is shown in the middle of a character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def step(self, token_id: int) -> str:
+        return self._decoder.decode(bytes([token_id]))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class Bytes:
+    """A tokenizer whose tokens are the bytes of UTF-8."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        if any(message.role != "user" for message in messages):
+            raise ValueError("this model only knows users")
+        return self.encode("".join(message.content for message in messages))
+
+    def decoder(self, prompt_ids: Sequence[int]) -> BytesDecoder:
+        return BytesDecoder()
+
+
+def engine_config(**fields: Any) -> EngineConfig:
+    """A small engine; `fields` go where they belong."""
+    limits: dict[str, Any] = {
+        "max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "block_size": 4,
+    }  # fmt: skip
+    rest: dict[str, Any] = {}
+    for name, value in fields.items():
+        (limits if name in SchedulerConfig.__slots__ else rest)[name] = value
+    return EngineConfig(scheduler=SchedulerConfig(**limits), **rest)
+
+
+async def read(accepted: object) -> Delta:
+    """All of a request's deltas as one; fails unless it was accepted."""
+    assert isinstance(accepted, Accepted), accepted
+    whole = Delta()
+    async for delta in accepted.stream:
+        whole = whole.merged(delta)
+    return whole

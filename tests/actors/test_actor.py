@@ -1,0 +1,326 @@
+"""Every promise of the actor kernel."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors.actor import Actor, ActorDied, MailboxFull, Ref
+from actors.clock import sleep_until
+from actors.messages import Refused
+
+
+class Echo(Actor):
+    """Answers with what it was asked; `hold` makes it wait, `crash` makes it fail."""
+
+    def __init__(self, name: str = "echo", **options: Any) -> None:
+        super().__init__(name, **options)
+        self.handled: list[Any] = []
+        self.life: list[str] = []
+        self.may_go_on = trio.Event()
+
+    async def opened(self) -> None:
+        self.life.append("opened")
+
+    async def handle(self, message: Any) -> Any:
+        if message == "hold":
+            await self.may_go_on.wait()
+        if message == "crash":
+            raise ZeroDivisionError("a bug")
+        if message == "refuse":
+            return Refused("not today")
+        self.handled.append(message)
+        return message
+
+    async def closed(self) -> None:
+        self.life.append("closed")
+
+
+async def start(nursery: trio.Nursery, actor: Actor) -> Ref:
+    ref = actor.ref("test")
+    await nursery.start(actor.live, name=actor.name)
+    return ref
+
+
+async def test_messages_are_handled_one_after_another_in_order() -> None:
+    """And an ask is answered by its own reply."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref = await start(nursery, actor)
+        ref.tell(1)
+        ref.tell(2)
+        assert await ref.ask(3) == 3
+        assert actor.handled == [1, 2, 3]
+        ref.close()
+
+
+async def test_tell_never_waits() -> None:
+    """However many messages nobody has read."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref = await start(nursery, actor)
+        ref.tell("hold")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            for number in range(10_000):
+                ref.tell(number)
+        assert len(actor.mailbox.envelopes) == 10_001
+        actor.may_go_on.set()
+        ref.close()
+    assert actor.handled == ["hold", *range(10_000)]
+
+
+async def test_a_full_bounded_mailbox_raises_at_a_tell() -> None:
+    """Back-pressure belongs to the entrance: inside, an overflow is a bug."""
+    actor = Echo(capacity=2)
+    ref = actor.ref("test")
+    ref.tell(1)
+    ref.tell(2)
+    with pytest.raises(MailboxFull, match="echo has 2 unread messages"):
+        ref.tell(3)
+
+
+async def test_an_ask_waits_for_room() -> None:
+    """And is handled after what came before it."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo(capacity=1)
+        ref = await start(nursery, actor)
+        ref.tell("hold")
+        await trio.sleep(1)
+        ref.tell(1)
+        answers = []
+
+        async def ask(number: int) -> None:
+            answers.append(await ref.ask(number))
+
+        for number in (2, 3, 4):
+            nursery.start_soon(ask, number)
+        await trio.sleep(1)
+        assert answers == [] and len(actor.mailbox.envelopes) == 1
+        actor.may_go_on.set()
+        await trio.sleep(1)
+        assert sorted(answers) == [2, 3, 4]
+        assert actor.handled[:2] == ["hold", 1]
+        ref.close()
+
+
+async def test_a_request_can_be_waited_for_later() -> None:
+    """Several are under way at once, and a reply keeps until it is read."""
+    async with trio.open_nursery() as nursery:
+        ref = await start(nursery, Echo())
+        replies = [await ref.request(number) for number in range(3)]
+        await trio.sleep(1)
+        assert [await reply.wait() for reply in reversed(replies)] == [2, 1, 0]
+        ref.close()
+
+
+async def test_an_ask_that_is_cancelled_harms_nobody() -> None:
+    """Its answer is thrown away."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref = await start(nursery, actor)
+        with trio.move_on_after(1) as scope:
+            await ref.ask("hold")
+        assert scope.cancelled_caught
+        actor.may_go_on.set()
+        assert await ref.ask(2) == 2
+        ref.close()
+
+
+async def test_a_refusal_is_a_reply() -> None:
+    """Nothing ends by it."""
+    async with trio.open_nursery() as nursery:
+        ref = await start(nursery, Echo())
+        assert await ref.ask("refuse") == Refused("not today")
+        assert await ref.ask(1) == 1
+        ref.close()
+
+
+async def test_a_crash_leaves_the_nursery_with_a_note_of_actor_and_message() -> None:
+    """As an exception group, like any error of a task."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            ref = await start(nursery, Echo("the-actor"))
+            ref.tell("crash")
+            await trio.sleep_forever()
+    error = caught.value.exceptions[0]
+    assert isinstance(error, ZeroDivisionError)
+    assert error.__notes__ == ["in actor the-actor, handling 'crash'"]
+
+
+async def test_a_crash_between_messages_says_so() -> None:
+    """There is no message to name."""
+
+    class Faulty(Echo):
+        async def opened(self) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(Faulty().live)
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert error.__notes__ == ["in actor echo, handling between messages"]
+
+
+async def test_a_crash_fails_every_ask_that_waits_for_its_answer() -> None:
+    """The one being handled, those in the mailbox, and those that wait for room."""
+    failed = []
+
+    async def ask(ref: Ref, message: str) -> None:
+        try:
+            await ref.ask(message)
+        except ActorDied as error:
+            failed.append((message, str(error)))
+
+    actor = Echo(capacity=2)
+    async with trio.open_nursery() as outer:
+        with pytest.raises(ExceptionGroup):
+            async with trio.open_nursery() as cell:
+                ref = await start(cell, actor)
+                ref.tell("hold")
+                await trio.sleep(1)
+                for message in ("crash", "queued", "waiting for room"):
+                    outer.start_soon(ask, ref, message)
+                    await trio.sleep(1)
+                actor.may_go_on.set()
+                await trio.sleep_forever()
+    assert sorted(failed) == [
+        ("crash", "echo crashed before it answered"),
+        ("queued", "echo ended before it answered"),
+        ("waiting for room", "echo has ended and cannot take 'waiting for room'"),
+    ]
+
+
+async def test_nothing_can_be_left_with_an_actor_that_has_ended() -> None:
+    """Neither asked nor told: it fails at once, with the message."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref = await start(nursery, actor)
+        ref.close()
+    with pytest.raises(ActorDied, match="echo has ended and cannot take 'hello'"):
+        await ref.ask("hello")
+    with pytest.raises(ActorDied):
+        ref.tell("hello")
+
+
+async def test_an_actor_ends_when_its_mailbox_is_empty_and_all_have_hung_up() -> None:
+    """Not before: what was told is handled first."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        first, second = actor.ref("first"), actor.ref("second")
+        await nursery.start(actor.live)
+        first.close()
+        await trio.sleep(1)
+        assert actor.life == ["opened"]
+        second.tell(1)
+        second.tell(2)
+        second.close()
+        second.close()
+    assert actor.handled == [1, 2] and actor.life == ["opened", "closed"]
+
+
+async def test_hanging_up_twice_counts_once() -> None:
+    """Another caller is not hung up on."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        first, second = actor.ref("first"), actor.ref("second")
+        await nursery.start(actor.live)
+        first.close()
+        first.close()
+        assert await second.ask(1) == 1
+        second.close()
+
+
+async def test_an_uncounted_caller_keeps_nobody_alive() -> None:
+    """So that no ring keeps itself alive."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref, listener = actor.ref("caller"), actor.ref("upward", counted=False)
+        await nursery.start(actor.live)
+        listener.tell(1)
+        ref.close()
+    assert actor.handled == [1] and actor.life == ["opened", "closed"]
+    listener.close()
+
+
+async def test_what_is_told_to_a_listener_that_has_ended_is_dropped() -> None:
+    """Upward traffic outlives its listener without harm."""
+    async with trio.open_nursery() as nursery:
+        actor = Echo()
+        ref, listener = actor.ref("caller"), actor.ref("upward", counted=False)
+        await nursery.start(actor.live)
+        ref.close()
+    listener.tell("too late")
+    assert actor.handled == []
+
+
+async def test_an_actor_that_owes_something_stays_past_the_hang_up() -> None:
+    """It goes on hearing its listeners' wire until it is idle."""
+
+    class Debtor(Echo):
+        @property
+        def idle(self) -> bool:
+            return "paid" in self.handled
+
+    async with trio.open_nursery() as nursery:
+        actor = Debtor()
+        ref, upward = actor.ref("caller"), actor.ref("below", counted=False)
+        await nursery.start(actor.live)
+        ref.close()
+        await trio.sleep(1)
+        assert actor.life == ["opened"]
+        upward.tell("paid")
+    assert actor.life == ["opened", "closed"]
+
+
+async def test_closed_is_not_called_after_a_crash() -> None:
+    """The nursery that both live in ends those below."""
+    actor = Echo()
+    with pytest.raises(ExceptionGroup):
+        async with trio.open_nursery() as nursery:
+            ref = await start(nursery, actor)
+            ref.tell("crash")
+            await trio.sleep_forever()
+    assert actor.life == ["opened"]
+
+
+async def test_a_message_nobody_handles_is_a_crash_that_names_it() -> None:
+    """The kernel's own `handle` understands nothing."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            actor = Actor("deaf")
+            ref = await start(nursery, actor)
+            ref.tell("hello")
+            await trio.sleep_forever()
+    assert caught.group_contains(NotImplementedError, match="deaf does not understand 'hello'")
+
+
+async def test_the_tap_sees_every_message_with_time_sender_and_receiver() -> None:
+    """Told or asked, in order; replies are no messages."""
+    seen: list[tuple[float, str, str, Any]] = []
+    async with trio.open_nursery() as nursery:
+        actor = Echo(tap=lambda *message: seen.append(message))
+        first, second = actor.ref("first"), actor.ref("second")
+        await nursery.start(actor.live)
+        first.tell("a")
+        await sleep_until(2.5)
+        assert await second.ask("b") == "b"
+        first.close()
+        second.close()
+    assert seen == [(0.0, "first", "echo", "a"), (2.5, "second", "echo", "b")]
+
+
+async def test_the_doorbell_is_rung_by_every_message_while_it_is_set() -> None:
+    """By tells and asks; nobody rings where none is set."""
+    rung = []
+    actor = Echo()
+    ref = actor.ref("test")
+    ref.tell(1)
+    actor.mailbox.doorbell = lambda: rung.append(len(actor.mailbox.envelopes))
+    ref.tell(2)
+    await ref.request(3)
+    actor.mailbox.doorbell = None
+    ref.tell(4)
+    assert rung == [2, 3]

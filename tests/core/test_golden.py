@@ -1,0 +1,116 @@
+"""The decisions are vLLM's: every golden trace gives its golden log, byte for byte."""
+
+import gzip
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+
+from actors.block_hash import ALGORITHMS, block_hasher, canonical_cbor, none_hash
+from actors.core.config import ConfigError
+from sim.schedule import Drive, build, dump
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+NAMES = sorted(path.name.split(".")[0] for path in GOLDEN.glob("*.trace.json.gz"))
+VECTORS = json.loads((GOLDEN / "hash_vectors.json").read_text())
+BLOCK_0, BLOCK_1 = tuple(range(16)), tuple(range(16, 32))
+
+
+def read(name: str) -> tuple[dict[str, Any], list[str]]:
+    """A golden trace, and its log's lines."""
+    trace = json.loads(gzip.decompress((GOLDEN / f"{name}.trace.json.gz").read_bytes()))
+    log = gzip.decompress((GOLDEN / f"{name}.log.jsonl.gz").read_bytes()).decode()
+    return trace, log.splitlines()
+
+
+@pytest.mark.parametrize("engine_version", ["0.32", "0.33"])
+@pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "plain"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_is_the_golden_log(name: str, lockstep: bool, engine_version: str) -> None:
+    """Line for line, and every law of the state holds after every step."""
+    trace, golden = read(name)
+    state = build(trace, engine_version, lockstep_enabled=lockstep)
+    log = [dump(event) for event in Drive(trace, state).run(check=True)]
+    for number, (ours, theirs) in enumerate(zip(log, golden, strict=False)):
+        assert ours == theirs, f"line {number + 1}"
+    assert len(log) == len(golden)
+
+
+def test_there_are_goldens() -> None:
+    """The parametrisation above found its files."""
+    assert len(NAMES) == 13
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])
+def test_block_hashes_are_vllms(vector: dict[str, str]) -> None:
+    """Blocks of tokens 0-15 and 16-31, chained; salted; the root of all chains."""
+    hash_block = block_hasher(vector["algo"], vector["none_seed"])
+    block_0 = hash_block(None, BLOCK_0, None)
+    assert isinstance(block_0, bytes)
+    assert none_hash(vector["algo"], vector["none_seed"]).hex() == vector["none_hash"]
+    assert block_0.hex() == vector["block0"]
+    assert hash_block(block_0, BLOCK_1, None).hex() == vector["block1"]
+    salted = hash_block(None, BLOCK_0, "tenantB")
+    assert salted.hex() == vector["block0_salt_tenantB"]
+    assert (block_0 + (0).to_bytes(4, "big")).hex() == vector["key_group0"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])
+def test_extra_keys_are_encoded_as_vllm_does(vector: dict[str, str]) -> None:
+    """The LoRA vector too; its extra key is ("lora", "adapterA", "/p"). No actor sends one."""
+    digest, encode = ALGORITHMS[vector["algo"]]
+    root = none_hash(vector["algo"], vector["none_seed"])
+    extra = (("lora", "adapterA", "/p"),)
+    assert digest(encode((root, BLOCK_0, extra))).hex() == vector["block0_lora"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_salt_separates_tenants_from_the_first_block_on(algorithm: str) -> None:
+    """A salt is in the first block alone, and through the chain in all that follow."""
+    hash_block = block_hasher(algorithm)
+    plain, salted = (hash_block(None, BLOCK_0, salt) for salt in (None, "tenant"))
+    assert plain != salted
+    assert hash_block(plain, BLOCK_1, "tenant") == hash_block(plain, BLOCK_1, None)
+    assert hash_block(plain, BLOCK_1, "tenant") != hash_block(salted, BLOCK_1, "tenant")
+
+
+def test_the_hash_of_a_block_does_not_depend_on_how_its_tokens_came_to_be() -> None:
+    """Equal values give equal keys, for a pickle too: no object is encoded by its identity."""
+    parent = hashlib.sha256(b"parent").digest()
+    salt = "".join(["ten", "ant"])
+    for algorithm in ALGORITHMS:
+        hash_block = block_hasher(algorithm)
+        assert hash_block(parent, (1000, 1000, 7), None) == hash_block(
+            bytes(bytearray(parent)), tuple(int(text) for text in ("1000", "1000", "7")), None
+        )
+        assert hash_block(None, BLOCK_0, salt) == hash_block(None, BLOCK_0, "tenant")
+
+
+def test_canonical_cbor_is_what_the_cbor2_library_writes() -> None:
+    """For all that a block's key is made of, at every width of a number."""
+    rng = random.Random(1)
+    edges = [0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1]
+    numbers = edges + [-1 - edge for edge in edges] + [rng.randrange(2**40) for _ in range(50)]
+    texts = ["", "tenant", "é🌞", "x" * 300]
+    values: list[Any] = [None, *numbers, *texts, b"", bytes(range(256)), (), [], tuple(numbers)]
+    values.append((none_hash("sha256_cbor"), BLOCK_0, (("cache_salt", "tenant"),)))
+    for value in values:
+        assert canonical_cbor(value) == cbor2.dumps(value, canonical=True), value
+
+
+def test_canonical_cbor_refuses_what_it_does_not_know() -> None:
+    """A silent encoding would be a wrong key."""
+    with pytest.raises(TypeError, match="float"):
+        canonical_cbor(1.5)
+    with pytest.raises(OverflowError, match="64 bits"):
+        canonical_cbor(2**64)
+
+
+def test_an_unknown_algorithm_is_an_error_that_names_the_field() -> None:
+    """And says which are known."""
+    with pytest.raises(ConfigError, match=r"prefix_caching_hash_algo is 'md5'.*sha256"):
+        block_hasher("md5")

@@ -1,0 +1,131 @@
+"""KV space: what a prefix hit saves, what it costs, and who is let in."""
+
+from actors.core.config import SchedulerConfig
+from actors.core.kv_cache import KVCache
+from actors.core.request import Request
+from tests.core.requests import hash_by_value, request
+
+SIZE = 4
+
+
+def cache(num_blocks: int = 20, **fields: object) -> KVCache:
+    config = SchedulerConfig(num_gpu_blocks=num_blocks, block_size=SIZE, **fields)  # type: ignore[arg-type]
+    return KVCache(config, hash_by_value)
+
+
+def admit(kv: KVCache, new: Request) -> list[int]:
+    """Admit with all tokens; the blocks of the prefix hit."""
+    hit = kv.find_hit(new)
+    kv.admit(new, hit, new.num_tokens)
+    return hit
+
+
+def test_a_request_owns_the_blocks_its_tokens_need() -> None:
+    """Rounded up, and none before its first token."""
+    kv = cache()
+    assert [kv.num_blocks(tokens) for tokens in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+    new = request("a", tuple(range(9)))
+    admit(kv, new)
+    assert new.block_ids == [1, 2, 3]
+    assert kv.grow(new, 12) == [] and kv.grow(new, 13) == [4]
+    kv.release(new)
+    assert new.block_ids == [] and kv.pool.num_free == 19
+
+
+def test_a_hit_leaves_one_token_to_compute() -> None:
+    """A fully cached prompt that ends with a block computes that whole block again."""
+    kv = cache()
+    admit(kv, request("a", tuple(range(8))))
+    assert kv.find_hit(request("b", tuple(range(8)))) == [1]
+    assert kv.find_hit(request("c", tuple(range(9)))) == [1, 2]
+    assert kv.find_hit(request("d", (0,))) == []
+
+
+def test_a_hit_is_a_prefix() -> None:
+    """Equal blocks after different ones are not equal."""
+    kv = cache()
+    admit(kv, request("a", (1, 1, 1, 1, 2, 2, 2, 2, 3)))
+    assert kv.find_hit(request("b", (9, 9, 9, 9, 2, 2, 2, 2, 3))) == []
+    assert kv.find_hit(request("c", (1, 1, 1, 1, 9, 9, 9, 9, 3))) == [1]
+
+
+def test_tenants_do_not_hit_each_other() -> None:
+    """The cache salt is part of every key."""
+    kv = cache()
+    admit(kv, request("a", tuple(range(9)), salt="a"))
+    assert kv.find_hit(request("b", tuple(range(9)), salt="b")) == []
+    assert kv.find_hit(request("c", tuple(range(9)), salt="a")) == [1, 2]
+
+
+def test_blocks_can_be_hit_before_they_are_computed() -> None:
+    """They are registered when they are given out, so the same step may share them."""
+    kv = cache()
+    admit(kv, request("a", tuple(range(9))))
+    assert admit(kv, request("b", tuple(range(9)))) == [1, 2]
+    assert kv.num_queried_tokens == 18 and kv.num_hit_tokens == 8
+
+
+def test_only_full_blocks_of_known_tokens_are_registered() -> None:
+    """The last block waits until its tokens are known."""
+    kv = cache()
+    new = request("a", tuple(range(6)))
+    admit(kv, new)
+    assert kv.pool.num_cached == 1
+    new.token_ids += [1, 2]  # type: ignore[operator]
+    kv.register(new, 8)
+    assert kv.pool.num_cached == 2 and new.num_registered_blocks == 2
+
+
+def test_without_prefix_caching_nothing_is_registered_or_hit() -> None:
+    """And the pool behaves as a stack."""
+    kv = cache(enable_prefix_caching=False)
+    new = request("a", tuple(range(9)))
+    admit(kv, new)
+    assert kv.pool.num_cached == 0 and kv.find_hit(request("b", tuple(range(9)))) == []
+    kv.release(new)
+    assert kv.pool.free_order[:3] == [3, 2, 1]
+
+
+def test_shared_blocks_that_nobody_holds_count_as_taken() -> None:
+    """Sharing them takes them out of the free queue; sharing held ones costs nothing."""
+    kv = cache(num_blocks=5)
+    first = request("a", tuple(range(9)))
+    admit(kv, first)
+    second = request("b", tuple(range(9)))
+    hit = kv.find_hit(second)
+    assert kv.fits(hit, 9, 0), "two held blocks are shared, the one free block is taken"
+    assert not kv.fits(hit, 13, 0)
+    kv.release(first)
+    hit = kv.find_hit(second)
+    assert hit == [1, 2]
+    assert kv.fits(hit, 16, 0), "all four blocks"
+    assert not kv.fits(hit, 17, 0)
+
+
+def test_the_watermark_is_kept_free() -> None:
+    """A fraction of all blocks, the null block included, rounded down."""
+    kv = cache(num_blocks=20, watermark=0.19)
+    assert kv.watermark_blocks == 3
+    assert kv.fits([], 16 * SIZE, kv.watermark_blocks)
+    assert not kv.fits([], 17 * SIZE, kv.watermark_blocks)
+
+
+def test_growth_beyond_the_pool_takes_nothing() -> None:
+    """None means preempt somebody and ask again."""
+    kv = cache(num_blocks=4)
+    new = request("a", tuple(range(8)))
+    admit(kv, new)
+    assert kv.grow(new, 17) is None
+    assert new.block_ids == [1, 2] and kv.pool.num_free == 1
+
+
+def test_where_tokens_are_counted_blocks_are_the_requests_own() -> None:
+    """Nobody else can have the same tokens, but the request finds its own again."""
+    kv = cache()
+    first, second = request("a", tuple(range(9))), request("b", tuple(range(9)))
+    for counted in (first, second):
+        counted.token_ids = None
+    admit(kv, first)
+    assert kv.find_hit(second) == []
+    kv.release(first)
+    assert kv.find_hit(first) == [1, 2]

@@ -1,0 +1,111 @@
+"""Lockstep and decode runs are optimisations: what they leave untouched comes out the same.
+
+So do both worlds: told only how many tokens there are, the scheduler decides as if it saw them.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from actors.core.batch import Batch
+from sim.schedule import Drive, build, dump
+from tests.core.drive import Driven, Log, Planned, Updated
+from tests.core.traces import Trace, batches, countable, num_cases, random_trace
+
+LOGGED = batches(num_cases(600), 60)
+COUNTED = batches(num_cases(180), 60)
+
+
+def logged(trace: Trace, version: str, lockstep: bool) -> list[str]:
+    """The trace's log, with every law of the state checked after every step."""
+    state = build(trace, version, lockstep_enabled=lockstep)
+    return [dump(event) for event in Drive(trace, state).run(check=True)]
+
+
+def counted(seed: int) -> Trace:
+    return countable(random_trace(seed))
+
+
+def without_tokens(log: Log) -> Log:
+    """The log of a world of tokens as a world of counts would have it."""
+
+    def untold(batch: Batch) -> Batch:
+        admitted = tuple(replace(admission, token_ids=None) for admission in batch.admitted)
+        return replace(batch, admitted=admitted)
+
+    return [replace(e, batch=untold(e.batch)) if isinstance(e, Planned) else e for e in log]
+
+
+@pytest.mark.parametrize("seeds", LOGGED, ids=str)
+def test_the_log_with_lockstep_is_the_log_without(seeds: range) -> None:
+    """Any trace, any configuration: not one decision differs, and every step keeps the laws."""
+    for seed in seeds:
+        trace = random_trace(seed)
+        version = "0.32" if seed % 3 == 0 else "0.33"
+        assert logged(trace, version, True) == logged(trace, version, False), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seeds", COUNTED, ids=str)
+def test_where_tokens_are_counted_lockstep_changes_nothing(seeds: range) -> None:
+    """Batches, ends and the pool are the same, to the order in which each is said."""
+    for seed in seeds:
+        with_lockstep = Driven(counted(seed), counts=True).run()
+        without = Driven(counted(seed), counts=True, lockstep=False).run()
+        assert with_lockstep == without, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seeds", COUNTED, ids=str)
+def test_equal_lengths_give_equal_decisions_whether_tokens_are_seen_or_counted(
+    seeds: range,
+) -> None:
+    """The same batches, block for block: a simulation schedules what the engine would."""
+    for seed in seeds:
+        seen = Driven(counted(seed)).run()
+        assert Driven(counted(seed), counts=True).run() == without_tokens(seen), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seeds", COUNTED, ids=str)
+def test_a_decode_run_leaves_what_its_steps_would_have_left(seeds: range) -> None:
+    """Each batch, end and pool of a run with decode runs is found in the run without."""
+    for seed in seeds:
+        stepwise = Driven(counted(seed), counts=True).run()
+        in_runs = Driven(counted(seed), counts=True, decode_runs=True).run()
+        events = {(type(event), event.step): event for event in stepwise}
+        for event in in_runs:
+            if isinstance(event, Planned):
+                event = replace(event, batch=replace(event.batch, max_steps=1))
+            assert event == events[type(event), event.step], f"seed {seed}"
+        assert [e.finished for e in in_runs if isinstance(e, Updated) and e.finished] == [
+            e.finished for e in stepwise if isinstance(e, Updated) and e.finished
+        ], f"seed {seed}"
+
+
+def test_decode_runs_save_most_steps_of_a_quiet_decode() -> None:
+    """One request of 60 tokens: its prompt, and one run."""
+    trace = random_trace(0)
+    trace["config"] |= {"max_model_len": 96, "num_gpu_blocks": 100, "async_scheduling": False,
+                        "max_num_batched_tokens": 96}  # fmt: skip
+    trace["requests"] = [trace["requests"][0] | {"prompt": [5] * 10, "max_tokens": 60}]
+    driven = Driven(countable(trace | {"events": []}), counts=True, decode_runs=True)
+    log = driven.run()
+    assert driven.ended and driven.ended[0].reason in ("stop", "length")
+    assert sum(isinstance(event, Planned) for event in log) == 3
+
+
+def test_a_prefill_takes_the_budget_before_a_decode_that_was_admitted_later() -> None:
+    """As when an adaptive threshold, 1 token for two requests, is off (0) for three of them."""
+    trace = random_trace(0)
+    trace["config"] |= {
+        "max_num_seqs": 2, "max_num_batched_tokens": 2, "num_gpu_blocks": 13, "block_size": 2,
+        "max_model_len": 24, "enable_chunked_prefill": True, "policy": "fcfs", "watermark": 0.0,
+        "long_prefill_token_threshold": 0, "long_prefill_token_threshold_adaptive": True,
+        "async_scheduling": False, "max_num_active_seqs": None,
+    }  # fmt: skip
+    row = trace["requests"][0] | {"max_tokens": 4, "outputs": [5] * 4, "stop_token_ids": []}
+    long = row | {"id": "long", "arrival_step": 0, "prompt": [5] * 7}
+    short = row | {"id": "short", "arrival_step": 0, "prompt": [6]}
+    third = row | {"id": "third", "arrival_step": 1, "prompt": [7] * 3}
+    trace |= {"requests": [long, short, third], "events": []}
+    with_lockstep, without = logged(trace, "0.33", True), logged(trace, "0.33", False)
+    assert with_lockstep == without
+    assert any('"sched":[["long",2]]' in line for line in with_lockstep)

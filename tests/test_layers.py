@@ -1,0 +1,150 @@
+"""The layering is a law: who may import whom, from the source and in a fresh interpreter."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = {"actors", "runtime", "sim", "sundog"}
+HTTP = {"h2", "httpx", "hypercorn", "quart", "quart_trio", "werkzeug", "wsproto"}
+TORCH = {"safetensors", "torch", "transformers"}
+STANDARD = set(sys.stdlib_module_names)
+
+
+def sources(folder: str) -> list[str]:
+    """Python files below a folder, relative to the root."""
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports(file: str) -> Iterator[tuple[str, bool]]:
+    """Every module that a file imports anywhere in it, and whether when it is itself imported."""
+    tree = ast.parse((ROOT / file).read_text(), file)
+    at_once = set(_run_at_import(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node in at_once
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively: say the whole name"
+            yield node.module or "", node in at_once
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when the module does: no function's body, nothing that is for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from _run_at_import(child)
+
+
+def allowed(file: str, module: str) -> bool:
+    """The import table."""
+    top = module.split(".")[0]
+    if top in STANDARD:
+        return True
+    if file.startswith("actors/core/"):
+        return module == "actors.core" or module.startswith("actors.core.")
+    if file.startswith("actors/"):
+        if file.startswith("actors/api/"):
+            return top in {"actors", "trio", "pydantic"} | HTTP
+        return top in {"actors", "trio"} or (top == "xxhash" and file == "actors/block_hash.py")
+    if file.startswith("runtime/"):
+        served = HTTP if file == "runtime/serve.py" else set()
+        return top not in (OURS | HTTP) - {"actors", "runtime"} - served
+    if file.startswith("sim/"):
+        forbidden = (OURS | HTTP | TORCH) - {"actors", "sim"}
+        return top not in forbidden or (top in HTTP and file.startswith("sim/http"))
+    raise AssertionError(file)
+
+
+@pytest.mark.parametrize("folder", ["actors", "runtime", "sim"])
+def test_each_layer_imports_only_what_it_may(folder: str) -> None:
+    """Inside functions too: actors neither world, no world the other, the simulator never torch."""
+    wrong = [
+        f"{file} imports {module}"
+        for file in sources(folder)
+        for module, _ in imports(file)
+        if not allowed(file, module)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_worlds_never_import_each_other() -> None:
+    """Nor the command line."""
+    for folder, others in (("runtime", {"sim", "sundog"}), ("sim", {"runtime", "sundog"})):
+        for file in sources(folder):
+            tops = {module.split(".")[0] for module, _ in imports(file)}
+            assert not tops & others, file
+
+
+def test_numpy_is_for_the_worlds_only() -> None:
+    """What decides and what waits needs no arrays."""
+    for file in sources("actors"):
+        assert "numpy" not in {module.split(".")[0] for module, _ in imports(file)}, file
+
+
+def test_the_command_line_imports_the_worlds_lazily() -> None:
+    """It is the only file that knows both, and only in the commands that need them."""
+    tops = {(module.split(".")[0], at_once) for module, at_once in imports("sundog.py")}
+    assert {("runtime", False), ("sim", False)} <= tops
+    assert not {("runtime", True), ("sim", True)} & tops
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """In a docstring, before anything else."""
+    for folder in ("actors", "runtime", "sim"):
+        for file in sources(folder):
+            assert ast.get_docstring(ast.parse((ROOT / file).read_text())), file
+
+
+def modules_after_importing(*names: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after these imports."""
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def modules_of(folder: str) -> list[str]:
+    names = [file.removesuffix(".py").replace("/", ".") for file in sources(folder)]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def test_the_core_needs_nothing_but_the_standard_library() -> None:
+    """In a fresh interpreter: whatever else is installed stays unloaded."""
+    loaded = modules_after_importing(*modules_of("actors/core"))
+    ours = loaded & OURS
+    assert ours == {"actors"}
+    bare = modules_after_importing("json")
+    assert loaded - bare - STANDARD <= {"actors"}
+
+
+def test_the_graph_needs_neither_world_nor_http_nor_torch() -> None:
+    """All of actors/ but its HTTP surface."""
+    names = [name for name in modules_of("actors") if not name.startswith("actors.api")]
+    loaded = modules_after_importing(*names)
+    assert not loaded & ({"runtime", "sim", "numpy", "pydantic", "click"} | HTTP | TORCH)
+
+
+def test_simulating_never_imports_torch() -> None:
+    """All of sim/, and the command line with it."""
+    loaded = modules_after_importing("sundog", *modules_of("sim"))
+    assert not loaded & ({"runtime"} | TORCH)
+
+
+def test_the_command_line_alone_loads_no_world() -> None:
+    """So that `--help` is quick."""
+    assert not modules_after_importing("sundog") & ({"runtime", "sim", "numpy"} | HTTP | TORCH)
