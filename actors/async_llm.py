@@ -148,7 +148,7 @@ class AsyncLLM(Actor):
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)
-        name = wish.request_id or f"request-{self._num_accepted}"
+        name = wish.request_id or self._new_id()
         refused = self._check(wish, name, num_tokens)
         if refused is not None:
             return refused
@@ -164,11 +164,19 @@ class AsyncLLM(Actor):
             listener.tell(submit)
         return Accepted(name, num_tokens, life.stream)
 
+    def _new_id(self) -> str:
+        """The next id that no client has taken for its own."""
+        while (name := f"request-{self._num_accepted}") in self._lives:
+            self._num_accepted += 1
+        return name
+
     def _tokenise(self, wish: Generate) -> tuple[int, ...] | int | Refused:
         """The prompt's tokens, or their number where tokens are only counted."""
         prompt = wish.prompt
         if isinstance(prompt, int):
-            return prompt
+            if self._model.vocab_size is None:
+                return prompt
+            return Refused("a number of tokens is no prompt for a real model", param="prompt")
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 return Refused("there is no tokenizer: give token ids", param="prompt")
