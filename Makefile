@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
-SOURCES := actors runtime sim tests sundog.py
+SOURCES := .
 
 .PHONY: demo test lint types tests bench train clean
 

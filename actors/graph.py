@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 import trio
 
 from actors.actor import Actor, Ref, Tap
-from actors.async_llm import AsyncLLM, ModelFacts, Tokenizer
+from actors.async_llm import AsyncLLM
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.engine_core import EngineRefs, run_engine_core
+from actors.intake import ModelFacts, Tokenizer
 from actors.router import Router
 from actors.runner import Backend
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.async_llm import ModelFacts
 from actors.config import EngineConfig
+from actors.intake import ModelFacts
 from runtime.loader import read_facts
 from runtime.tokenizer import Tokenizer
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from actors.actor import Actor, Tap
-from actors.async_llm import ModelFacts
 from actors.clock import Event, sleep_until
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
 from actors.graph import open_graph
+from actors.intake import ModelFacts
 from actors.messages import Capacity, Generate, Refused, StepOutput, Submit
 from actors.runner import Backend
 from sim.clock import run_virtual

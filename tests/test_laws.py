@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from actors.async_llm import ModelFacts
 from actors.clock import Event, now_s, sleep_until
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
 from actors.graph import open_graph
+from actors.intake import ModelFacts
 from actors.messages import (
     Abort,
     Accepted,

@@ -10,9 +10,9 @@ from actors.actor import Actor, Tap
 from actors.api.app import create_app
 from actors.api.server import serve_http
 from actors.api.service import ServedModel
-from actors.async_llm import ModelFacts, Tokenizer
 from actors.config import EngineConfig
 from actors.graph import open_graph
+from actors.intake import ModelFacts, Tokenizer
 from actors.runner import Backend
 
 

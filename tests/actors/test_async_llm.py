@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from actors.actor import Ref
-from actors.async_llm import ModelFacts
 from actors.graph import open_graph
+from actors.intake import ModelFacts
 from actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
 from actors.stream import Delta
 from tests.actors.fakes import EOS, STEP_S, Bytes, FakeBackend, Listener, engine_config, read
