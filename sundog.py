@@ -54,6 +54,8 @@ def serve(
     **options: Any,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible; without --model, the embedded one."""
+    import logging
+
     import trio
 
     from actors.api.serve import Door, ServedModel
@@ -62,6 +64,8 @@ def serve(
     from runtime.serve import RealModel
     from sim.journal_file import Header, JournalFile
 
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("sundog").setLevel(logging.INFO)
     engine = Engine(**options)
     door = Door(host, port, api_key, grace_s)
     if simulate is None:
@@ -106,17 +110,12 @@ def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str
             f"tensor_parallel_size is {engine.tensor_parallel_size}: the torch backend runs on one"
             " device; leave it at 1, or use --replicas"
         )
-    try:
-        from runtime.serve import torch_backends
+    from runtime.serve import torch_backends
 
-        return torch_backends(
-            real, config, device=device, dtype=engine.dtype, seed=engine.seed,
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-        )  # fmt: skip
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"serving needs {error.name}: install it with `pip install 'sundog[engine]'`"
-        ) from error
+    return torch_backends(
+        real, config, device=device, dtype=engine.dtype, seed=engine.seed,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+    )  # fmt: skip
 
 
 @cli.command()

@@ -7,7 +7,7 @@ clock beside the cost backend, and compare every batch.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from actors.actor import Actor
 from actors.api.serve import Door, ServedModel, serve
 from actors.config import EngineConfig, SchedulerConfig
 from actors.messages import Capacity
+from actors.runner import Backend
 from runtime.serve import RealModel, torch_backends
 from sim.cost.calibrated import Calibrated, fit
 from sim.journal import Journal, Past, decisions, observations
@@ -79,9 +80,9 @@ def run_demo(seed: int) -> int:
     console = Console(highlight=False)
     started = time.monotonic()
     model = RealModel.open(None)
-    served = Run()
+    served, backends = Run(), torch_backends(model, CONFIG, seed=seed)
     console.rule("A real model answers, over HTTP")
-    answers = trio.run(_serve_and_ask, console, model, served, seed)
+    answers = trio.run(_serve_and_ask, console, model, served, backends)
     past = Past.of(served.journal, since=1)
     outputs = served.journal.outputs
     warm_up_id = served.journal.submits[0].request_id
@@ -103,7 +104,9 @@ def run_demo(seed: int) -> int:
 # --- serving -------------------------------------------------------------------------------------
 
 
-async def _serve_and_ask(console: Console, model: RealModel, run: Run, seed: int) -> list[Answer]:
+async def _serve_and_ask(
+    console: Console, model: RealModel, run: Run, backends: Sequence[Backend]
+) -> list[Answer]:
     """Serve on a free port, ask everything at once, and stop."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
 
@@ -115,7 +118,7 @@ async def _serve_and_ask(console: Console, model: RealModel, run: Run, seed: int
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(
-                serve, CONFIG, torch_backends(model, CONFIG, seed=seed),
+                serve, CONFIG, backends,
                 ServedModel(model.name, LIMITS.max_model_len, int(time.time())),
                 model.tokenizer, model.facts, Door(port=0),
                 on_ready=on_ready, stop=stop, listeners=run.listeners(),

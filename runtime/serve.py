@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import EngineConfig
+from actors.config import ConfigError, EngineConfig
 from actors.intake import ModelFacts
 from runtime.loader import read_facts
 from runtime.tokenizer import Tokenizer
@@ -51,8 +51,13 @@ def torch_backends(
     seed: int = 0,
     num_threads: int | None = None,
 ) -> list["TorchBackend"]:
-    """One torch backend per replica. Imports torch."""
-    from runtime.runner import TorchBackend
+    """One torch backend per replica. Imports torch, and raises ConfigError where there is none."""
+    try:
+        from runtime.runner import TorchBackend
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`"
+        ) from error
 
     limits = config.scheduler
     return [
