@@ -27,13 +27,14 @@ class MailboxFull(Exception):
 class Reply:
     """One answer that one task waits for."""
 
-    __slots__ = ("_error", "_settled", "_task", "_value")
+    __slots__ = ("_error", "_settled", "_task", "_value", "_waiting")
 
     def __init__(self) -> None:
         self._settled = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
+        self._waiting: Reply | None = None
 
     def set(self, value: Any) -> None:
         self._value = value
@@ -51,8 +52,17 @@ class Reply:
             raise self._error
         return self._value
 
+    def pass_on(self, waiting: "Reply") -> None:
+        """Settle `waiting` with this answer, now or when it comes."""
+        self._waiting = waiting
+        if self._settled:
+            self._settle()
+
     def _settle(self) -> None:
         self._settled = True
+        if self._waiting is not None:
+            self._waiting._value, self._waiting._error = self._value, self._error
+            self._waiting._settle()
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -225,7 +235,7 @@ class Actor:
         """Before the first message: whoever starts the actor waits for this."""
 
     async def handle(self, message: Any) -> Any:
-        """The answer to one message, None to a tell."""
+        """The answer to one message, None to a tell; a Reply if another actor will give it."""
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     async def closed(self) -> None:
@@ -247,7 +257,10 @@ class Actor:
         answer = await self.handle(envelope.message)
         self._current = None
         if envelope.reply is not None:
-            envelope.reply.set(answer)
+            if isinstance(answer, Reply):
+                answer.pass_on(envelope.reply)
+            else:
+                envelope.reply.set(answer)
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """The actor's whole life, as a task: `await nursery.start(actor.live, name=actor.name)`."""

@@ -324,3 +324,43 @@ async def test_the_doorbell_is_rung_by_every_message_while_it_is_set() -> None:
     actor.mailbox.doorbell = None
     ref.tell(4)
     assert rung == [2, 3]
+
+
+class Delegate(Actor):
+    """Leaves every answer to the actor below it."""
+
+    def __init__(self, below: Ref) -> None:
+        super().__init__("delegate")
+        self.below = below
+
+    async def handle(self, message: Any) -> Any:
+        return await self.below.request(message)
+
+    async def closed(self) -> None:
+        self.below.close()
+
+
+async def test_an_actor_may_leave_the_answer_to_another_and_is_free_meanwhile() -> None:
+    """The asker gets the other's answer; a second message is handled before it comes."""
+    async with trio.open_nursery() as nursery:
+        echo = Echo()
+        delegate = Delegate(await start(nursery, echo))
+        ref = await start(nursery, delegate)
+        slow = await ref.request("hold")
+        quick = await ref.request("next")
+        await sleep_until(1.0)
+        assert not delegate.mailbox.envelopes, "it waited for the answer it had left to another"
+        echo.may_go_on.set()
+        assert (await slow.wait(), await quick.wait()) == ("hold", "next")
+        ref.close()
+
+
+async def test_an_answer_left_to_an_actor_that_dies_fails() -> None:
+    """Nobody waits for ever for an answer that was passed on."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            delegate = Delegate(await start(nursery, Echo()))
+            ref = await start(nursery, delegate)
+            with trio.CancelScope(shield=True), pytest.raises(ActorDied):
+                await ref.ask("crash")
+    assert caught.group_contains(ZeroDivisionError)
