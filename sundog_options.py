@@ -57,6 +57,7 @@ ENGINE_OPTIONS = [
     click.option("--watermark", type=float, default=0.0, show_default=True),
     click.option("--prefix-caching-hash-algo", default="sha256", show_default=True),
     click.option("--max-waiting", type=int, help="Refuse requests beyond so many unfinished."),
+    click.option("--debug", is_flag=True, help="Verify every invariant when the engine is idle."),
     click.option("--seed", type=int, default=0, show_default=True),
 ]  # fmt: skip
 
@@ -94,6 +95,7 @@ class Engine:
     watermark: float
     prefix_caching_hash_algo: str
     max_waiting: int | None
+    debug: bool
     seed: int
 
     def config(self, context: int | None, limits: tuple[int, int] = DEFAULT_LIMITS) -> EngineConfig:
@@ -128,6 +130,7 @@ class Engine:
             max_waiting=self.max_waiting,
             refuse_never_fit=self.refuse_never_fit,
             prefix_caching_hash_algo=self.prefix_caching_hash_algo,
+            debug=self.debug,
         )
 
     def target(self, model: str, gpu: str) -> "Target":

@@ -76,6 +76,7 @@ async def run_engine_core(
             ),
             executor_ref,
             [listener.ref(scheduler_name, counted=False) for listener in listeners],
+            checks_when_idle=config.debug,
             tap=tap,
         )
         refs = EngineRefs(scheduler.ref("router"), manager.ref("router"), capacity)

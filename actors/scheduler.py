@@ -28,6 +28,7 @@ class Scheduler(Actor):
         executor: Ref,
         listeners: Sequence[Ref],
         *,
+        checks_when_idle: bool = False,
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
@@ -35,6 +36,7 @@ class Scheduler(Actor):
         self._state = state
         self._executor = executor
         self._listeners = listeners
+        self._checks_when_idle = checks_when_idle
         self._depth = 2 if state.config.async_scheduling else 1
         self._running: deque[tuple[Batch, Blocked | None, int, float, Reply]] = deque()
         self._arrivals: dict[str, Submit] = {}
@@ -56,6 +58,8 @@ class Scheduler(Actor):
         """Wait until there is something to do; False at the end."""
         if self._state.has_work or self._running or self._arrivals:
             return True
+        if self._checks_when_idle:
+            self._state.check()
         return await self.mailbox.wait()
 
     def _drain(self) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
+from actors.core.kv_cache import KVCache
 from actors.core.policies import find_policy
+from actors.core.request import Request
 from actors.messages import Capacity
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
@@ -108,3 +110,22 @@ def test_a_prompt_beyond_the_context_is_refused_and_counted() -> None:
     rows = [TraceRequest("long", 0.0, 900, 5), TraceRequest("short", 0.1, 20, 5)]
     summary = summarize(replay(rows, random_config(0), COST, Capacity(40, 16)))
     assert (summary.num_refused, summary.num_finished) == (1, 1)
+
+
+def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it the run ends as if nothing had happened."""
+    rows = [TraceRequest("a", 0.0, 20, 5)]
+    config = replace(random_config(0), replicas=1, decode_runs=True)
+    replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
+
+    def leaking_release(self: KVCache, request: Request) -> None:
+        self.pool.release(request.block_ids[:-1])
+        request.block_ids = []
+
+    monkeypatch.setattr(KVCache, "release", leaking_release)
+    replay(rows, config, COST, Capacity(40, 16))
+    with pytest.raises(ExceptionGroup) as caught:
+        replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
+    assert caught.group_contains(AssertionError, match="reference counts")
