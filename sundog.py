@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,28 @@ def remark(text: str) -> None:
     click.echo(text, err=True)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+COMMANDS: dict[str, str] = {}
+"""Commands with a module of their own, `module:attribute`, imported when one is asked for."""
+
+
+class Commands(click.Group):
+    """The commands of this file and those of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="sundog")
 def cli() -> None:
     """LLM serving you can understand, change and predict."""
