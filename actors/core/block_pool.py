@@ -23,7 +23,7 @@ class BlockPool:
         self._keys: list[Key | None] = [None] * num_blocks
         self._cached: dict[Key, dict[int, None]] = {}
         self.num_cached = 0
-        """Blocks whose contents a lookup may find."""
+        """Blocks whose contents a lookup, or their owner, may find."""
 
     @property
     def num_free(self) -> int:
@@ -36,10 +36,11 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """The next `count` free blocks, which forget what they held; there must be so many."""
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        take_next, refs, keys = self._free.popitem, self._num_refs, self._keys
+        blocks = [take_next(False)[0] for _ in range(count)]
         for block in blocks:
-            self._num_refs[block] = 1
-            if self._keys[block] is not None:
+            refs[block] = 1
+            if keys[block] is not None:
                 self.forget(block)
         return blocks
 
@@ -75,6 +76,21 @@ class BlockPool:
         self._cached.setdefault(key, {})[block] = None
         self.num_cached += 1
 
+    def own(self, blocks: Sequence[int], owner: object) -> None:
+        """Remember that held blocks hold tokens that nobody but `owner` can have.
+
+        No lookup finds them: the owner remembers where they are, and asks whether they still are.
+        """
+        keys = self._keys
+        for block in blocks:
+            if keys[block] is not owner:
+                keys[block] = owner
+                self.num_cached += 1
+
+    def is_owned(self, block: int, owner: object) -> bool:
+        """Whether the block still holds what `owner` left in it."""
+        return self._keys[block] is owner
+
     def find(self, key: Key) -> int | None:
         """The oldest block that holds `key`."""
         blocks = self._cached.get(key)
@@ -89,9 +105,10 @@ class BlockPool:
 
     def forget(self, block: int) -> None:
         """What a registered block holds is nothing to be found any more."""
-        key = self._keys[block]
-        self._keys[block] = None
+        key, self._keys[block] = self._keys[block], None
         self.num_cached -= 1
+        if key not in self._cached:
+            return
         blocks = self._cached[key]
         if len(blocks) == 1:
             del self._cached[key]
@@ -121,5 +138,6 @@ class BlockPool:
             raise AssertionError("the free queue is not the set of blocks nobody holds")
         cached = {block: key for key, blocks in self._cached.items() for block in blocks}
         keyed = {block: key for block, key in enumerate(self._keys) if key is not None}
-        if len(keyed) != self.num_cached or cached != keyed:
+        found = {block: key for block, key in keyed.items() if key in self._cached}
+        if len(keyed) != self.num_cached or cached != found:
             raise AssertionError("the cache does not agree with the blocks' keys")

@@ -40,13 +40,33 @@ class KVCache:
         if not self.caching:
             return []
         hit: list[int] = []
-        find = self.pool.find
+        find, num_named = self.pool.find, self._num_named_blocks(request)
+        request.num_named_blocks = num_named
         for index in range((request.num_tokens - 1) // self.block_size):
-            block = find(self._key(request, index))
+            named = index < num_named
+            block = find(self._key(request, index)) if named else self._find_own(request, index)
             if block is None:
                 break
             hit.append(block)
         return hit
+
+    def _find_own(self, request: Request, index: int) -> int | None:
+        """The oldest block that still holds the tokens of a block of the request's own."""
+        is_owned = self.pool.is_owned
+        for block in request.residue.get(index, ()):
+            if is_owned(block, request):
+                return block
+        return None
+
+    def _num_named_blocks(self, request: Request) -> int:
+        """How many of the request's first blocks have keys that others may look up.
+
+        Where tokens are only counted, nobody else can have the same ones beyond those that the
+        request came with keys for.
+        """
+        if request.token_ids is None or self.hash_block is None:
+            return len(request.block_keys)
+        return request.length_limit
 
     def num_blocks(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -101,39 +121,53 @@ class KVCache:
         return blocks
 
     def register(self, request: Request, num_tokens: int) -> None:
-        """Register the request's full blocks among its first `num_tokens` known tokens."""
-        if not self.caching:
+        """Register the request's full blocks among its first `num_tokens` known tokens.
+
+        Its own blocks are only counted until it lets go of them: nobody could find them before.
+        """
+        num_full = num_tokens // self.block_size
+        if not self.caching or num_full <= request.num_registered_blocks:
             return
-        for index in range(request.num_registered_blocks, num_tokens // self.block_size):
+        for index in range(request.num_registered_blocks, min(num_full, request.num_named_blocks)):
             self.pool.register(request.block_ids[index], self._key(request, index))
-            request.num_registered_blocks = index + 1
+        request.num_registered_blocks = num_full
 
     def unregister(self, request: Request, num_tokens: int) -> None:
         """Forget the request's blocks beyond those that its first `num_tokens` tokens fill."""
         num_full = num_tokens // self.block_size
-        for block in request.block_ids[num_full : request.num_registered_blocks]:
+        num_named = min(request.num_registered_blocks, request.num_named_blocks)
+        for block in request.block_ids[num_full:num_named]:
             self.pool.forget(block)
         request.num_registered_blocks = min(request.num_registered_blocks, num_full)
 
-    def release(self, request: Request) -> None:
-        """Take back all of the request's blocks."""
+    def release(self, request: Request, *, returns: bool = False) -> None:
+        """Take back all of the request's blocks; if it `returns`, it may find some again."""
+        if request.num_registered_blocks > request.num_named_blocks:
+            self._own(request, returns)
         self.pool.release(request.block_ids)
         request.block_ids = []
         request.num_registered_blocks = 0
 
-    def _key(self, request: Request, index: int) -> Key:
-        """The key of a full block of known tokens; made once.
+    def _own(self, request: Request, returns: bool) -> None:
+        """Leave the request's own full blocks as such, and if it returns, remember where."""
+        pool, first = self.pool, request.num_named_blocks
+        own = request.block_ids[first : request.num_registered_blocks]
+        if returns:
+            residue = request.residue
+            for index, blocks in residue.items():
+                residue[index] = [block for block in blocks if pool.is_owned(block, request)]
+            for index, block in enumerate(own, first):
+                if not pool.is_owned(block, request):
+                    residue.setdefault(index, []).append(block)
+        pool.own(own, request)
 
-        Where tokens are only counted, nobody else can have the same ones: the key is the
-        request's own.
-        """
+    def _key(self, request: Request, index: int) -> Key:
+        """The key of a full block of known tokens that others may look up; made once."""
         keys = request.block_keys
         while len(keys) <= index:
-            if request.token_ids is None or self.hash_block is None:
-                keys.append((request.request_id, len(keys)))
-            else:
-                start = len(keys) * self.block_size
-                tokens = tuple(request.token_ids[start : start + self.block_size])
-                parent = keys[-1] if keys else None
-                keys.append(self.hash_block(parent, tokens, request.submit.cache_salt))
+            assert request.token_ids is not None and self.hash_block is not None
+            start = len(keys) * self.block_size
+            tokens = tuple(request.token_ids[start : start + self.block_size])
+            parent = keys[-1] if keys else None
+            keys.append(self.hash_block(parent, tokens, request.submit.cache_salt))
         return keys[index]

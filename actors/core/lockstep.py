@@ -69,8 +69,9 @@ class Lockstep:
         self.members[request.request_id] = request
         self.max_order = max(self.max_order, request.order)
         self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
-        full = (request.num_registered_blocks + 1) * self.block_size
-        self.enter_fill(request, now + full - held)
+        if request.num_registered_blocks < request.num_named_blocks:
+            full = (request.num_registered_blocks + 1) * self.block_size
+            self.enter_fill(request, now + full - held)
         expiry = now + request.length_limit - held - 1
         if expiry not in self.expiries:
             self.expiries[expiry] = []
@@ -98,7 +99,8 @@ class Lockstep:
         """Members whose token of `step` fills a block; each is entered again."""
         for request in self.fills.pop(step, ()):
             if request.in_lockstep and request.next_fill == step:
-                self.enter_fill(request, step + self.block_size)
+                if request.num_registered_blocks + 1 < request.num_named_blocks:
+                    self.enter_fill(request, step + self.block_size)
                 yield request
 
     def due_to_expire(self, step: int) -> Iterator[Request]:

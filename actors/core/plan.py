@@ -11,8 +11,6 @@ O(what changed): requests in lockstep are touched only when they need or fill a 
 or budget might not suffice for all, the lockstep is dissolved and the same loop touches everyone.
 """
 
-from dataclasses import replace
-
 from actors.core.admit import admit_urgent, admit_waiting
 from actors.core.batch import Admission, Batch, Blocked, Chunk
 from actors.core.draft import Draft, blocks_to_grow, pending, preempt
@@ -38,10 +36,7 @@ def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
         draft.blocked = _blocked_by_preemption(state)
     elif not state.policy.prefills_first:
         admit_waiting(state, draft)
-    batch = _commit(state, draft)
-    if state.decode_runs and not (batch.chunks or batch.idle or batch.preempted):
-        batch = replace(batch, max_steps=_run_length(state))
-    return batch, draft.blocked
+    return _commit(state, draft), draft.blocked
 
 
 def _blocked_by_preemption(state: SchedulerState) -> Blocked:
@@ -71,14 +66,18 @@ def extend(state: SchedulerState, num_steps: int) -> None:
     Blocks are taken in the order in which step after step would have taken them.
     """
     lockstep, kv = state.lockstep, state.kv
+    grows, fills = lockstep.grows, lockstep.fills
     for step in range(lockstep.planned + 1, lockstep.planned + num_steps + 1):
         lockstep.done, lockstep.planned = lockstep.planned, step
-        growing = list(lockstep.due_to_grow(step))
-        for request in sorted(growing, key=_order) if len(growing) > 1 else growing:
-            request.block_ids += kv.pool.take(1)
-        filling = list(lockstep.due_to_fill(step))
-        for request in sorted(filling, key=_order) if len(filling) > 1 else filling:
-            kv.register(request, lockstep.num_computed(request))
+        if step in grows:
+            growing = list(lockstep.due_to_grow(step))
+            if len(growing) > 1:
+                growing.sort(key=_order)
+            for request, block in zip(growing, kv.pool.take(len(growing)), strict=True):
+                request.block_ids.append(block)
+        if step in fills:
+            for request in sorted(lockstep.due_to_fill(step), key=_order):
+                kv.register(request, lockstep.num_computed(request))
 
 
 def _threshold(state: SchedulerState) -> int:
@@ -107,6 +106,8 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
     filling = {r.request_id: r for r in lockstep.due_to_fill(last_known)}
+    if not (growing or filling or catching_up):
+        return
     touched = growing | filling | catching_up
     turn = _prefills_first if state.policy.prefills_first else _order
     goes_on = True
@@ -185,35 +186,58 @@ def _commit(state: SchedulerState, draft: Draft) -> Batch:
     lockstep = state.lockstep
     lockstep.planned = draft.step
     lockstep.in_flight.append(InFlight(draft.step))
-    left_out = [
-        request for name, request in state.catching_up.items()
-        if request.decodes_on_wire and name not in draft.scheduled
-    ]  # fmt: skip
-    idle = tuple(request.request_id for request in sorted(left_out, key=_order))
-    admitted = tuple(_admission(request, resumed) for request, resumed in draft.admitted)
-    fresh = {request.request_id for request, _ in draft.admitted}
-    chunks = [
-        Chunk(request.request_id, num_tokens, caught_up)
-        for request, num_tokens in draft.scheduled.values()
-        for caught_up in (_catch_up(state, request, num_tokens),)
-        if not _decodes(request, draft, caught_up)
-    ]
+    idle = _idle(state, draft) if state.catching_up else ()
+    # What was computed before this step: said before the step counts as computed.
+    admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
+    chunks = _chunks(state, draft) if draft.scheduled else ()
+    preempted: tuple[str, ...] = ()
+    preempted_for: tuple[str | None, ...] = ()
+    if state.reset_ids or draft.preempted:
+        preempted = (*state.reset_ids, *(request.request_id for request in draft.preempted))
+        preempted_for = (*(None for _ in state.reset_ids), *draft.preempted_for)
+    may_run = state.decode_runs and not (chunks or idle or preempted)
     batch = Batch(
         step=draft.step,
         admitted=admitted,
-        chunks=tuple(chunks),
+        chunks=chunks,
         idle=idle,
-        new_blocks=tuple(
-            (name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh
-        ),
-        preempted=(*state.reset_ids, *(request.request_id for request in draft.preempted)),
-        preempted_for=(*(None for _ in state.reset_ids), *draft.preempted_for),
+        new_blocks=_new_blocks(draft) if draft.new_blocks else (),
+        preempted=preempted,
+        preempted_for=preempted_for,
         finished=tuple(state.finished_ids),
         num_decodes=draft.num_decodes,
+        max_steps=_run_length(state) if may_run else 1,
     )
     state.finished_ids.clear()
     state.reset_ids.clear()
     return batch
+
+
+def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
+    """Those who decode and are left out of this step."""
+    left_out = [
+        request for name, request in state.catching_up.items()
+        if request.decodes_on_wire and name not in draft.scheduled
+    ]  # fmt: skip
+    return tuple(request.request_id for request in sorted(left_out, key=_order))
+
+
+def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
+    """What those compute who had to be touched, but for those of whom the runner knows."""
+    chunks = []
+    for request, num_tokens in draft.scheduled.values():
+        caught_up = _catch_up(state, request, num_tokens)
+        if not _decodes(request, draft, caught_up):
+            chunks.append(Chunk(request.request_id, num_tokens, caught_up))
+    return tuple(chunks)
+
+
+def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The blocks of those who ran before: an admission says its own."""
+    fresh = {request.request_id for request, _ in draft.admitted}
+    return tuple(
+        (name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh
+    )
 
 
 def _admission(request: Request, resumed: bool) -> Admission:

@@ -49,9 +49,9 @@ class Request:
     __slots__ = (
         "admission_step", "block_ids", "block_keys", "decodes_on_wire", "in_lockstep", "joined",
         "length_limit", "next_fill", "next_grow", "num_computed_tokens", "num_in_flight",
-        "num_overtakes", "num_preemptions", "num_registered_blocks", "num_tokens",
-        "num_tokens_at_admission", "order", "request_id", "status", "stop_tokens", "submit",
-        "token_ids", "waiting_since",
+        "num_named_blocks", "num_overtakes", "num_preemptions", "num_registered_blocks",
+        "num_tokens", "num_tokens_at_admission", "order", "request_id", "residue", "status",
+        "stop_tokens", "submit", "token_ids", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, submit: Submit, max_model_len: int) -> None:
@@ -77,6 +77,10 @@ class Request:
         self.block_ids: list[int] = []
         self.block_keys: list[object] = list(submit.block_hashes or ())
         self.num_registered_blocks = 0
+        self.num_named_blocks = 0
+        """How many of its first blocks have keys that others may look up; the rest are its own."""
+        self.residue: dict[int, list[int]] = {}
+        """Of its own blocks, those that preemptions left behind: by index, the oldest first."""
         self.decodes_on_wire = False
         """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False

@@ -95,7 +95,7 @@ class SchedulerState:
 
     def preempt(self, request: Request) -> None:
         """Take a running request's blocks and send it back to wait; its tokens are kept."""
-        self._stop_running(request)
+        self._stop_running(request, returns=True)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
@@ -152,9 +152,12 @@ class SchedulerState:
         orders = [request.order for request in self.running.values()]
         assert orders == sorted(orders), "running requests are out of order"
 
-    def _stop_running(self, request: Request) -> None:
+    def _stop_running(self, request: Request, *, returns: bool = False) -> None:
         self.settle(request)
+        # Under async scheduling the last computed token may be one that is not known yet.
+        unknown = bool(self.config.async_scheduling and request.num_in_flight)
+        self.kv.register(request, request.num_computed_tokens - unknown)
         del self.catching_up[request.request_id]
         del self.running[request.request_id]
         request.decodes_on_wire = False
-        self.kv.release(request)
+        self.kv.release(request, returns=returns)

@@ -31,12 +31,17 @@ class Planned:
 
 @dataclass(frozen=True)
 class Updated:
-    """What came of the step, and the pool after it."""
+    """What came of the step, and the pool after it.
+
+    Where tokens are counted, blocks of one's own count as cached when they are let go: their number
+    is that of a world of tokens when nobody runs.
+    """
 
     step: int
     finished: tuple[Finish, ...]
     free_order: tuple[int, ...]
-    num_cached: int
+    num_cached: int | None
+    is_at_rest: bool
 
 
 Log = list[Planned | Updated]
@@ -172,5 +177,7 @@ class Driven:
         finished = tuple(update(self.state, result))
         self.ended += finished
         self.step = last + 1
-        pool = self.state.kv.pool
-        return Updated(step + num_steps - 1, finished, tuple(pool.free_order), pool.num_cached)
+        pool, is_at_rest = self.state.kv.pool, not self.state.running
+        num_cached = pool.num_cached if is_at_rest or not self.counts else None
+        order = tuple(pool.free_order)
+        return Updated(step + num_steps - 1, finished, order, num_cached, is_at_rest)

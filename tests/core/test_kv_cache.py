@@ -127,5 +127,5 @@ def test_where_tokens_are_counted_blocks_are_the_requests_own() -> None:
         counted.token_ids = None
     admit(kv, first)
     assert kv.find_hit(second) == []
-    kv.release(first)
-    assert kv.find_hit(first) == [1, 2]
+    kv.release(first, returns=True)
+    assert kv.find_hit(second) == [] and kv.find_hit(first) == [1, 2]

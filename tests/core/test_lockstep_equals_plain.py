@@ -33,7 +33,12 @@ def without_tokens(log: Log) -> Log:
         admitted = tuple(replace(admission, token_ids=None) for admission in batch.admitted)
         return replace(batch, admitted=admitted)
 
-    return [replace(e, batch=untold(e.batch)) if isinstance(e, Planned) else e for e in log]
+    return [
+        replace(event, batch=untold(event.batch))
+        if isinstance(event, Planned)
+        else replace(event, num_cached=event.num_cached if event.is_at_rest else None)
+        for event in log
+    ]
 
 
 @pytest.mark.parametrize("seeds", LOGGED, ids=str)

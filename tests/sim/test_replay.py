@@ -120,7 +120,7 @@ def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
     config = replace(random_config(0), replicas=1, decode_runs=True)
     replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
 
-    def leaking_release(self: KVCache, request: Request) -> None:
+    def leaking_release(self: KVCache, request: Request, *, returns: bool = False) -> None:
         self.pool.release(request.block_ids[:-1])
         request.block_ids = []
 
