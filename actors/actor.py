@@ -1,16 +1,24 @@
 """The kernel: an actor owns its state and reads one mailbox; a `Ref` is all that actors share.
 
-Laws: `tell` never waits. `ask` waits for room, then for the reply, and fails at once when nobody
-will ever answer. A refusal is a reply; an exception is a crash, which ends the nursery the actor
-lives in and carries a note with the actor and its message. An actor ends when its mailbox is
-empty and everyone who could write to it has hung up.
+Laws: an actor handles one message at a time, in order. `tell` never waits. `ask` waits for room,
+then for the answer, and fails at once when nobody will ever answer. A refusal is an answer; an
+exception is a crash, which ends the nursery the actor lives in and carries a note with the actor
+and its message. An actor ends when its mailbox is empty and everyone who could write to it has
+hung up.
+
+A free actor takes its turn at once, in the stack of whoever wrote to it: a hop costs a call, not
+a switch of tasks. Its own task is where its crash surfaces, where a handler that waits is waited
+for, and where it ends.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from types import CoroutineType
 from typing import Any
 
 import trio
+
+from actors.clock import Event, Timer, call_at
 
 Tap = Callable[[float, str, str, Any], None]
 """Sees every message: time on the run's clock, sender, receiver, message."""
@@ -25,24 +33,22 @@ class MailboxFull(Exception):
 
 
 class Reply:
-    """One answer that one task waits for."""
+    """An answer that is here or will come. One task may wait for it, or one callback be told."""
 
-    __slots__ = ("_error", "_settled", "_task", "_value", "_waiting")
+    __slots__ = ("_error", "_settled", "_task", "_then", "_value")
 
     def __init__(self) -> None:
         self._settled = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
-        self._waiting: Reply | None = None
+        self._then: Callable[[Any, BaseException | None], None] | None = None
 
     def set(self, value: Any) -> None:
-        self._value = value
-        self._settle()
+        self._settle(value, None)
 
     def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._settle()
+        self._settle(None, error)
 
     async def wait(self) -> Any:
         if not self._settled:
@@ -52,17 +58,24 @@ class Reply:
             raise self._error
         return self._value
 
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.wait().__await__()
+
+    def then(self, callback: Callable[[Any, BaseException | None], None]) -> None:
+        """Call back with the value or the error, now or when it comes."""
+        if self._settled:
+            callback(self._value, self._error)
+        else:
+            self._then = callback
+
     def pass_on(self, waiting: "Reply") -> None:
         """Settle `waiting` with this answer, now or when it comes."""
-        self._waiting = waiting
-        if self._settled:
-            self._settle()
+        self.then(waiting._settle)
 
-    def _settle(self) -> None:
-        self._settled = True
-        if self._waiting is not None:
-            self._waiting._value, self._waiting._error = self._value, self._error
-            self._waiting._settle()
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        self._settled, self._value, self._error = True, value, error
+        if self._then is not None:
+            self._then(value, error)
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -72,95 +85,70 @@ class Reply:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class Envelope:
-    """A message on its way, and where its answer goes if one is waited for."""
-
-    __slots__ = ("message", "reply", "sender")
-
-    def __init__(self, message: Any, sender: str, reply: Reply | None) -> None:
-        self.message = message
-        self.sender = sender
-        self.reply = reply
+Receive = Callable[[Any, Reply | None], None]
+"""Takes a message, and where its answer goes if one is waited for."""
 
 
 class Mailbox:
     """Messages in order of arrival, for one reader, and how many callers could still add more."""
 
     __slots__ = (
-        "_reader", "_writers", "capacity", "closed", "doorbell", "envelopes", "num_callers",
-        "owner",
+        "_writers", "capacity", "closed", "end", "letters", "num_callers", "owner", "reader",
     )  # fmt: skip
 
     def __init__(self, owner: str, capacity: int | None = None) -> None:
         self.owner = owner
         self.capacity = capacity
-        self.doorbell: Callable[[], None] | None = None
-        """Rung by every message that arrives while the owner is busy with one and left it on."""
-        self.envelopes: deque[Envelope] = deque()
+        self.letters: deque[tuple[Any, Reply | None]] = deque()
         self.num_callers = 0
         self.closed = False
-        self._reader: trio.lowlevel.Task | None = None
+        self.reader: Receive | None = None
+        """The owner's way to take a message at once, while it is free to."""
+        self.end: Callable[[], None] | None = None
+        """Tells the owner that everyone has hung up."""
         self._writers = trio.lowlevel.ParkingLot()
 
     @property
     def is_full(self) -> bool:
-        return self.capacity is not None and len(self.envelopes) >= self.capacity
+        return self.capacity is not None and len(self.letters) >= self.capacity
 
     @property
     def hung_up(self) -> bool:
         """Whether nobody who counts as a caller is left."""
         return self.num_callers == 0
 
-    def put(self, envelope: Envelope) -> None:
+    def put(self, message: Any, reply: Reply | None = None) -> None:
+        """Leave a message, which a free owner handles before this returns."""
+        if self.reader is not None:
+            return self.reader(message, reply)
         if self.closed:
-            raise ActorDied(f"{self.owner} has ended and cannot take {envelope.message!r}")
+            raise ActorDied(f"{self.owner} has ended and cannot take {message!r}")
         if self.is_full:
             raise MailboxFull(f"{self.owner} has {self.capacity} unread messages")
-        self.envelopes.append(envelope)
-        if self._reader is not None:
-            self._wake_reader()
-        if self.doorbell is not None:
-            self.doorbell()
+        self.letters.append((message, reply))
 
     async def room(self) -> None:
         """Wait until one more message fits."""
         while self.is_full and not self.closed:
             await self._writers.park()
 
-    async def wait(self, *, past_hang_up: bool = False) -> bool:
-        """Wait for a message; False if none will come, because every caller has hung up."""
-        while not self.envelopes:
-            if self.hung_up and not past_hang_up:
-                return False
-            self._reader = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._forget_reader)
-        return True
-
-    def take(self) -> Envelope:
+    def take(self) -> tuple[Any, Reply | None]:
         if self.capacity is not None:
-            self._writers.unpark()
-        return self.envelopes.popleft()
+            self._writers.unpark_all()
+        return self.letters.popleft()
 
     def hang_up(self) -> None:
         self.num_callers -= 1
-        if self.num_callers == 0 and self._reader is not None:
-            self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        assert self._reader is not None
-        trio.lowlevel.reschedule(self._reader)
-        self._reader = None
-
-    def _forget_reader(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._reader = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        if self.num_callers == 0 and self.end is not None:
+            self.end()
 
     def close(self) -> None:
         """Nobody reads any more: whoever waits for an answer is told so."""
         self.closed = True
+        self.reader = None
         self._writers.unpark_all()
-        while self.envelopes:
-            reply = self.envelopes.popleft().reply
+        while self.letters:
+            reply = self.letters.popleft()[1]
             if reply is not None:
                 reply.fail(ActorDied(f"{self.owner} ended before it answered"))
 
@@ -195,27 +183,27 @@ class Ref:
             return
         if self._tap is not None:
             self._tap(trio.current_time(), self.sender, self._mailbox.owner, message)
-        self._mailbox.put(Envelope(message, self.sender, None))
+        self._mailbox.put(message)
 
-    async def ask(self, message: Any) -> Any:
-        """Leave a message and wait for the answer. Raises ActorDied if none will come."""
-        return await (await self.request(message)).wait()
-
-    async def request(self, message: Any) -> Reply:
-        """Leave a message; the answer can be waited for later."""
-        if self._mailbox.is_full:
-            await self._mailbox.room()
+    def request(self, message: Any) -> Reply:
+        """Leave a message whose answer can be waited for later. Raises like `tell`."""
         if self._tap is not None:
             self._tap(trio.current_time(), self.sender, self._mailbox.owner, message)
         reply = Reply()
-        self._mailbox.put(Envelope(message, self.sender, reply))
+        self._mailbox.put(message, reply)
         return reply
+
+    async def ask(self, message: Any) -> Any:
+        """Leave a message and wait for the answer. Raises ActorDied if none will come."""
+        if self._mailbox.is_full:
+            await self._mailbox.room()
+        return await self.request(message).wait()
 
     def close(self) -> None:
         """Hang up; harmless when repeated."""
         if self._open and self._counted:
+            self._open = False
             self._mailbox.hang_up()
-        self._open = False
 
 
 class Actor:
@@ -225,7 +213,11 @@ class Actor:
         self.name = name
         self.mailbox = Mailbox(name, capacity)
         self._tap = tap
-        self._current: Envelope | None = None
+        self._current: Any = None
+        self._reply: Reply | None = None
+        self._waiting: CoroutineType[Any, Any, Any] | None = None
+        self._crash: BaseException | None = None
+        self._task: trio.lowlevel.Task | None = None
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref:
         """An address of this actor for `sender`, from whom it is counted or not."""
@@ -234,8 +226,11 @@ class Actor:
     async def opened(self) -> None:
         """Before the first message: whoever starts the actor waits for this."""
 
-    async def handle(self, message: Any) -> Any:
-        """The answer to one message, None to a tell; a Reply if another actor will give it."""
+    def handle(self, message: Any) -> Any:
+        """The answer to one message, None to a tell; a Reply if it comes later or from another.
+
+        May be `async` if it must wait: messages queue until it has answered.
+        """
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     async def closed(self) -> None:
@@ -246,21 +241,84 @@ class Actor:
         """Whether the actor may end when all have hung up; False while it owes something."""
         return True
 
-    async def run(self) -> None:
-        """Read the mailbox until it is empty and everyone has hung up."""
-        while await self.mailbox.wait(past_hang_up=not self.idle):
-            await self.answer(self.mailbox.take())
+    def expect(self, reply: Reply) -> None:
+        """The answer comes as a message; if none will come, that is a crash."""
+        reply.then(self._hear)
 
-    async def answer(self, envelope: Envelope) -> None:
-        """Handle one message and reply if a reply is waited for."""
-        self._current = envelope
-        answer = await self.handle(envelope.message)
-        self._current = None
-        if envelope.reply is not None:
-            if isinstance(answer, Reply):
-                answer.pass_on(envelope.reply)
+    def remind(self, time_s: float, event: Event, message: Any) -> Timer:
+        """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
+        return call_at(time_s, event, self.name, lambda: self._hear(message, None))
+
+    def _hear(self, message: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._crash = error
+            self._wake()
+        elif not self.mailbox.closed:
+            self.mailbox.put(message)
+
+    def _receive(self, message: Any, reply: Reply | None) -> None:
+        """Handle a message, and those that come meanwhile, until a handler has to wait."""
+        mailbox = self.mailbox
+        mailbox.reader = None
+        try:
+            while True:
+                self._current, self._reply = message, reply
+                answer = self.handle(message)
+                if type(answer) is CoroutineType:
+                    self._waiting = answer
+                    return self._wake()
+                self._answer(answer)
+                if not mailbox.letters:
+                    break
+                message, reply = mailbox.take()
+        except Exception as error:
+            self._crash = error
+            return self._wake()
+        self._rest()
+
+    def _answer(self, answer: Any) -> None:
+        """Give the current message's answer to whoever waits for it."""
+        reply = self._reply
+        self._current = self._reply = None
+        if reply is None:
+            return
+        if isinstance(answer, Reply):
+            answer.pass_on(reply)
+        else:
+            reply.set(answer)
+
+    def _rest(self) -> None:
+        """Go on with what has come meanwhile, or be free for the next message."""
+        mailbox = self.mailbox
+        if mailbox.letters:
+            return self._receive(*mailbox.take())
+        mailbox.reader = self._receive
+        if mailbox.num_callers == 0 and self.idle:
+            self._wake()
+
+    async def run(self) -> None:
+        """Until all have hung up: wait for what a handler waits for, and raise what it raised."""
+        self.mailbox.end = self._wake
+        self._rest()
+        while not (self.mailbox.reader is not None and self.mailbox.hung_up and self.idle):
+            if self._crash is not None:
+                raise self._crash
+            if self._waiting is not None:
+                waiting, self._waiting = self._waiting, None
+                self._answer(await waiting)
+                self._rest()
             else:
-                envelope.reply.set(answer)
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_task)
+
+    def _wake(self) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _forget_task(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """The actor's whole life, as a task: `await nursery.start(actor.live, name=actor.name)`."""
@@ -270,10 +328,12 @@ class Actor:
             await self.run()
             await self.closed()
         except Exception as error:
-            doing = "between messages" if self._current is None else repr(self._current.message)
+            doing = "between messages" if self._current is None else repr(self._current)
             error.add_note(f"in actor {self.name}, handling {doing[:500]}")
             raise
         finally:
-            if self._current is not None and self._current.reply is not None:
-                self._current.reply.fail(ActorDied(f"{self.name} crashed before it answered"))
+            if self._waiting is not None:
+                self._waiting.close()
+            if self._reply is not None:
+                self._reply.fail(ActorDied(f"{self.name} crashed before it answered"))
             self.mailbox.close()

@@ -77,7 +77,7 @@ class AsyncLLM(Actor):
         """Learn of a replica, before AsyncLLM starts: no request may outgrow its KV cache."""
         self._intake.connect(capacity)
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         match message:
             case StepOutput():
                 self._step(message)
@@ -86,7 +86,7 @@ class AsyncLLM(Actor):
             case Cancel():
                 self._cancel(message.request_id)
             case _:
-                await super().handle(message)
+                super().handle(message)
 
     async def closed(self) -> None:
         self._router.close()

@@ -1,8 +1,8 @@
 """Time for actors: they know the current time, a wait with an order, and work that takes real time.
 
 Time is a property of the run, not of the code. A clock that keeps its own order of events (the
-virtual clock) offers `wait_until`; any other clock is a plain Trio clock, where order within an
-instant means nothing.
+virtual clock) offers `wait_until` and `call_at`; any other clock is a plain Trio clock, where
+order within an instant means nothing.
 """
 
 import enum
@@ -29,10 +29,31 @@ class Event(enum.IntEnum):
     TIMEOUT = 3
 
 
+class Timer:
+    """A call that is due at some instant; `stop` it, and it never happens."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def stop(self) -> None:
+        self.callback = None
+
+    def ring(self) -> None:
+        """The instant has come."""
+        if self.callback is not None:
+            self.callback()
+
+
 class OrderedClock(Protocol):
     """A clock with an order within each instant, which stands still while code runs."""
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None: ...
+
+    def call_at(
+        self, time_s: float, event: Event, key: str, callback: Callable[[], None]
+    ) -> Timer: ...
 
 
 def now_s() -> float:
@@ -47,6 +68,27 @@ async def sleep_until(time_s: float, event: Event = Event.TIMEOUT, key: str = ""
         await trio.sleep_until(time_s)
     else:
         await clock.wait_until(time_s, event, key)
+
+
+def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
+    """Call back at `time_s`, ordered like `sleep_until`; the past is now, but never at once.
+
+    What is runnable runs first. `callback` must not raise: there is nobody above it.
+    """
+    clock = _ordered_clock()
+    if clock is not None:
+        return clock.call_at(time_s, event, key, callback)
+    timer = Timer(callback)
+    if time_s <= now_s():
+        trio.lowlevel.current_trio_token().run_sync_soon(timer.ring)
+    else:
+        trio.lowlevel.spawn_system_task(_ring_at, time_s, timer)
+    return timer
+
+
+async def _ring_at(time_s: float, timer: Timer) -> None:
+    await trio.sleep_until(time_s)
+    timer.ring()
 
 
 async def run_blocking(work: Callable[[*Ts], T], *args: *Ts) -> T:

@@ -17,22 +17,25 @@ class Executor(Actor):
         super().__init__(name, capacity=4, tap=tap)
         self._runners = runners
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         match message:
             case Batch():
-                return (await self._request_all(message))[0]
+                return self._request_all(message)[0]
             case Interrupt():
                 for runner in self._runners:
                     runner.tell(message)
                 return None
             case Load():
-                replies = await self._request_all(message)
-                capacities: list[Capacity] = [await reply.wait() for reply in replies]
-                return min(capacities, key=lambda capacity: capacity.num_blocks)
-        return await super().handle(message)
+                return self._load(message)
+        return super().handle(message)
 
-    async def _request_all(self, message: Any) -> list[Reply]:
-        return [await runner.request(message) for runner in self._runners]
+    def _request_all(self, message: Any) -> list[Reply]:
+        return [runner.request(message) for runner in self._runners]
+
+    async def _load(self, message: Load) -> Capacity:
+        """What every rank can hold."""
+        capacities: list[Capacity] = [await reply.wait() for reply in self._request_all(message)]
+        return min(capacities, key=lambda capacity: capacity.num_blocks)
 
     async def closed(self) -> None:
         for runner in self._runners:

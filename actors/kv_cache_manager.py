@@ -34,7 +34,7 @@ class KVCacheManager(Actor):
         self._is_lent = True
         return self._kv
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         pool = self._kv.pool
         match message:
             case Inspect():
@@ -50,4 +50,4 @@ class KVCacheManager(Actor):
                     return Done()
                 held = pool.num_blocks - 1 - pool.num_free
                 return Refused(f"{held} blocks are held by requests: try again when none run")
-        return await super().handle(message)
+        return super().handle(message)

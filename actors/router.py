@@ -24,7 +24,7 @@ class Router(Actor):
         self._engines.append(engine)
         self._num_requests.append(0)
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         match message:
             case Submit():
                 self._submit(message)
@@ -34,7 +34,7 @@ class Router(Actor):
             case Abort():
                 self._abort(message)
             case _:
-                await super().handle(message)
+                super().handle(message)
 
     async def closed(self) -> None:
         for engine in self._engines:

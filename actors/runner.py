@@ -1,8 +1,9 @@
 """The Runner: one rank's shell around a Backend."""
 
+from collections.abc import Awaitable
 from typing import Any, Protocol, runtime_checkable
 
-from actors.actor import Actor, Tap
+from actors.actor import Actor, Reply, Tap
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
@@ -13,8 +14,12 @@ class Backend(Protocol):
         """Make the model and its KV cache ready."""
         ...
 
-    async def execute(self, batch: Batch) -> StepResult:
-        """Fold the batch into the backend's state and do its step(s)."""
+    def execute(self, batch: Batch) -> Awaitable[StepResult] | Reply:
+        """Fold the batch into the backend's state and do its step(s), after those before it.
+
+        Either a coroutine, which the Runner waits for before it hands over the next batch, or a
+        Reply with a StepResult, for a backend that keeps its own time and its own queue.
+        """
         ...
 
     async def close(self) -> None:
@@ -24,7 +29,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class RunBackend(Backend, Protocol):
-    """A backend that can be asked for runs of many steps."""
+    """A backend that can be asked for runs of many steps, and answers with a Reply."""
 
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""
@@ -39,29 +44,17 @@ class Runner(Actor):
         self._backend = backend
         self._run_backend = backend if isinstance(backend, RunBackend) else None
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         match message:
-            case Batch(max_steps=1):
-                return await self._backend.execute(message)
             case Batch():
-                return await self._run(message)
+                return self._backend.execute(message)
             case Interrupt():
+                if self._run_backend is not None:
+                    self._run_backend.interrupt()
                 return None
             case Load():
-                return await self._backend.load()
-        return await super().handle(message)
-
-    async def _run(self, batch: Batch) -> StepResult:
-        """Execute a run of steps; whatever arrives meanwhile is an Interrupt."""
-        backend = self._run_backend
-        if backend is None:
-            return await self._backend.execute(batch)
-        self.mailbox.doorbell = backend.interrupt
-        if self.mailbox.envelopes:
-            backend.interrupt()
-        result = await backend.execute(batch)
-        self.mailbox.doorbell = None
-        return result
+                return self._backend.load()
+        return super().handle(message)
 
     async def closed(self) -> None:
         await self._backend.close()

@@ -7,18 +7,38 @@ one. Everything that is decided is decided in `actors/core/`.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from actors.actor import Actor, Ref, Reply, Tap
-from actors.clock import Event, now_s, sleep_until
+from actors.actor import Actor, Ref, Tap
+from actors.clock import Event, now_s
 from actors.core.plan import extend, plan
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.messages import Abort, Batch, Blocked, Finish, Interrupt, StepOutput, StepResult, Submit
 
 
+class BeginStep:
+    """The Scheduler's reminder to itself: an event of its own, so that whatever comes in an
+    instant is in the step that begins in it."""
+
+
+class Planned(NamedTuple):
+    """A step whose result is to come."""
+
+    batch: Batch
+    blocked: Blocked | None
+    num_free_blocks: int
+    start_s: float
+
+
+BEGIN_STEP = BeginStep()
+
+
 class Scheduler(Actor):
-    """Owns the queues; borrows the pool; talks to one Executor and tells its listeners."""
+    """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
+
+    Always one of: idle; about to begin a step; waiting for the oldest running step to end.
+    """
 
     def __init__(
         self,
@@ -38,100 +58,113 @@ class Scheduler(Actor):
         self._listeners = listeners
         self._checks_when_idle = checks_when_idle
         self._depth = 2 if state.config.async_scheduling else 1
-        self._running: deque[tuple[Batch, Blocked | None, int, float, Reply]] = deque()
+        self._running: deque[Planned] = deque()
+        self._results: deque[StepResult] = deque()
+        self._letters: list[Submit | Abort] = []
         self._arrivals: dict[str, Submit] = {}
         self._aborted: list[Finish] = []
+        self._is_beginning = False
+        self._run_step: int | None = None
+        """The step of a run that is under way and has not been interrupted."""
 
-    async def run(self) -> None:
-        while await self._has_work():
-            await sleep_until(now_s(), Event.STEP_BEGIN, self.name)
-            self._drain()
-            self._take_arrivals()
-            num_tokens = await self._begin_step() if self._state.has_work else 0
-            if self._running and (len(self._running) == self._depth or not num_tokens):
-                await self._end_step()
+    @property
+    def idle(self) -> bool:
+        return not (self._is_beginning or self._running)
+
+    def handle(self, message: Any) -> Any:
+        match message:
+            case StepResult():
+                self._results.append(message)
+                if not self._is_beginning:
+                    self._end_step()
+            case BeginStep():
+                self._is_beginning = False
+                self._begin_step()
+            case Submit() | Abort():
+                self._letters.append(message)
+                if self._run_step is not None:
+                    self._executor.tell(Interrupt(self._run_step))
+                    self._run_step = None
+                elif self.idle:
+                    self._go_on()
+            case _:
+                super().handle(message)
 
     async def closed(self) -> None:
         self._executor.close()
 
-    async def _has_work(self) -> bool:
-        """Wait until there is something to do; False at the end."""
-        if self._state.has_work or self._running or self._arrivals:
-            return True
-        if self._checks_when_idle:
-            self._state.check()
-        return await self.mailbox.wait()
+    def _go_on(self) -> None:
+        self._is_beginning = True
+        self.remind(now_s(), Event.STEP_BEGIN, BEGIN_STEP)
 
-    def _drain(self) -> None:
-        """Read the mailbox: aborts take effect now, new requests with the next plan."""
-        while self.mailbox.envelopes:
-            message = self.mailbox.take().message
-            match message:
-                case Submit():
-                    self._arrivals[message.request_id] = message
-                case Abort():
-                    self._abort(message)
-                case _:
-                    raise NotImplementedError(f"{self.name} does not understand {message!r}")
-
-    def _abort(self, message: Abort) -> None:
-        for name in message.request_ids:
-            submit = self._arrivals.pop(name, None)
-            if submit is not None:
-                self._state.add(submit)
-        self._aborted += self._state.abort(message.request_ids, message.reason)
-
-    def _take_arrivals(self) -> None:
+    def _begin_step(self) -> None:
+        """Plan a step and send it, if there is work for one."""
+        self._read()
         for submit in self._arrivals.values():
             self._state.add(submit)
         self._arrivals.clear()
+        num_tokens = self._send_step() if self._state.has_work else 0
+        if self._running and (len(self._running) == self._depth or not num_tokens):
+            if self._results:
+                self._end_step()
+        elif self._running or self._state.has_work:
+            self._go_on()
+        elif self._checks_when_idle:
+            self._state.check()
 
-    async def _begin_step(self) -> int:
-        """Plan and send one step; the number of its tokens."""
+    def _read(self) -> None:
+        """Open the letters: aborts take effect now, new requests with the next plan."""
+        for letter in self._letters:
+            if isinstance(letter, Submit):
+                self._arrivals[letter.request_id] = letter
+                continue
+            for name in letter.request_ids:
+                submit = self._arrivals.pop(name, None)
+                if submit is not None:
+                    self._state.add(submit)
+            self._aborted += self._state.abort(letter.request_ids, letter.reason)
+        self._letters.clear()
+
+    def _send_step(self) -> int:
+        """Plan one step and have it executed; the number of its tokens."""
         batch, blocked = plan(self._state)
-        num_free = self._state.kv.pool.num_free
-        says_nothing = not (batch.num_tokens or batch.finished or batch.preempted)
-        if says_nothing and not self._running:
+        num_tokens = batch.num_tokens
+        if not (num_tokens or self._running or batch.finished or batch.preempted):
             raise RuntimeError(
                 f"nothing can be scheduled ({blocked}) although nothing runs:"
                 f" {next(iter(self._state.waiting))!r} can never fit"
             )
-        reply = await self._executor.request(batch)
+        self._running.append(Planned(batch, blocked, self._state.kv.pool.num_free, now_s()))
         if batch.max_steps > 1:
-            self.mailbox.doorbell = lambda: self._interrupt(batch.step)
-        self._running.append((batch, blocked, num_free, now_s(), reply))
-        return batch.num_tokens
+            self._run_step = batch.step
+        self.expect(self._executor.request(batch))
+        return num_tokens
 
-    async def _end_step(self) -> None:
-        """Wait for the oldest step, take in its result and tell the listeners."""
-        batch, blocked, num_free, start_s, reply = self._running.popleft()
-        result: StepResult = await reply.wait()
-        self.mailbox.doorbell = None
+    def _end_step(self) -> None:
+        """Take in the result of the oldest step, tell the listeners, and go on."""
+        planned, result = self._running.popleft(), self._results.popleft()
+        state, self._run_step = self._state, None
         if result.num_steps > 1:
-            extend(self._state, result.num_steps - 1)
-        self._drain()
-        finished = self._aborted + update(self._state, result)
+            extend(state, result.num_steps - 1)
+        self._read()
+        finished = self._aborted + update(state, result)
         self._aborted = []
         output = StepOutput(
             replica=self._replica,
-            batch=batch,
-            start_s=start_s,
+            batch=planned.batch,
+            start_s=planned.start_s,
             end_times_s=tuple(result.end_times_s),
             tokens=result.tokens,
             finished=tuple(finished),
-            num_running=len(self._state.running),
-            num_waiting=len(self._state.waiting) + len(self._arrivals),
-            num_free_blocks=self._state.kv.pool.num_free,
-            blocked=blocked,
-            num_free_blocks_planned=num_free,
+            num_running=len(state.running),
+            num_waiting=len(state.waiting) + len(self._arrivals),
+            num_free_blocks=state.kv.pool.num_free,
+            blocked=planned.blocked,
+            num_free_blocks_planned=planned.num_free_blocks,
         )
         for listener in self._listeners:
             listener.tell(output)
-
-    def _interrupt(self, step: int) -> None:
-        """Somebody is at the door: the run under way must not outlast this step."""
-        self.mailbox.doorbell = None
-        self._executor.tell(Interrupt(step))
-
-    async def handle(self, message: Any) -> Any:
-        raise NotImplementedError("the Scheduler reads its mailbox itself, between steps")
+        if self._arrivals or self._running or state.has_work:
+            self._go_on()
+        elif self._checks_when_idle:
+            state.check()

@@ -1,9 +1,9 @@
 """The virtual clock: time stands still while anything runs, then jumps to the next event.
 
 Trio asks a clock how long it may sleep exactly when nothing is runnable. That is the moment to
-move on: to the earliest event of our own heap, of which one task is woken, or to Trio's earliest
-deadline. Events of one instant wake one after another, in the order of (event, key, sequence),
-each only when everything its predecessor caused has come to rest.
+move on: to the earliest event of our own heap, which wakes a task or makes a call, or to Trio's
+earliest deadline. Events of one instant happen one after another, in the order of (event, key,
+sequence), each only when everything its predecessor caused has come to rest.
 
 Law: the same program gives the same order of events in every run, however Trio shuffles.
 """
@@ -15,69 +15,73 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
-from actors.clock import Event
+from actors.clock import Event, Timer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+EVENTS_AT_ONCE = 10_000
 
 
 class Deadlock(RuntimeError):
     """Nothing can ever happen again, and somebody still waits."""
 
 
-class Wait:
-    """One task in the heap; `task` is None when it no longer waits."""
-
-    __slots__ = ("event", "key", "sequence", "task", "time_s")
-
-    def __init__(self, time_s: float, event: int, key: str, sequence: int) -> None:
-        self.time_s = time_s
-        self.event = event
-        self.key = key
-        self.sequence = sequence
-        self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-
-    def __lt__(self, other: "Wait") -> bool:
-        if self.time_s != other.time_s:
-            return self.time_s < other.time_s
-        return (self.event, self.key, self.sequence) < (other.event, other.key, other.sequence)
+Entry = tuple[float, int, str, int, Timer]
+"""(time, event, key, sequence, timer): ordered by the first four, the last of which is unique."""
 
 
-class VirtualClock(trio.abc.Clock):
-    """A Trio clock that starts at 0 and never waits for the wall."""
+class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
+    """A Trio clock that starts at 0 and never waits for the wall.
+
+    It is an instrument, too, to learn whether a call it made set a task going.
+    """
 
     def __init__(self) -> None:
         self._now_s = 0.0
-        self._waits: list[Wait] = []
+        self._entries: list[Entry] = []
         self._sequence = 0
+        self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
         self.num_holds = 0
         """Real work under way outside Trio: while any is, time does not move."""
 
     def start_clock(self) -> None:
-        """Part of `trio.abc.Clock`: nothing to start."""
+        """Part of `trio.abc.Clock`: the run begins."""
+        trio.lowlevel.add_instrument(self)
 
     def current_time(self) -> float:
         return self._now_s
 
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """Part of `trio.abc.Instrument`: a task became runnable."""
+        self._stirred = True
+
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Called by Trio when nothing is runnable: move on, and say that there is no need to sleep.
 
-        Infinity, the sleep of a clock that nothing can move, is answered only while work outside
-        is under way, or when nobody watches.
+        Events are worked off until one sets a task going, or so many that Trio should look at its
+        signals. Infinity, the sleep of a clock that nothing can move, is answered only while work
+        outside is under way, or when nobody watches.
         """
         if self.num_holds:
             return math.inf
-        waits = self._waits
-        while waits and waits[0].task is None:
-            heapq.heappop(waits)
-        if waits and waits[0].time_s <= deadline:
-            wait = heapq.heappop(waits)
-            self._now_s = wait.time_s
-            assert wait.task is not None
-            trio.lowlevel.reschedule(wait.task)
-            wait.task = None
-        elif deadline < math.inf:
+        entries = self._entries
+        self._stirred = False
+        for _ in range(EVENTS_AT_ONCE):
+            if not (entries and entries[0][0] <= deadline):
+                break
+            time_s, _, _, _, timer = heapq.heappop(entries)
+            callback = timer.callback
+            if callback is None:
+                continue
+            self._now_s = time_s
+            callback()
+            if self._stirred:
+                return 0.0
+        else:
+            return 0.0
+        if deadline < math.inf:
             self._now_s = max(self._now_s, deadline)
         elif self._watchdog is not None:
             trio.lowlevel.reschedule(self._watchdog)
@@ -86,14 +90,21 @@ class VirtualClock(trio.abc.Clock):
             return math.inf
         return 0.0
 
+    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
+        """Call back at an instant, when nothing is runnable; the past is now."""
+        self._sequence += 1
+        timer = Timer(callback)
+        entry = (max(time_s, self._now_s), int(event), key, self._sequence, timer)
+        heapq.heappush(self._entries, entry)
+        return timer
+
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
         """Wait for an instant; the past is now."""
-        self._sequence += 1
-        wait = Wait(max(time_s, self._now_s), int(event), key, self._sequence)
-        heapq.heappush(self._waits, wait)
+        task = trio.lowlevel.current_task()
+        timer = self.call_at(time_s, event, key, lambda: trio.lowlevel.reschedule(task))
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            wait.task = None
+            timer.stop()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)

@@ -21,7 +21,7 @@ class Journal(Actor):
         self.submits: list[Submit] = []
         self.outputs: list[StepOutput] = []
 
-    async def handle(self, message: Any) -> None:
+    def handle(self, message: Any) -> None:
         match message:
             case Submit():
                 self.submits.append(message)

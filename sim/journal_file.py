@@ -160,7 +160,7 @@ class JournalFile(Actor):
         finally:
             self._close()
 
-    async def handle(self, message: Any) -> None:
+    def handle(self, message: Any) -> None:
         match message:
             case StepOutput():
                 self._lines.append(_step_line(message, self._origin_s))

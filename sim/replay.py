@@ -4,10 +4,11 @@ The clients are open-loop: each request is asked at its arrival, whatever became
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from actors.actor import Actor, Tap
-from actors.clock import Event, sleep_until
+from actors.actor import Actor, Ref, Tap
+from actors.clock import Event
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
 from actors.graph import open_graph
@@ -33,7 +34,7 @@ class Recording(Actor):
         super().__init__("recorder")
         self._recorder = recorder
 
-    async def handle(self, message: Any) -> None:
+    def handle(self, message: Any) -> None:
         match message:
             case StepOutput():
                 self._recorder.observe(message)
@@ -41,6 +42,53 @@ class Recording(Actor):
                 self._recorder.arrived(
                     message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
                 )
+
+
+class Client(Actor):
+    """Asks for each row of a trace at the instant of its arrival, and reads no answer."""
+
+    def __init__(
+        self,
+        trace: Iterable[TraceRequest],
+        llm: Ref,
+        wish: Callable[[TraceRequest], Generate],
+        recorder: Recorder,
+        on_progress: Progress | None = None,
+    ) -> None:
+        super().__init__("client")
+        self._rows = iter(trace)
+        self._llm = llm
+        self._wish = wish
+        self._recorder = recorder
+        self._on_progress = on_progress
+        self._num_arrived = 0
+        self._is_done = False
+
+    @property
+    def idle(self) -> bool:
+        return self._is_done
+
+    async def opened(self) -> None:
+        self._expect_next()
+
+    def handle(self, message: TraceRequest) -> None:
+        """A request arrives."""
+        self._llm.request(self._wish(message)).then(partial(self._answered, message.request_id))
+        self._num_arrived += 1
+        if self._on_progress is not None:
+            self._on_progress(self._num_arrived)
+        self._expect_next()
+
+    def _expect_next(self) -> None:
+        row = next(self._rows, None)
+        if row is None:
+            self._is_done = True
+        else:
+            self.remind(row.arrival_s, Event.ARRIVAL, row)
+
+    def _answered(self, request_id: str, answer: Any, error: BaseException | None) -> None:
+        if isinstance(answer, Refused):
+            self._recorder.refused(request_id)
 
 
 def replay(
@@ -96,17 +144,15 @@ def replay_on(
     recorder = Recorder(capacity.num_blocks, config.replicas)
     to_wish = wishes or counted_wish(config.scheduler.block_size)
 
+    def wish(request: TraceRequest) -> Generate:
+        foretell(request)
+        return to_wish(request)
+
     async def play() -> None:
         async with open_graph(
             config, backends, model=facts, listeners=[Recording(recorder), *listeners], tap=tap
         ) as llm:
-            for number, request in enumerate(trace):
-                await sleep_until(request.arrival_s, Event.ARRIVAL, "client")
-                foretell(request)
-                if isinstance(await llm.ask(to_wish(request)), Refused):
-                    recorder.refused(request.request_id)
-                if on_progress is not None:
-                    on_progress(number + 1)
+            await Client(trace, llm, wish, recorder, on_progress).live()
 
     run_virtual(play)
     return recorder

@@ -6,14 +6,15 @@ run of steps done in one event ends at the very times of the steps done one by o
 """
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import trio
 
-from actors.clock import Event, now_s, sleep_until
+from actors.actor import Reply
+from actors.clock import Event, Timer, call_at, now_s, sleep_until
 from actors.core.batch import Batch, StepResult
 from actors.messages import Capacity
 from actors.runner import Backend
@@ -46,7 +47,7 @@ class TokenSource(Protocol):
 
 @dataclass(slots=True)
 class Pace:
-    """Turns work into end times on the run's clock, and waits for them.
+    """Turns work into end times on the run's clock.
 
     `key` orders this backend's steps among others that end at the same instant. A step begins
     now. On the wall clock, `catch_up_s` lets one that continues earlier work begin when the last
@@ -58,8 +59,6 @@ class Pace:
     key: str = ""
     catch_up_s: float = 0.0
     _end_tick: int = 0
-    _sleep: trio.CancelScope | None = None
-    _interrupted: bool = False
 
     def end_times_s(
         self, work: StepWork, num_steps: int, continues: bool = False
@@ -80,33 +79,9 @@ class Pace:
         ticks = np.cumsum(to_tick_array(self.cost.run_s(work, num_steps))) + start
         return tuple((ticks / TICKS_PER_S).tolist())
 
-    async def wait(self, end_times_s: tuple[float, ...]) -> int:
-        """Wait for the last end time, or the next one if interrupted; how many were reached."""
-        num_steps = len(end_times_s)
-        if num_steps > 1:
-            num_steps = await self._wait_for_run(end_times_s)
-        else:
-            await sleep_until(end_times_s[0], Event.STEP_END, self.key)
-        self._end_tick = instant(end_times_s[num_steps - 1])
-        return num_steps
-
-    def interrupt(self) -> None:
-        """End the run under way, or about to begin, at its next step boundary."""
-        self._interrupted = True
-        if self._sleep is not None:
-            self._sleep.cancel()
-
-    async def _wait_for_run(self, end_times_s: tuple[float, ...]) -> int:
-        num_steps = len(end_times_s)
-        if not self._interrupted:
-            with trio.CancelScope() as self._sleep:
-                await sleep_until(end_times_s[-1], Event.STEP_END, self.key)
-            self._sleep = None
-        if self._interrupted and now_s() < end_times_s[-1]:
-            num_steps = bisect_left(end_times_s, now_s()) + 1
-            await sleep_until(end_times_s[num_steps - 1], Event.STEP_END, self.key)
-        self._interrupted = False
-        return num_steps
+    def done(self, end_s: float) -> None:
+        """The last of the steps that were done ended then."""
+        self._end_tick = instant(end_s)
 
 
 def _steps(work: StepWork, num_steps: int) -> list[StepWork]:
@@ -121,36 +96,78 @@ class CostBackend:
     takes no time. Costs O(what the batch changes), plus O(steps) for their end times.
     """
 
-    __slots__ = ("_capacity", "_fold", "_pace", "_source")
+    __slots__ = (
+        "_batch", "_capacity", "_end_times_s", "_fold", "_pace", "_queue", "_reply", "_source",
+        "_timer",
+    )  # fmt: skip
 
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
         self._fold = WorkFold()
+        self._queue: deque[tuple[Batch, Reply]] = deque()
+        self._batch: Batch | None = None
+        self._reply = Reply()
+        self._end_times_s: tuple[float, ...] = ()
+        self._timer: Timer | None = None
 
     async def load(self) -> Capacity:
         """The capacity that was handed in."""
         return self._capacity
 
-    async def execute(self, batch: Batch) -> StepResult:
-        """Do up to `max_steps` steps, ending at the first in which a request ends."""
-        work = self._fold.begin(batch)
-        num_steps = self._source.begin(batch)
-        if work.num_tokens:
-            end_times_s = self._pace.end_times_s(work, num_steps, self._fold.continues)
-            num_steps = await self._pace.wait(end_times_s)
+    def execute(self, batch: Batch) -> Reply:
+        """Up to `max_steps` steps, ending at the first in which a request ends: a StepResult."""
+        reply = Reply()
+        if self._batch is None:
+            self._begin(batch, reply)
         else:
-            num_steps, end_times_s = 1, (now_s(),)
-            await trio.lowlevel.checkpoint()
-        self._fold.advance(num_steps)
-        tokens, ended = self._source.sample(num_steps)
-        return StepResult(batch.step, end_times_s[:num_steps], tokens, ended)
+            self._queue.append((batch, reply))
+        return reply
 
     def interrupt(self) -> None:
         """End the run under way at its next step boundary."""
-        self._pace.interrupt()
+        if self._timer is None or len(self._end_times_s) == 1:
+            return
+        num_steps = bisect_left(self._end_times_s, now_s()) + 1
+        if num_steps < len(self._end_times_s):
+            self._timer.stop()
+            self._end_times_s = self._end_times_s[:num_steps]
+            self._wait()
 
     async def close(self) -> None:
         """Nothing was taken."""
+
+    def _begin(self, batch: Batch, reply: Reply) -> None:
+        self._batch, self._reply = batch, reply
+        work = self._fold.begin(batch)
+        num_steps = self._source.begin(batch)
+        self._end_times_s = (
+            self._pace.end_times_s(work, num_steps, self._fold.continues)
+            if work.num_tokens
+            else (now_s(),)
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        end_s = self._end_times_s[-1]
+        self._timer = call_at(end_s, Event.STEP_END, self._pace.key, self._end)
+
+    def _end(self) -> None:
+        """The last step ended: answer, and begin what is next."""
+        batch, reply = self._batch, self._reply
+        assert batch is not None
+        self._batch = self._timer = None
+        try:
+            num_steps = len(self._end_times_s)
+            self._pace.done(self._end_times_s[-1])
+            self._fold.advance(num_steps)
+            tokens, ended = self._source.sample(num_steps)
+            result = StepResult(batch.step, self._end_times_s, tokens, ended)
+            if self._queue:
+                self._begin(*self._queue.popleft())
+        except Exception as error:
+            reply.fail(error)
+        else:
+            reply.set(result)
 
 
 class Paced:
@@ -178,7 +195,8 @@ class Paced:
             end_times_s = self._pace.end_times_s(work, 1, self._fold.continues)
         result = await self._inner.execute(batch)
         if end_times_s:
-            await self._pace.wait(end_times_s)
+            await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
+            self._pace.done(end_times_s[0])
         self._fold.advance(1)
         end_s = max((now_s(), *end_times_s))
         return StepResult(batch.step, (end_s,), result.tokens, result.ended)

@@ -1,11 +1,12 @@
 """Small actors and backends for tests of the graph."""
 
 import codecs
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.actor import Actor
-from actors.clock import Event, now_s, sleep_until
+from actors.actor import Actor, Reply
+from actors.clock import Event, call_at, now_s
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.request import Submit
@@ -47,6 +48,10 @@ class FakeBackend:
         self.num_outputs: dict[str, int] = {}
         self.decoding: dict[str, None] = {}
         self.num_sampled = 0
+        self.queue: deque[tuple[Batch, Reply]] = deque()
+        self.sampling: list[str] = []
+        self.end_times_s: list[float] = []
+        self.tokens: list[tuple[str, int]] = []
         self.is_interrupted = False
         self.life: list[str] = []
 
@@ -60,18 +65,36 @@ class FakeBackend:
     def interrupt(self) -> None:
         self.is_interrupted = True
 
-    async def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch) -> Reply:
+        reply = Reply()
+        self.queue.append((batch, reply))
+        if len(self.queue) == 1:
+            self._begin(batch)
+        return reply
+
+    def _begin(self, batch: Batch) -> None:
         self.is_interrupted = False
-        sampling, end_times_s, ended = self._fold(batch), [], ()
-        while len(end_times_s) < batch.max_steps and not (ended or self.is_interrupted):
-            tokens = [(name, self._sample(name)) for name in sampling]
-            ended = tuple(name for name, token in tokens if token == EOS)
-            end_times_s.append(now_s() + (step_s(batch) if batch.num_tokens else 0.0))
-            await sleep_until(end_times_s[-1], Event.STEP_END, self.key)
-            self.num_sampled += len(tokens)
-        if self.counts:
-            return StepResult(batch.step, end_times_s, None, ended)
-        return StepResult(batch.step, end_times_s, tuple(tokens))
+        self.sampling, self.end_times_s = self._fold(batch), []
+        self._step(batch)
+
+    def _step(self, batch: Batch) -> None:
+        self.tokens = [(name, self._sample(name)) for name in self.sampling]
+        self.end_times_s.append(now_s() + (step_s(batch) if batch.num_tokens else 0.0))
+        call_at(self.end_times_s[-1], Event.STEP_END, self.key, self._end_step)
+
+    def _end_step(self) -> None:
+        batch, reply = self.queue[0]
+        self.num_sampled += len(self.tokens)
+        ended = tuple(name for name, token in self.tokens if token == EOS)
+        is_over = ended or self.is_interrupted or len(self.end_times_s) == batch.max_steps
+        if not is_over:
+            return self._step(batch)
+        tokens = None if self.counts else tuple(self.tokens)
+        result = StepResult(batch.step, self.end_times_s, tokens, ended if self.counts else ())
+        self.queue.popleft()
+        if self.queue:
+            self._begin(self.queue[0][0])
+        reply.set(result)
 
     def _fold(self, batch: Batch) -> list[str]:
         """Whoever samples in this step."""
@@ -103,7 +126,7 @@ class Listener(Actor):
         self.submits: list[Submit] = []
         self.outputs: list[StepOutput] = []
 
-    async def handle(self, message: Any) -> Any:
+    def handle(self, message: Any) -> Any:
         match message:
             case Submit():
                 self.submits.append(message)

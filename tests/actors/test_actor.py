@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actors.actor import Actor, ActorDied, MailboxFull, Ref
-from actors.clock import sleep_until
+from actors.clock import Event, now_s, sleep_until
 from actors.messages import Refused
 
 
@@ -64,7 +64,7 @@ async def test_tell_never_waits() -> None:
             scope.cancel()
             for number in range(10_000):
                 ref.tell(number)
-        assert len(actor.mailbox.envelopes) == 10_001
+        assert len(actor.mailbox.letters) == 10_000
         actor.may_go_on.set()
         ref.close()
     assert actor.handled == ["hold", *range(10_000)]
@@ -96,7 +96,7 @@ async def test_an_ask_waits_for_room() -> None:
         for number in (2, 3, 4):
             nursery.start_soon(ask, number)
         await trio.sleep(1)
-        assert answers == [] and len(actor.mailbox.envelopes) == 1
+        assert answers == [] and len(actor.mailbox.letters) == 1
         actor.may_go_on.set()
         await trio.sleep(1)
         assert sorted(answers) == [2, 3, 4]
@@ -108,7 +108,7 @@ async def test_a_request_can_be_waited_for_later() -> None:
     """Several are under way at once, and a reply keeps until it is read."""
     async with trio.open_nursery() as nursery:
         ref = await start(nursery, Echo())
-        replies = [await ref.request(number) for number in range(3)]
+        replies = [ref.request(number) for number in range(3)]
         await trio.sleep(1)
         assert [await reply.wait() for reply in reversed(replies)] == [2, 1, 0]
         ref.close()
@@ -312,18 +312,123 @@ async def test_the_tap_sees_every_message_with_time_sender_and_receiver() -> Non
     assert seen == [(0.0, "first", "echo", "a"), (2.5, "second", "echo", "b")]
 
 
-async def test_the_doorbell_is_rung_by_every_message_while_it_is_set() -> None:
-    """By tells and asks; nobody rings where none is set."""
-    rung = []
-    actor = Echo()
-    ref = actor.ref("test")
-    ref.tell(1)
-    actor.mailbox.doorbell = lambda: rung.append(len(actor.mailbox.envelopes))
-    ref.tell(2)
-    await ref.request(3)
-    actor.mailbox.doorbell = None
-    ref.tell(4)
-    assert rung == [2, 3]
+class Counter(Actor):
+    """Answers at once, and asks itself or another for more."""
+
+    def __init__(self, name: str = "counter", below: Ref | None = None) -> None:
+        super().__init__(name)
+        self.below = below
+        self.handled: list[tuple[float, Any]] = []
+
+    def handle(self, message: Any) -> Any:
+        self.handled.append((now_s(), message))
+        match message:
+            case "crash":
+                raise ZeroDivisionError("a bug")
+            case "ask below":
+                assert self.below is not None
+                self.expect(self.below.request("answer me"))
+            case "remind me":
+                self.remind(now_s() + 1.5, Event.TIMEOUT, "it is time")
+            case "tell yourself":
+                ref = self.ref("itself", counted=False)
+                ref.tell("later")
+                assert self.handled[-1][1] == "tell yourself", "one message at a time"
+        return f"saw {message}"
+
+
+async def test_a_free_actor_that_need_not_wait_has_handled_a_message_when_tell_returns() -> None:
+    """A hop costs a call; and it answers an ask without a switch of tasks."""
+    async with trio.open_nursery() as nursery:
+        actor = Counter()
+        ref = await start(nursery, actor)
+        ref.tell(1)
+        assert actor.handled == [(0.0, 1)]
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            assert await ref.ask(2) == "saw 2"
+        ref.close()
+
+
+async def test_a_message_to_a_busy_actor_waits_for_its_turn() -> None:
+    """Even when it comes out of the very message that is being handled."""
+    async with trio.open_nursery() as nursery:
+        actor = Counter()
+        ref = await start(nursery, actor)
+        ref.tell("tell yourself")
+        assert [message for _, message in actor.handled] == ["tell yourself", "later"]
+        ref.close()
+
+
+async def test_an_actor_that_has_not_started_handles_nothing() -> None:
+    """What was left for it comes with its start."""
+    async with trio.open_nursery() as nursery:
+        actor = Counter()
+        ref = actor.ref("test")
+        ref.tell(1)
+        assert actor.handled == []
+        await nursery.start(actor.live)
+        assert actor.handled == [(0.0, 1)]
+        ref.close()
+
+
+async def test_an_expected_answer_comes_as_a_message() -> None:
+    """At once or when the other has one; meanwhile the actor is free."""
+    async with trio.open_nursery() as nursery:
+        slow = Echo("slow")
+        actor = Counter(below=await start(nursery, slow))
+        ref = await start(nursery, actor)
+        ref.tell("ask below")
+        assert await ref.ask(1) == "saw 1"
+        await trio.sleep(1)
+        assert [message for _, message in actor.handled] == ["ask below", 1, "answer me"]
+        assert actor.below is not None
+        actor.below.close()
+        ref.close()
+
+
+async def test_an_expected_answer_that_will_not_come_is_a_crash() -> None:
+    """Nobody goes on waiting for the dead."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            slow = Echo("slow")
+            below = await start(nursery, slow)
+            ref = await start(nursery, Counter(below=below))
+            below.tell("hold")
+            ref.tell("ask below")
+            below.tell("crash")
+            slow.may_go_on.set()
+            slow.mailbox.close()
+            await trio.sleep_forever()
+    assert caught.group_contains(ActorDied, match="slow ended before it answered")
+
+
+async def test_a_reminder_comes_as_a_message_at_its_instant() -> None:
+    """Unless it is stopped, or the actor has ended."""
+    async with trio.open_nursery() as nursery:
+        actor = Counter()
+        ref = await start(nursery, actor)
+        ref.tell("remind me")
+        actor.remind(1.0, Event.TIMEOUT, "stopped").stop()
+        await trio.sleep(2)
+        assert actor.handled == [(0.0, "remind me"), (1.5, "it is time")]
+        ref.tell("remind me")
+        ref.close()
+    await trio.sleep(2)
+    assert len(actor.handled) == 3
+
+
+async def test_a_crash_is_the_receivers_and_not_the_tellers() -> None:
+    """Though the message was handled in the stack of whoever told it."""
+    reached = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            ref = await start(nursery, Counter("the-culprit"))
+            ref.tell("crash")
+            reached.append("the teller went on")
+            await trio.sleep_forever()
+    assert reached
+    assert caught.value.exceptions[0].__notes__ == ["in actor the-culprit, handling 'crash'"]
 
 
 class Delegate(Actor):
@@ -334,7 +439,7 @@ class Delegate(Actor):
         self.below = below
 
     async def handle(self, message: Any) -> Any:
-        return await self.below.request(message)
+        return self.below.request(message)
 
     async def closed(self) -> None:
         self.below.close()
@@ -346,10 +451,10 @@ async def test_an_actor_may_leave_the_answer_to_another_and_is_free_meanwhile() 
         echo = Echo()
         delegate = Delegate(await start(nursery, echo))
         ref = await start(nursery, delegate)
-        slow = await ref.request("hold")
-        quick = await ref.request("next")
+        slow = ref.request("hold")
+        quick = ref.request("next")
         await sleep_until(1.0)
-        assert not delegate.mailbox.envelopes, "it waited for the answer it had left to another"
+        assert not delegate.mailbox.letters, "it waited for the answer it had left to another"
         echo.may_go_on.set()
         assert (await slow.wait(), await quick.wait()) == ("hold", "next")
         ref.close()

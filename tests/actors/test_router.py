@@ -46,7 +46,7 @@ async def test_round_robin_takes_turns() -> None:
     """Whoever is busy."""
     router, wires = connected("round-robin", 3)
     for name in "abcdefg":
-        await router.handle(submit(name))
+        router.handle(submit(name))
     assert [names(wire) for wire in wires] == [["a", "d", "g"], ["b", "e"], ["c", "f"]]
 
 
@@ -54,11 +54,11 @@ async def test_least_requests_takes_the_replica_with_the_fewest_unfinished() -> 
     """The first of equals; a request counts until it is released."""
     router, wires = connected("least-requests", 2)
     for name in "abcd":
-        await router.handle(submit(name))
+        router.handle(submit(name))
     assert [names(wire) for wire in wires] == [["a", "c"], ["b", "d"]]
-    await router.handle(Released(("b", "d")))
+    router.handle(Released(("b", "d")))
     for name in "efg":
-        await router.handle(submit(name))
+        router.handle(submit(name))
     assert [names(wire) for wire in wires] == [["a", "c", "g"], ["b", "d", "e", "f"]]
 
 
@@ -66,9 +66,9 @@ async def test_an_abort_goes_to_the_replica_that_has_the_request() -> None:
     """One message a replica; who is unknown, or has ended, is nobody's."""
     router, wires = connected("round-robin", 2)
     for name in "abcd":
-        await router.handle(submit(name))
-    await router.handle(Released(("d",)))
-    await router.handle(Abort(("a", "b", "c", "d", "nobody"), "stop"))
+        router.handle(submit(name))
+    router.handle(Released(("d",)))
+    router.handle(Abort(("a", "b", "c", "d", "nobody"), "stop"))
     assert wires[0].told[2:] == [Abort(("a", "c"), "stop")]
     assert wires[1].told[2:] == [Abort(("b",), "stop")]
 
