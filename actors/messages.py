@@ -5,7 +5,7 @@ time or crosses a fate boundary is a message; everything else is a call.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.request import Submit
@@ -155,8 +155,7 @@ class Capacity:
 # --- Scheduler to its listeners ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(NamedTuple):
     """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought about.
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens

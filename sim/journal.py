@@ -128,5 +128,5 @@ def decisions(outputs: Sequence[StepOutput]) -> list[tuple[float, Batch]]:
 
 
 def _bare(batch: Batch) -> Batch:
-    admitted = tuple(replace(a, token_ids=None, sampling=Sampling()) for a in batch.admitted)
-    return replace(batch, admitted=admitted)
+    admitted = tuple(a._replace(token_ids=None, sampling=Sampling()) for a in batch.admitted)
+    return batch._replace(admitted=admitted)

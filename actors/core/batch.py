@@ -7,14 +7,12 @@ names it in `idle` (this step only), `preempted` or `finished` (it leaves, and i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.sampling import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """A request that begins to run in this step, or runs again after a preemption.
 
     `token_ids` are all tokens known now: the prompt, and the outputs so far when it resumes;
@@ -46,8 +44,7 @@ class Chunk(NamedTuple):
     samples: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one step does, or the first of up to `max_steps` equal decode steps.
 
     `finished` may name requests that ended while they waited, of whom the runner knows nothing.
@@ -75,8 +72,7 @@ class Batch:
         return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What the backend did with a batch.
 
     `end_times_s` holds the end of each step done, on the run's clock; its length is the number

@@ -1,7 +1,6 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +8,7 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """What one step computes.
 
     `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values
