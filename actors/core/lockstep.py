@@ -30,6 +30,10 @@ class InFlight:
     dropped: set[str] = field(default_factory=set)
 
 
+def _order(request: Request) -> int:
+    return request.order
+
+
 class Lockstep:
     """The members, the steps planned so far and those whose results have come back."""
 
@@ -94,6 +98,26 @@ class Lockstep:
             if request.in_lockstep and request.next_grow == step:
                 self.enter_grow(request, step + self.block_size)
                 yield request
+
+    def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
+        """Who needs blocks in the steps from `first` to `last`, turn by turn, and how many in all.
+
+        Turns repeat: the n-th block of the k requests returned goes to request n modulo k.
+        """
+        size, turns, num_blocks = self.block_size, [], 0
+        for step in range(first, min(last, first + size - 1) + 1):
+            if step not in self.grows:
+                continue
+            num_times, growing = (last - step) // size + 1, []
+            for request in self.grows.pop(step):
+                if request.in_lockstep and request.next_grow == step:
+                    self.enter_grow(request, step + num_times * size)
+                    growing.append(request)
+            if len(growing) > 1:
+                growing.sort(key=_order)
+            num_blocks += num_times * len(growing)
+            turns += growing
+        return turns, num_blocks
 
     def due_to_fill(self, step: int) -> Iterator[Request]:
         """Members whose token of `step` fills a block; each is entered again."""

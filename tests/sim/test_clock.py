@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from actors.clock import Event, now_s, run_blocking, sleep_until
+from actors.clock import Event, call_at, now_s, run_blocking, sleep_until
 from sim.clock import Deadlock, VirtualClock, run_virtual
 
 Log = list[tuple[float, str]]
@@ -315,3 +315,96 @@ async def test_time_stands_still_while_work_outside_is_under_way() -> None:
         await sleep_until(10.0)
         assert len(times) == 21
     assert set(times) == {0.0} and now_s() == 10.0
+
+
+async def test_calls_and_waits_share_one_order() -> None:
+    """By time, event, key and the order in which they were asked for."""
+    log: list[str] = []
+
+    async def wait(name: str, event: Event) -> None:
+        await sleep_until(1.0, event, name)
+        log.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, "b", Event.STEP_END)
+        nursery.start_soon(wait, "d", Event.STEP_BEGIN)
+        await sleep_until(0.5)
+        call_at(1.0, Event.STEP_BEGIN, "c", lambda: log.append("c"))
+        call_at(1.0, Event.ARRIVAL, "a", lambda: log.append("a"))
+        call_at(0.75, Event.TIMEOUT, "", lambda: log.append("first"))
+    assert log == ["first", "a", "b", "c", "d"]
+
+
+async def test_what_a_call_sets_going_comes_to_rest_before_the_next() -> None:
+    """A call may wake a task; the next event of the instant waits for all that follows."""
+    log: list[str] = []
+    woken = trio.Event()
+
+    async def sleeper() -> None:
+        await woken.wait()
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        log.append("came to rest")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeper)
+        await sleep_until(0.5)
+        call_at(1.0, Event.ARRIVAL, "a", woken.set)
+        call_at(1.0, Event.ARRIVAL, "b", lambda: log.append("next"))
+        await sleep_until(2.0)
+    assert log == ["came to rest", "next"]
+
+
+async def test_a_stopped_call_never_happens_and_time_does_not_move_to_it() -> None:
+    """Like a wait that was cancelled."""
+    log: list[float] = []
+    call_at(5.0, Event.TIMEOUT, "", lambda: log.append(now_s())).stop()
+    timer = call_at(1.0, Event.TIMEOUT, "", lambda: log.append(now_s()))
+    await sleep_until(2.0)
+    timer.stop()
+    await trio.sleep(10.0)
+    assert log == [1.0] and now_s() == 12.0
+
+
+async def test_a_call_for_the_past_comes_now_but_never_at_once() -> None:
+    """Whoever asks for it goes on first."""
+    await sleep_until(3.0)
+    log: list[float] = []
+    call_at(1.0, Event.ARRIVAL, "", lambda: log.append(now_s()))
+    assert log == []
+    await sleep_until(3.0)
+    assert log == [3.0]
+
+
+def test_calls_without_end_leave_trio_its_turns() -> None:
+    """A chain of calls that wakes nobody still lets a deadline of Trio's expire."""
+
+    async def main() -> int:
+        count = 0
+
+        def again() -> None:
+            nonlocal count
+            count += 1
+            call_at(now_s() + 0.001, Event.TIMEOUT, "", again)
+
+        again()
+        with trio.move_on_at(30.0):
+            await trio.sleep_forever()
+        return count
+
+    assert run_virtual(main) == 30_000
+
+
+def test_on_the_wall_clock_a_call_comes_at_its_time_unless_stopped() -> None:
+    """And one for now comes soon, after whoever asked for it."""
+    log: list[str] = []
+
+    async def main() -> None:
+        call_at(now_s() + 0.02, Event.TIMEOUT, "", lambda: log.append("later"))
+        call_at(now_s() + 0.01, Event.TIMEOUT, "", lambda: log.append("stopped")).stop()
+        call_at(now_s(), Event.TIMEOUT, "", lambda: log.append("now"))
+        assert log == []
+        await trio.sleep(0.05)
+
+    trio.run(main)
+    assert log == ["now", "later"]
