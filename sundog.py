@@ -5,6 +5,7 @@ message and exit code 2. Worlds are imported by the commands that need them, so 
 never imports torch.
 """
 
+import difflib
 import sys
 import time
 from dataclasses import replace
@@ -140,12 +141,59 @@ def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str
     )  # fmt: skip
 
 
+def _take_defaults(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    """Options in a file stand where the command line says nothing."""
+    if path is None:
+        return
+    from sim.results.directory import read_config
+
+    known = {str(parameter.name): parameter for parameter in context.command.params}
+    given = read_config(path)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{path}: {name} is no option of {context.command.name}{hint}")
+    context.default_map = {**(context.default_map or {}), **given}
+
+
+def _kept_options() -> dict[str, object]:
+    """What was asked for, but for where results go and what changes none of them."""
+    context = click.get_current_context()
+    left_out = ("as_json", "out", "decode_runs", "debug")
+    names = [str(option.name) for option in context.command.params if option.expose_value]
+    kept = {name: context.params[name] for name in names if name not in left_out}
+    kept["slo"] = ",".join(f"{name}={limit_s}" for name, limit_s in kept["slo"].items()) or None
+    return kept
+
+
+def _slo(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, float]:
+    """`ttft=0.5,tpot=0.05` as a mapping."""
+    limits = {}
+    for part in (text or "").split(",") if text else []:
+        name, _, value = part.partition("=")
+        if name not in ("ttft", "tpot", "e2e"):
+            raise ConfigError(f"slo has {name!r}: known are ttft, tpot and e2e, as in ttft=0.5")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"slo {name} is {value!r}: give seconds, as in {name}=0.5") from None
+        if not limits[name] > 0:
+            raise ConfigError(f"slo {name} is {value}: it must be above 0")
+    return limits
+
+
 @cli.command()
 @click.argument("trace")
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="A known model or folder.")
 @click.option("--gpu", default="h100", show_default=True, help="A known GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-@click.option("--out", metavar="DIR", help="Write there: a row per request, summary, journal.")
+@click.option("--out", metavar="DIR", help="Write the run there, for report and explain.")
+@click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
+              callback=_take_defaults, help="Take options from a run's config.toml.")  # fmt: skip
+@click.option("--slo", callback=_slo, metavar="NAME=S,…",
+              help="Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.")  # fmt: skip
+@click.option("--gpu-price-per-h", type=float, help="What a GPU costs an hour, in any currency.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step.")  # fmt: skip
@@ -160,6 +208,8 @@ def replay(
     gpu: str,
     as_json: bool,
     out: str | None,
+    slo: dict[str, float],
+    gpu_price_per_h: float | None,
     limit: int | None,
     host_overhead: bool,
     decode_runs: bool,
@@ -170,11 +220,11 @@ def replay(
     from itertools import islice
 
     from sim.journal_file import Header, JournalFile
-    from sim.metrics import summarize
+    from sim.metrics import Terms, summarize
     from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
-    from sim.report import print_summary, write_requests
+    from sim.report import print_summary
     from sim.trace.read import read_trace
 
     simulated = Simulated.of(Engine(**options), model, gpu, host_overhead)
@@ -189,9 +239,17 @@ def replay(
             rows, config, simulated.cost, simulated.capacity,
             predictor=guess, on_progress=on_progress, listeners=journal,
         )  # fmt: skip
-    summary = summarize(recorder)
+    terms = Terms(
+        **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
+        num_gpus=config.replicas * options["tensor_parallel_size"],
+        gpu_power_w=simulated.power_w,
+        price_per_gpu_h=gpu_price_per_h,
+    )
+    summary = summarize(recorder, terms)
     if out is not None:
-        write_requests(out, recorder, summary)
+        from sim.results.directory import write_run
+
+        write_run(out, recorder, summary, _kept_options())
     if as_json:
         click.echo(summary.to_json())
     else:

@@ -155,6 +155,7 @@ class Simulated:
     config: EngineConfig
     cost: "CostModel"
     capacity: "Capacity"
+    power_w: float | None
 
     @classmethod
     def of(cls, engine: Engine, model: str, gpu: str, host_overhead: bool) -> "Simulated":
@@ -169,7 +170,8 @@ class Simulated:
             engine.num_gpu_blocks,
         )
         config.with_blocks(capacity.num_blocks)
-        return cls(config, target.cost(HostOverhead() if host_overhead else NO_OVERHEAD), capacity)
+        cost = target.cost(HostOverhead() if host_overhead else NO_OVERHEAD)
+        return cls(config, cost, capacity, target.gpu.power_w)
 
 
 def or_default(value: T | None, default: T) -> T:

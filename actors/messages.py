@@ -160,8 +160,8 @@ class StepOutput(NamedTuple):
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
     are only counted: then every chunk of `batch` that samples and every decoding request got one
-    token a step. `blocked` says what keeps the next in the queue waiting, when
-    `num_free_blocks_planned` were left by the (first) step's plan.
+    token a step. `blocked` says what keeps the next in the queue waiting, when the (first) step's
+    plan left `num_free_blocks_planned` blocks and `num_waiting_planned` requests.
     """
 
     replica: int
@@ -175,6 +175,7 @@ class StepOutput(NamedTuple):
     num_free_blocks: int
     blocked: Blocked | None = None
     num_free_blocks_planned: int | None = None
+    num_waiting_planned: int = 0
 
     @property
     def step(self) -> int:

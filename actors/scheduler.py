@@ -28,6 +28,7 @@ class Planned(NamedTuple):
     batch: Batch
     blocked: Blocked | None
     num_free_blocks: int
+    num_waiting: int
     start_s: float
 
 
@@ -127,14 +128,16 @@ class Scheduler(Actor):
 
     def _send_step(self) -> int:
         """Plan one step and have it executed; the number of its tokens."""
-        batch, blocked = plan(self._state)
+        state = self._state
+        batch, blocked = plan(state)
         num_tokens = batch.num_tokens
         if not (num_tokens or self._running or batch.finished or batch.preempted):
             raise RuntimeError(
                 f"nothing can be scheduled ({blocked}) although nothing runs:"
-                f" {next(iter(self._state.waiting))!r} can never fit"
+                f" {next(iter(state.waiting))!r} can never fit"
             )
-        self._running.append(Planned(batch, blocked, self._state.kv.pool.num_free, now_s()))
+        num_free = state.kv.pool.num_free
+        self._running.append(Planned(batch, blocked, num_free, len(state.waiting), now_s()))
         if batch.max_steps > 1:
             self._run_step = batch.step
         self.expect(self._executor.request(batch))
@@ -161,6 +164,7 @@ class Scheduler(Actor):
             num_free_blocks=state.kv.pool.num_free,
             blocked=planned.blocked,
             num_free_blocks_planned=planned.num_free_blocks,
+            num_waiting_planned=planned.num_waiting,
         )
         for listener in self._listeners:
             listener.tell(output)

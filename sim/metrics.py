@@ -8,6 +8,7 @@ per request unless said otherwise:
     ITL       time between a token and the one before it, over every token
     E2E       finish - arrival
     queueing  first step that the request was part of begins - arrival
+    normal.   E2E / output tokens
 """
 
 import json
@@ -40,6 +41,10 @@ class Summary:
     """One run in figures; seconds, tokens and fractions. A distribution of nothing is None.
 
     Throughput counts finished requests over the span from the first arrival to the last finish.
+    Goodput counts those that met every limit of `Terms`, of all that arrived. `busy_fraction` is of
+    all replicas' time. `fairness` is Jain's index (sum x)^2 / (n sum x^2) over the tenants' served
+    tokens, prompts and outputs; None without tenants. Energy takes the GPUs' rated power all the
+    time, cost their price: upper bounds for idle ones.
     `kv_use` fractions are of all replicas' blocks together, the mean over time. The hit rate is
     prefix-hit tokens over prompt tokens of all admitted requests.
     """
@@ -66,6 +71,14 @@ class Summary:
     prefix_hit_rate: float
     num_preemptions: int
     recomputed_tokens: int
+    normalized_latency_s: Distribution | None
+    busy_fraction: float
+    tokens_per_step: float
+    goodput_requests_per_s: float | None
+    slo_attainment: float | None
+    fairness: float | None
+    energy_j_per_output_token: float | None
+    cost_per_million_output_tokens: float | None
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
@@ -152,7 +165,53 @@ def request_times(recorder: Recorder) -> RequestTimes:
     return RequestTimes(first - arrival, tpot, finish - arrival, scheduled - arrival)
 
 
-def summarize(recorder: Recorder) -> Summary:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a run is held against: limits per request in seconds, and what its GPUs take.
+
+    `num_gpus` are all replicas' together; `price_per_gpu_h` is in any currency.
+    """
+
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+    num_gpus: int = 1
+    gpu_power_w: float | None = None
+    price_per_gpu_h: float | None = None
+
+
+NO_TERMS = Terms()
+
+
+def _met(times: RequestTimes, done: NDArray[np.bool_], terms: Terms) -> NDArray[np.bool_] | None:
+    """Which requests met every limit; None without any. One token has no TPOT to miss."""
+    limits = (
+        (times.ttft_s, terms.slo_ttft_s),
+        (times.tpot_s, terms.slo_tpot_s),
+        (times.e2e_s, terms.slo_e2e_s),
+    )
+    if all(limit is None for _, limit in limits):
+        return None
+    met = done.copy()
+    for values, limit in limits:
+        if limit is not None:
+            met &= ~(values > limit)
+    return met
+
+
+def _fairness(tenants: Sequence[str | None], tokens: Ints) -> float | None:
+    """Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984)."""
+    names = sorted({tenant for tenant in tenants if tenant is not None})
+    if not names:
+        return None
+    number = {name: index for index, name in enumerate(names)}
+    rows = [row for row, tenant in enumerate(tenants) if tenant is not None]
+    served = np.zeros(len(names))
+    np.add.at(served, [number[str(tenants[row])] for row in rows], tokens[rows])
+    return float(served.sum() ** 2 / (len(names) * (served**2).sum())) if served.any() else None
+
+
+def summarize(recorder: Recorder, terms: Terms = NO_TERMS) -> Summary:
     """The figures of a run; latencies are over finished requests, ITL over all tokens."""
     columns = recorder.columns
     reasons: Sequence[str | None] = columns.reason
@@ -174,6 +233,8 @@ def summarize(recorder: Recorder) -> Summary:
     blocks = recorder.num_blocks - 1
     busy_s = sum(use.busy_s for use in recorder.kv_use)
     tpot = times.tpot_s[done]
+    met = _met(times, done, terms)
+    gpu_s = duration_s * terms.num_gpus
     return Summary(
         num_requests=len(columns),
         num_finished=num_finished,
@@ -202,4 +263,34 @@ def summarize(recorder: Recorder) -> Summary:
         prefix_hit_rate=hit_tokens / max(int(prompts[admitted].sum()), 1),
         num_preemptions=sum(columns.num_preemptions),
         recomputed_tokens=sum(columns.recomputed_tokens),
+        normalized_latency_s=distribution(times.e2e_s[done] / outputs[done]),
+        busy_fraction=sum(map(_busy_s, recorder.steps)) / (duration_s * len(recorder.steps))
+        if duration_s
+        else 0.0,
+        tokens_per_step=sum(steps.num_batched_tokens for steps in recorder.steps)
+        / max(sum(len(steps.end_s) for steps in recorder.steps), 1),
+        goodput_requests_per_s=None if met is None else int(met.sum()) * per_s,
+        slo_attainment=None if met is None else float(met.sum()) / max(len(columns), 1),
+        fairness=_fairness(columns.tenant, np.where(done, prompts + outputs, 0)),
+        energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
+        cost_per_million_output_tokens=_per_token(
+            None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
+            gpu_s,
+            output_tokens,
+        ),
     )
+
+
+def _busy_s(steps: Steps) -> float:
+    """Seconds in which any step ran; steps that overlap count once."""
+    groups = steps.groups
+    last = np.cumsum(np.array(groups.num_steps)) - 1
+    if not len(last):
+        return 0.0
+    end_s = np.array(steps.end_s)[last]
+    begin_s = np.maximum(np.array(groups.start_s), np.concatenate(([-np.inf], end_s[:-1])))
+    return float((end_s - begin_s).sum())
+
+
+def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:
+    return None if rate_per_s is None or not num_tokens else rate_per_s * gpu_s / num_tokens

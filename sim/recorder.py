@@ -64,6 +64,45 @@ class Columns:
         return len(self.request_id) - 1
 
 
+class Groups:
+    """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
+
+    `start_s` is when the first of them began. Those that waited are counted during all steps but
+    the last, and at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample.
+    """
+
+    __slots__ = (
+        "num_decodes", "num_finished", "num_preempted", "num_prefill_tokens", "num_prefills",
+        "num_steps", "num_waiting", "num_waiting_at_end", "start_s", "used_blocks",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.start_s = array("d")
+        self.num_steps = array("q")
+        self.num_decodes = array("q")
+        self.num_prefills = array("q")
+        self.num_prefill_tokens = array("q")
+        self.num_preempted = array("q")
+        self.num_finished = array("q")
+        self.num_waiting = array("q")
+        self.num_waiting_at_end = array("q")
+        self.used_blocks = array("q")
+
+    def add(self, output: StepOutput, num_prefill_tokens: int, used_blocks: int) -> None:
+        """The steps of one output."""
+        batch = output.batch
+        self.start_s.append(output.start_s)
+        self.num_steps.append(len(output.end_times_s))
+        self.num_decodes.append(batch.num_decodes)
+        self.num_prefills.append(len(batch.chunks))
+        self.num_prefill_tokens.append(num_prefill_tokens)
+        self.num_preempted.append(len(batch.preempted))
+        self.num_finished.append(len(output.finished))
+        self.num_waiting.append(output.num_waiting_planned)
+        self.num_waiting_at_end.append(output.num_waiting)
+        self.used_blocks.append(used_blocks)
+
+
 class Steps:
     """The steps of one replica, and the ranges of them in which requests got tokens.
 
@@ -71,10 +110,13 @@ class Steps:
     to, not including, `range_stop[i]`. Ranges of one request come in order of time.
     """
 
-    __slots__ = ("end_s", "num_batched_tokens", "range_row", "range_start", "range_stop")
+    __slots__ = (
+        "end_s", "groups", "num_batched_tokens", "range_row", "range_start", "range_stop",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.end_s = array("d")
+        self.groups = Groups()
         self.num_batched_tokens = 0
         self.range_row = array("q")
         self.range_start = array("q")
@@ -173,16 +215,19 @@ class Recorder:
         steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
         now = len(steps.end_s)
         steps.end_s.extend(ends)
-        num_tokens = batch.num_tokens if batch.chunks else batch.num_decodes
-        steps.num_batched_tokens += num_tokens * len(ends)
+        num_prefill_tokens = batch.num_tokens - batch.num_decodes if batch.chunks else 0
+        steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * len(ends)
         if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
             self._fold(batch, output, now)
         if output.finished:
             self._finish(output, now + len(ends))
+        used_blocks = -1
         if ends:
             kv_use.stepped(output.start_s, ends[-1])
             if batch.chunks or output.finished:
-                kv_use.sample(self.num_blocks - 1 - output.num_free_blocks)
+                used_blocks = self.num_blocks - 1 - output.num_free_blocks
+                kv_use.sample(used_blocks)
+        steps.groups.add(output, num_prefill_tokens, used_blocks)
 
     def _fold(self, batch: Batch, output: StepOutput, now: int) -> None:
         live, columns, steps = self._live, self.columns, self.steps[output.replica]

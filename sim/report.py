@@ -1,24 +1,12 @@
-"""A run for people and for files: a table on the terminal, `requests.csv` and `summary.json`."""
+"""A run for people: two tables on the terminal."""
 
-import csv
-import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import IO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from actors.core.config import ConfigError
-from sim.metrics import Distribution, Summary, request_times
-from sim.recorder import Recorder
-
-REQUEST_COLUMNS = (
-    "request_id", "tenant", "replica", "reason", "arrival_s", "first_scheduled_s", "first_token_s",
-    "finish_s", "num_prompt_tokens", "num_output_tokens", "prefix_hit_tokens", "num_preemptions",
-    "recomputed_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s",
-)  # fmt: skip
+from sim.metrics import Distribution, Summary
 
 
 def print_summary(summary: Summary, title: str = "", file: IO[str] | None = None) -> None:
@@ -42,6 +30,7 @@ def _latencies(summary: Summary) -> Table:
         ("ITL", summary.itl_s),
         ("E2E", summary.e2e_s),
         ("queueing", summary.queueing_s),
+        ("E2E per token", summary.normalized_latency_s),
     )
     for name, d in rows:
         if d is None:
@@ -67,6 +56,16 @@ def _totals(summary: Summary) -> Table:
         f"{summary.requests_per_s:,.3f} requests/s, {summary.output_tokens_per_s:,.1f} output"
         f" tokens/s, {summary.total_tokens_per_s:,.1f} tokens/s",
     )
+    if summary.goodput_requests_per_s is not None and summary.slo_attainment is not None:
+        table.add_row(
+            "goodput",
+            f"{summary.goodput_requests_per_s:,.3f} requests/s,"
+            f" {summary.slo_attainment:.1%} within the limits",
+        )
+    table.add_row(
+        "engines busy",
+        f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
+    )
     table.add_row(
         "KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}"
     )
@@ -77,37 +76,11 @@ def _totals(summary: Summary) -> Table:
         "preemptions",
         f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed",
     )
+    if summary.fairness is not None:
+        table.add_row("fairness", f"{summary.fairness:.3f} (Jain's index of the tenants' tokens)")
+    if summary.energy_j_per_output_token is not None:
+        energy = f"at most {summary.energy_j_per_output_token:,.3f} J per output token"
+        if summary.cost_per_million_output_tokens is not None:
+            energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
+        table.add_row("energy, cost" if "per million" in energy else "energy", energy)
     return table
-
-
-def write_requests(directory: str, recorder: Recorder, summary: Summary) -> None:
-    """Write `requests.csv` (one row per request; absent values empty) and `summary.json`.
-
-    Makes the directory; raises ConfigError when it cannot be written.
-    """
-    try:
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").write_text(summary.to_json() + "\n", encoding="utf-8")
-        with (folder / "requests.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(REQUEST_COLUMNS)
-            writer.writerows(_rows(recorder))
-    except OSError as error:
-        raise ConfigError(f"cannot write results to {directory}: {error}") from None
-
-
-def _rows(recorder: Recorder) -> Iterator[tuple[object, ...]]:
-    columns, times = recorder.columns, request_times(recorder)
-    derived = {name: getattr(times, name).tolist() for name in REQUEST_COLUMNS[-4:]}
-    values: list[Sequence[object]] = []
-    for name in REQUEST_COLUMNS:
-        column = derived.get(name)
-        if column is None:
-            column = getattr(columns, name)
-        if name.endswith("_s"):
-            column = ["" if math.isnan(value) else value for value in column]
-        elif name == "replica":
-            column = ["" if value < 0 else value for value in column]
-        values.append(column)
-    return zip(*values, strict=True)

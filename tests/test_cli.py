@@ -63,7 +63,7 @@ def test_the_same_replay_prints_the_same_bytes(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     assert json.loads(first.stdout)["num_finished"] == 80
-    for name in ("requests.csv", "summary.json"):
+    for name in ("requests.parquet", "steps.parquet", "summary.json", "config.toml"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 

@@ -2,21 +2,18 @@
 
 import functools
 import io
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from actors.core.batch import Admission, Batch, Chunk, Finish
-from actors.core.config import ConfigError
 from actors.core.sampling import Sampling
 from actors.messages import StepOutput
 from sim.clock import run_virtual
-from sim.metrics import distribution, request_times, summarize, weighted_distribution
+from sim.metrics import Terms, distribution, request_times, summarize, weighted_distribution
 from sim.recorder import Recorder
-from sim.report import print_summary, write_requests
+from sim.report import print_summary
 from tests.sim.toy import Toy, counting_backend, play, recorded
 
 SEEDS = range(30)
@@ -168,23 +165,6 @@ def test_an_empty_run_has_a_summary() -> None:
     print_summary(summary, file=io.StringIO())
 
 
-def test_json_and_files_are_the_same_bytes_for_the_same_run(tmp_path: Path) -> None:
-    """Fixed key order, floats at full precision, one CSV row per request."""
-    contents = []
-    for name in ("one", "two"):
-        _, _, recorder = played(3)
-        summary = summarize(recorder)
-        write_requests(str(tmp_path / name), recorder, summary)
-        files = [tmp_path / name / file for file in ("summary.json", "requests.csv")]
-        contents.append([file.read_bytes() for file in files])
-        assert json.loads(summary.to_json())["ttft_s"]["p99"] == summary.ttft_s.p99  # type: ignore[union-attr]
-        assert len(files[1].read_text().splitlines()) == 1 + summary.num_requests
-    assert contents[0] == contents[1]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_requests(str(tmp_path / "file"), recorder, summary)
-
-
 def test_the_table_is_plain_where_there_is_no_terminal() -> None:
     """No colour codes, at most 80 columns, every figure that people ask for."""
     file = io.StringIO()
@@ -194,3 +174,63 @@ def test_the_table_is_plain_where_there_is_no_terminal() -> None:
     for word in ("title [not markup]", "TTFT", "TPOT", "ITL", "E2E", "queueing", "throughput",
                  "KV blocks in use", "prefix hits", "preemptions"):  # fmt: skip
         assert word in text
+
+
+def test_busy_seconds_are_those_in_which_a_step_runs() -> None:
+    """Two bursts far apart leave the engine idle between them; overlapping steps count once."""
+    recorder = Recorder(101)
+    for name, start in (("a", 0.0), ("b", 90.0)):
+        recorder.arrived(name, start, 4)
+        batch = Batch(1, (Admission(name, 4, 4, 0, (), None, Sampling()),), (Chunk(name, 4, True),))
+        ended = output(batch, start + 5, Finish(name, "stop"))
+        recorder.observe(ended._replace(start_s=start))
+    summary = summarize(recorder)
+    assert summary.duration_s == 95 and summary.busy_fraction == pytest.approx(10 / 95)
+    assert summary.tokens_per_step == 4
+
+
+def test_goodput_counts_who_met_every_limit() -> None:
+    """Of all that arrived; whoever never finished met none."""
+    _, _, recorder = played(5)
+    summary = summarize(recorder)
+    assert summary.goodput_requests_per_s is None and summary.slo_attainment is None
+    assert summary.ttft_s is not None and summary.e2e_s is not None
+    lax = summarize(recorder, Terms(slo_ttft_s=1e9, slo_e2e_s=1e9))
+    assert lax.slo_attainment == summary.num_finished / summary.num_requests
+    assert lax.goodput_requests_per_s == pytest.approx(summary.requests_per_s)
+    tight = summarize(recorder, Terms(slo_ttft_s=summary.ttft_s.p50, slo_e2e_s=summary.e2e_s.p90))
+    times = request_times(recorder)
+    expected = (times.ttft_s <= summary.ttft_s.p50) & (times.e2e_s <= summary.e2e_s.p90)
+    assert tight.slo_attainment == expected.sum() / summary.num_requests < lax.slo_attainment
+
+
+def test_fairness_is_one_when_tenants_are_served_alike() -> None:
+    """And 1/n when one of n got everything."""
+
+    def fairness(shares: tuple[int, ...]) -> float | None:
+        recorder = Recorder(101)
+        for tenant, num_tokens in enumerate(shares):
+            name = str(tenant)
+            recorder.arrived(name, 0.0, max(num_tokens, 1), name)
+            if num_tokens:
+                chunk = Chunk(name, num_tokens, True)
+                admission = Admission(name, num_tokens, num_tokens, 0, (), None, Sampling())
+                batch = Batch(tenant + 1, (admission,), (chunk,))
+                recorder.observe(output(batch, 1.0 + tenant, Finish(name, "stop")))
+        return summarize(recorder).fairness
+
+    assert fairness((8, 8, 8, 8)) == pytest.approx(1)
+    assert fairness((8, 0, 0, 0)) == pytest.approx(1 / 4)
+
+
+def test_energy_and_cost_are_per_output_token() -> None:
+    """Rated power and price over the whole run, divided by what came out."""
+    _, _, recorder = played(6)
+    terms = Terms(num_gpus=2, gpu_power_w=700.0, price_per_gpu_h=3.6)
+    summary = summarize(recorder, terms)
+    assert summary.energy_j_per_output_token == pytest.approx(
+        2 * 700 * summary.duration_s / summary.output_tokens
+    )
+    assert summary.cost_per_million_output_tokens == pytest.approx(
+        2 * 0.001 * summary.duration_s / summary.output_tokens * 1e6
+    )

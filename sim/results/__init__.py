@@ -1,0 +1,1 @@
+"""A run on disk: the directory that a replay writes, and what reads it."""
