@@ -25,7 +25,9 @@ def remark(text: str) -> None:
     click.echo(text, err=True)
 
 
-COMMANDS: dict[str, str] = {}
+COMMANDS = {
+    "report": "sim.commands.report:report",
+}
 """Commands with a module of their own, `module:attribute`, imported when one is asked for."""
 
 

@@ -45,8 +45,8 @@ class Summary:
     all replicas' time. `fairness` is Jain's index (sum x)^2 / (n sum x^2) over the tenants' served
     tokens, prompts and outputs; None without tenants. Energy takes the GPUs' rated power all the
     time, cost their price: upper bounds for idle ones.
-    `kv_use` fractions are of all replicas' blocks together, the mean over time. The hit rate is
-    prefix-hit tokens over prompt tokens of all admitted requests.
+    `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
+    time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     """
 
     num_requests: int
@@ -65,6 +65,7 @@ class Summary:
     itl_s: Distribution | None
     e2e_s: Distribution | None
     queueing_s: Distribution | None
+    num_kv_blocks: int
     kv_use_mean: float
     kv_use_max: float
     prefix_hit_tokens: int
@@ -255,6 +256,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS) -> Summary:
         ),
         e2e_s=distribution(times.e2e_s[done]),
         queueing_s=distribution(times.queueing_s[done]),
+        num_kv_blocks=blocks,
         kv_use_mean=sum(use.block_seconds for use in recorder.kv_use) / (busy_s * blocks)
         if busy_s
         else 0.0,

@@ -1,0 +1,1 @@
+"""`sundog report`: runs as one HTML page that needs nothing else."""

@@ -1,0 +1,95 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const HEIGHT = 230;
+const ROUND_S = [0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
+let charts = [];
+
+const trim = (v) => String(+v.toPrecision(3));
+const secs = (v) => (v == null ? "–" : v < 0.9995 ? trim(v * 1e3) + " ms" : trim(v) + " s");
+const count = (v) =>
+  v == null ? "–" : v >= 1e6 ? trim(v / 1e6) + "M" : v >= 1e4 ? trim(v / 1e3) + "k" : trim(v);
+const share = (v) => (v == null ? "–" : trim(v * 100) + "%");
+const clock = (v) => {
+  if (v == null) return "–";
+  const s = Math.round(v), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;
+  const two = (n) => String(n).padStart(2, "0");
+  return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
+};
+
+const axis = (format, size) => ({
+  stroke: css("--soft"), font: "11px system-ui, sans-serif", size: size,
+  grid: { stroke: css("--line"), width: 1 }, ticks: { show: false },
+  values: (_, ticks) => ticks.map((v) => (v == null ? "" : format(v))),
+});
+const line = (run, index, format) => ({
+  label: data.runs.length > 1 ? run.name : "value", stroke: css(`--run-${index % 6}`), width: 1.8,
+  points: { show: false }, spanGaps: true, value: (_, v) => format(v),
+});
+
+function draw(element, options, values) {
+  const plot = new uPlot(
+    { width: element.clientWidth, height: HEIGHT, legend: { live: true }, ...options }, values, element,
+  );
+  charts.push([plot, element]);
+}
+
+function cdf(element) {
+  const name = element.dataset.cdf;
+  const runs = data.runs.map((run, index) => [run, index]).filter(([run]) => run.cdfs[name]);
+  if (!runs.length) return;
+  const tables = runs.map(([run]) => {
+    const x = [], y = [];
+    run.cdfs[name].forEach((v, i) => {
+      v = Math.max(v, 1e-4);
+      if (x.length && v <= x[x.length - 1]) y[y.length - 1] = data.percents[i] / 100;
+      else { x.push(v); y.push(data.percents[i] / 100); }
+    });
+    return [x, y];
+  });
+  draw(element, {
+    scales: { x: { time: false, distr: 3 }, y: { range: [0, 1] } },
+    axes: [axis(secs, 34), axis(share, 46)],
+    series: [{ label: "at most", value: (_, v) => secs(v) }, ...runs.map(([r, i]) => line(r, i, share))],
+  }, uPlot.join(tables));
+}
+
+function timeline(element) {
+  const name = element.dataset.time, format = element.dataset.unit === "%" ? share : count;
+  draw(element, {
+    scales: { x: { time: false }, y: { range: (_, lo, hi) => [0, Math.max(hi * 1.05, 1e-6)] } },
+    axes: [{ ...axis(clock, 34), incrs: ROUND_S }, axis(format, 46)],
+    series: [{ label: "at", value: (_, v) => clock(v) }, ...data.runs.map((r, i) => line(r, i, format))],
+  }, uPlot.join(data.runs.map((run) => [run.time_s, run[name]])));
+}
+
+function stack(element) {
+  const run = data.runs[0];
+  const both = run.decode_tokens_per_s.map((v, i) => v + run.prefill_tokens_per_s[i]);
+  const area = (label, color, own) => ({
+    label, stroke: css(color), fill: css(color) + "55", width: 1.2, points: { show: false },
+    value: (u, v, _, i) => (i == null ? "–" : count(own[i])),
+  });
+  draw(element, {
+    scales: { x: { time: false }, y: { range: (_, lo, hi) => [0, Math.max(hi * 1.05, 1)] } },
+    axes: [{ ...axis(clock, 34), incrs: ROUND_S }, axis(count, 46)],
+    series: [
+      { label: "at", value: (_, v) => clock(v) },
+      area("prefill", "--run-1", run.prefill_tokens_per_s),
+      area("decode", "--run-0", run.decode_tokens_per_s),
+    ],
+    bands: [{ series: [1, 2] }],
+  }, [run.time_s, both, run.decode_tokens_per_s]);
+}
+
+function drawAll() {
+  charts.forEach(([plot]) => plot.destroy());
+  charts = [];
+  document.querySelectorAll("[data-cdf]").forEach(cdf);
+  document.querySelectorAll("[data-time]").forEach(timeline);
+  document.querySelectorAll("[data-stack]").forEach(stack);
+}
+drawAll();
+let pending;
+addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(drawAll, 120); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
