@@ -27,6 +27,7 @@ def remark(text: str) -> None:
 
 COMMANDS = {
     "report": "sim.commands.report:report",
+    "validate": "sim.commands.validate:validate",
 }
 """Commands with a module of their own, `module:attribute`, imported when one is asked for."""
 
@@ -198,7 +199,7 @@ def _slo(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option("--gpu-price-per-h", type=float, help="What a GPU costs an hour, in any currency.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
-              help="Time that the host adds to each step.")  # fmt: skip
+              help="Time that the host adds to each step and request.")  # fmt: skip
 @click.option("--decode-runs/--no-decode-runs", default=True, show_default=True,
               help="Let one event stand for many decode steps; same results.")  # fmt: skip
 @click.option("--predictor", metavar="NAME",
@@ -239,7 +240,8 @@ def replay(
     with progress(sum(1 for _ in islice(read_trace(trace), limit))) as on_progress:
         recorder = replay_trace(
             rows, config, simulated.cost, simulated.capacity,
-            predictor=guess, on_progress=on_progress, listeners=journal,
+            predictor=guess, front_end_s=simulated.front_end_s, on_progress=on_progress,
+            listeners=journal,
         )  # fmt: skip
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},

@@ -156,6 +156,7 @@ class Simulated:
     cost: "CostModel"
     capacity: "Capacity"
     power_w: float | None
+    front_end_s: float
 
     @classmethod
     def of(cls, engine: Engine, model: str, gpu: str, host_overhead: bool) -> "Simulated":
@@ -170,8 +171,9 @@ class Simulated:
             engine.num_gpu_blocks,
         )
         config.with_blocks(capacity.num_blocks)
-        cost = target.cost(HostOverhead() if host_overhead else NO_OVERHEAD)
-        return cls(config, cost, capacity, target.gpu.power_w)
+        overhead = HostOverhead() if host_overhead else NO_OVERHEAD
+        cost = target.cost(overhead)
+        return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s)
 
 
 def or_default(value: T | None, default: T) -> T:

@@ -3,7 +3,7 @@
 Percentiles are numpy's default (linear interpolation between order statistics). Times are seconds,
 per request unless said otherwise:
 
-    TTFT      first token - arrival
+    TTFT      first token - arrival, and what the front end takes (E2E as well)
     TPOT      (finish - first token) / (output tokens - 1), requests with more than one
     ITL       time between a token and the one before it, over every token
     E2E       finish - arrival
@@ -163,7 +163,10 @@ def request_times(recorder: Recorder) -> RequestTimes:
     later_tokens = np.array(columns.num_output_tokens, dtype=np.float64) - 1
     tpot = np.full(len(columns), np.nan)
     np.divide(finish - first, later_tokens, out=tpot, where=later_tokens > 0)
-    return RequestTimes(first - arrival, tpot, finish - arrival, scheduled - arrival)
+    front_s = recorder.front_end_s
+    return RequestTimes(
+        first - arrival + front_s, tpot, finish - arrival + front_s, scheduled - arrival
+    )
 
 
 @dataclass(frozen=True, slots=True)

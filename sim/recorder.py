@@ -174,11 +174,13 @@ class Recorder:
     """Fed with arrivals and every StepOutput; `columns`, `steps` and `kv_use` hold the rest.
 
     `num_blocks` is each replica's KV blocks with the null block, as in Capacity. A request that
-    was never announced by `arrived` (a warm-up, say) is left out.
+    was never announced by `arrived` (a warm-up, say) is left out. `front_end_s` is what a client
+    waits in front of the engine, for each request: part of its latencies, of no column of times.
     """
 
     num_blocks: int
     num_replicas: int = 1
+    front_end_s: float = 0.0
     columns: Columns = field(default_factory=Columns)
     num_refused: int = 0
     steps: list[Steps] = field(init=False)

@@ -98,13 +98,15 @@ def replay(
     capacity: Capacity,
     *,
     predictor: Predictor | None = None,
+    front_end_s: float = 0.0,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
-    `predictor` guesses the length of each answer as it arrives, for policies that want to know.
+    `predictor` guesses the length of each answer as it arrives, for policies that want to know;
+    `front_end_s` is added to what each client sees.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
     TraceError at the first malformed row.
     """
@@ -120,7 +122,7 @@ def replay(
     return replay_on(
         trace, config, backends, capacity,
         wishes=counted_wish(config.scheduler.block_size, predictor), foretell=foretell,
-        on_progress=on_progress, listeners=listeners, tap=tap,
+        front_end_s=front_end_s, on_progress=on_progress, listeners=listeners, tap=tap,
     )  # fmt: skip
 
 
@@ -133,6 +135,7 @@ def replay_on(
     wishes: Callable[[TraceRequest], Generate] | None = None,
     foretell: Callable[[TraceRequest], None] = lambda request: None,
     facts: ModelFacts | None = None,
+    front_end_s: float = 0.0,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
@@ -141,7 +144,7 @@ def replay_on(
 
     `foretell` is told of each request just before it arrives: only backends listen to it.
     """
-    recorder = Recorder(capacity.num_blocks, config.replicas)
+    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s)
     to_wish = wishes or counted_wish(config.scheduler.block_size)
 
     def wish(request: TraceRequest) -> Generate:

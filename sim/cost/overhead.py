@@ -7,18 +7,20 @@ from sim.cost.work import CostModel, Seconds, StepWork
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Seconds the host adds to every step, and again to a step that prefills.
+    """Seconds the host adds to every step, again to a step that prefills, and to a request.
 
     The defaults were fitted to one run of vLLM 0.23 with Qwen3-14B on an H100 at 2 requests a
-    second: 0.8 ms a step (scheduling, input preparation and launch that the GPU waits for) and
-    3 ms a prefill step (attention metadata, no captured graph).
+    second: 0.8 ms a step (scheduling, input preparation and launch that the GPU waits for), 3 ms a
+    prefill step (attention metadata, no captured graph) and 17 ms a request at the front end (HTTP,
+    tokenising, the first detokenising), which the client sees and the GPU does not.
     """
 
     step_s: float = 0.0008
     prefill_step_s: float = 0.003
+    request_s: float = 0.017
 
 
-NO_OVERHEAD = HostOverhead(0.0, 0.0)
+NO_OVERHEAD = HostOverhead(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

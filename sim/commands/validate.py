@@ -1,0 +1,36 @@
+"""`sundog validate`: predicted beside real."""
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True)
+def validate(directory: Path | None, as_json: bool, host_overhead: bool) -> None:
+    """Simulate the load of real servers and compare with what they measured.
+
+    DIR holds records of servers (see `sim/validate/measured.py`); without it, those that come
+    with Sundog.
+    """
+    from rich.console import Console
+
+    from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+    from sim.validate.measured import find_servers
+    from sim.validate.predict import predict
+    from sim.validate.table import Row, print_table, to_json
+
+    own = Path(__file__).parents[1] / "validate" / "servers"
+    rows = []
+    for server in [s for folder in (own, directory) if folder for s in find_servers(folder)]:
+        print(f"{server.name}: {len(server.requests):,} requests", file=sys.stderr)
+        predictions = predict(server, HostOverhead() if host_overhead else NO_OVERHEAD)
+        rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
+    if as_json:
+        click.echo(to_json(rows))
+    else:
+        console = Console(highlight=False)
+        print_table(rows, console if console.is_terminal else Console(highlight=False, width=110))

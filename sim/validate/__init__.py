@@ -1,0 +1,1 @@
+"""`sundog validate`: what the simulator predicts beside what real servers did."""
