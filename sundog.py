@@ -26,6 +26,7 @@ def remark(text: str) -> None:
 
 
 COMMANDS = {
+    "compare": "sim.commands.compare:compare",
     "report": "sim.commands.report:report",
     "validate": "sim.commands.validate:validate",
 }
@@ -198,6 +199,8 @@ def _slo(_context: click.Context, _option: click.Parameter, text: str | None) ->
               help="Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.")  # fmt: skip
 @click.option("--gpu-price-per-h", type=float, help="What a GPU costs an hour, in any currency.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
+@click.option("--cost", default="auto", show_default=True,
+              help="tables (measured kernels), roofline, or auto: tables if any.")  # fmt: skip
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step and request.")  # fmt: skip
 @click.option("--decode-runs/--no-decode-runs", default=True, show_default=True,
@@ -214,6 +217,7 @@ def replay(
     slo: dict[str, float],
     gpu_price_per_h: float | None,
     limit: int | None,
+    cost: str,
     host_overhead: bool,
     decode_runs: bool,
     predictor: str | None,
@@ -222,6 +226,7 @@ def replay(
     """Replay TRACE on simulated hardware and print what its requests would have seen."""
     from itertools import islice
 
+    from sim.cost.tables.model import outside_measured
     from sim.journal_file import Header, JournalFile
     from sim.metrics import Terms, summarize
     from sim.predictor import find_predictor
@@ -230,7 +235,7 @@ def replay(
     from sim.report import print_summary
     from sim.trace.read import read_trace
 
-    simulated = Simulated.of(Engine(**options), model, gpu, host_overhead)
+    simulated = Simulated.of(Engine(**options), model, gpu, host_overhead, cost)
     guess = None if predictor is None else find_predictor(predictor, options["seed"])
     config = replace(simulated.config, decode_runs=decode_runs)
     rows = islice(read_trace(trace), limit)
@@ -249,6 +254,8 @@ def replay(
         gpu_power_w=simulated.power_w,
         price_per_gpu_h=gpu_price_per_h,
     )
+    for operator, factor in outside_measured(simulated.cost).items():
+        remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
     summary = summarize(recorder, terms)
     if out is not None:
         from sim.results.directory import write_run

@@ -133,7 +133,7 @@ class Engine:
             debug=self.debug,
         )
 
-    def target(self, model: str, gpu: str) -> "Target":
+    def target(self, model: str, gpu: str, cost_model: str = "auto") -> "Target":
         """The simulated hardware and model."""
         from sim.hardware.gpu import load_gpu
         from sim.hardware.model import dtype_name, load_model
@@ -145,6 +145,7 @@ class Engine:
             tensor_parallel_size=self.tensor_parallel_size,
             dtype=None if self.dtype == "auto" else dtype_name(self.dtype),
             gpu_memory_utilization=or_default(self.gpu_memory_utilization, 0.92),
+            cost_model=cost_model,
         )
 
 
@@ -159,10 +160,13 @@ class Simulated:
     front_end_s: float
 
     @classmethod
-    def of(cls, engine: Engine, model: str, gpu: str, host_overhead: bool) -> "Simulated":
-        from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+    def of(
+        cls, engine: Engine, model: str, gpu: str, host_overhead: bool, cost_model: str = "auto"
+    ) -> "Simulated":
+        from sim.cost.overhead import NO_OVERHEAD
+        from sim.cost.overhead import host_overhead as fitted_overhead
 
-        target = engine.target(model, gpu)
+        target = engine.target(model, gpu, cost_model)
         config = engine.config(target.model.max_positions, target.default_limits)
         capacity = target.capacity(
             config.scheduler.block_size,
@@ -171,7 +175,9 @@ class Simulated:
             engine.num_gpu_blocks,
         )
         config.with_blocks(capacity.num_blocks)
-        overhead = HostOverhead() if host_overhead else NO_OVERHEAD
+        overhead = NO_OVERHEAD
+        if host_overhead:
+            overhead = fitted_overhead(engine.async_scheduling, engine.tensor_parallel_size)
         cost = target.cost(overhead)
         return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
@@ -10,19 +11,25 @@ from sim.hardware.gpu import Gpu
 from sim.hardware.memory import plan_memory
 from sim.hardware.model import ModelShape
 
+COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
 HUGE_GPU_BYTES = 160 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One replica's hardware; `dtype` None is the model's own."""
+    """One replica's hardware; `dtype` None is the model's own.
+
+    `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, or `auto`: tables where there
+    are any, else the roofline.
+    """
 
     model: ModelShape
     gpu: Gpu
     tensor_parallel_size: int = 1
     dtype: str | None = None
     gpu_memory_utilization: float = 0.92
+    cost_model: str = "auto"
 
     @property
     def default_limits(self) -> tuple[int, int]:
@@ -34,7 +41,21 @@ class Target:
         return 2048, 256
 
     def cost(self, overhead: HostOverhead) -> CostModel:
-        """Seconds of a step: the roofline, and the host's share."""
+        """Seconds of a step on the GPUs, and the host's share.
+
+        Raises ConfigError if tables are asked for that there are not.
+        """
+        if self.cost_model not in COST_MODELS:
+            raise ConfigError(f"cost is {self.cost_model!r}: known are {', '.join(COST_MODELS)}")
+        lack = self._lacks_tables()
+        if self.cost_model == "tables" and lack is not None:
+            raise ConfigError(f"cost is tables, but {lack}: use --cost roofline")
+        if self.cost_model != "roofline" and lack is None:
+            from sim.cost.tables import TablesCost
+
+            size = self.tensor_parallel_size
+            tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
+            return WithOverhead(tables, overhead)
         roofline = Roofline(
             self.model,
             self.gpu,
@@ -42,6 +63,16 @@ class Target:
             dtype=self.dtype,
         )
         return WithOverhead(roofline, overhead)
+
+    def _lacks_tables(self) -> str | None:
+        """Why there are no measured kernels for this, if so."""
+        from sim.cost.tables import has_tables
+
+        if not has_tables(self.gpu.key):
+            return f"no kernels were measured on {self.gpu.name}"
+        if (self.dtype or self.model.dtype) not in ("bfloat16", "float16"):
+            return f"kernels were measured in 16 bits, not in {self.dtype or self.model.dtype}"
+        return None
 
     def capacity(
         self,

@@ -9,8 +9,9 @@ import click
 @click.command()
 @click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--cost", default="auto", show_default=True, help="tables, roofline or auto.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True)
-def validate(directory: Path | None, as_json: bool, host_overhead: bool) -> None:
+def validate(directory: Path | None, as_json: bool, cost: str, host_overhead: bool) -> None:
     """Simulate the load of real servers and compare with what they measured.
 
     DIR holds records of servers (see `sim/validate/measured.py`); without it, those that come
@@ -18,7 +19,8 @@ def validate(directory: Path | None, as_json: bool, host_overhead: bool) -> None
     """
     from rich.console import Console
 
-    from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+    from sim.cost.overhead import NO_OVERHEAD
+    from sim.cost.overhead import host_overhead as fitted_overhead
     from sim.validate.measured import find_servers
     from sim.validate.predict import predict
     from sim.validate.table import Row, print_table, to_json
@@ -27,7 +29,10 @@ def validate(directory: Path | None, as_json: bool, host_overhead: bool) -> None
     rows = []
     for server in [s for folder in (own, directory) if folder for s in find_servers(folder)]:
         print(f"{server.name}: {len(server.requests):,} requests", file=sys.stderr)
-        predictions = predict(server, HostOverhead() if host_overhead else NO_OVERHEAD)
+        overhead = NO_OVERHEAD
+        if host_overhead:
+            overhead = fitted_overhead(server.async_scheduling, server.tensor_parallel_size)
+        predictions = predict(server, overhead, cost)
         rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
     if as_json:
         click.echo(to_json(rows))

@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class Gpu:
     step_launch_s: float
     peak_flops_per_s: dict[str, float]
     efficiency: Efficiency
+    key: str = ""
+    """The name under which this package describes it; empty for a file of the user's."""
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s in `dtype`; raises ConfigError where the GPU has no such units."""
@@ -85,7 +87,8 @@ def load_gpu(name: str) -> Gpu:
     key = ALIASES.get(normal(name), normal(name))
     if key not in known:
         raise unknown("GPU", name, known, also=", or the path of a .toml file")
-    return _parse((files("sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8"), key)
+    text = (files("sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8")
+    return replace(_parse(text, key), key=key)
 
 
 def _parse(text: str, source: str) -> Gpu:
@@ -93,7 +96,7 @@ def _parse(text: str, source: str) -> Gpu:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not TOML: {error}") from None
-    _check_keys(table, {f.name for f in fields(Gpu)}, source)
+    _check_keys(table, {f.name for f in fields(Gpu)} - {"key"}, source)
     inner = [table[key] for key in INNER]
     if not all(isinstance(value, dict) and value for value in inner):
         raise ConfigError(f"{source}: efficiency and peak_flops_per_s must be tables")

@@ -16,8 +16,6 @@ from sim.metrics import distribution
 from sim.trace.record import TraceRequest
 from sim.validate.measured import Figures, MeasuredError, Server, Stage
 
-FITTED = {"RTX4090_Llama-3.1-8B": "host overhead"}
-"""Records that the simulator's own parameters were fitted to."""
 INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")
 COUNTS = ("input_toks", "output_toks")
 
@@ -48,7 +46,6 @@ def read_log(folder: Path) -> Server:
             at_client=False,
             requests=requests,
             stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],
-            fitted=FITTED.get(folder.name),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs: {error}") from None

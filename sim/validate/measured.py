@@ -22,13 +22,17 @@ class MeasuredError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A load and what came of it: requests `first` up to, not including, `stop` of the server's."""
+    """A load and what came of it: requests `first` up to, not including, `stop` of the server's.
+
+    `fitted` names the part of the simulator that was fitted to it; None where all is prediction.
+    """
 
     name: str
     first: int
     stop: int
     rate_per_s: float
     figures: Figures
+    fitted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,7 @@ class Server:
     """One real server: how it was started, what it was asked, and what its stages measured.
 
     `num_gpu_blocks` is None where nobody wrote it down. `at_client` says that latencies were taken
-    at an HTTP client, front end included. `fitted` names the part of the model that this record
-    was used to fit; None for those that are predictions.
+    at an HTTP client, front end included.
     """
 
     name: str
@@ -52,7 +55,6 @@ class Server:
     at_client: bool
     requests: list[TraceRequest]
     stages: list[Stage]
-    fitted: str | None = None
 
 
 def find_servers(directory: Path) -> Iterator[Server]:

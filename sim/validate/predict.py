@@ -61,14 +61,14 @@ class Scaled:
         return seconds
 
 
-def predict(server: Server, overhead: HostOverhead) -> list[Prediction]:
+def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Prediction]:
     """A prediction per stage."""
     config, num_blocks = _deployment(server)
-    recorder = _played(server, overhead, 1.0)
+    recorder = _played(server, overhead, cost_model, 1.0)
     saturations = [_saturation(recorder, stage, config, num_blocks) for stage in server.stages]
     beyond = any(saturation >= KNEE for saturation in saturations)
     low, high = (
-        (_played(server, overhead, 1 - DOUBT), _played(server, overhead, 1 + DOUBT))
+        tuple(_played(server, overhead, cost_model, 1 + doubt) for doubt in (-DOUBT, DOUBT))
         if beyond
         else (None, None)
     )
@@ -86,12 +86,13 @@ def predict(server: Server, overhead: HostOverhead) -> list[Prediction]:
     return predictions
 
 
-def _target(server: Server) -> Target:
+def _target(server: Server, cost_model: str = "auto") -> Target:
     return Target(
         load_model(server.model),
         load_gpu(server.gpu),
         tensor_parallel_size=server.tensor_parallel_size,
         gpu_memory_utilization=0.9,
+        cost_model=cost_model,
     )
 
 
@@ -115,9 +116,9 @@ def _deployment(server: Server) -> tuple[EngineConfig, int]:
     return config, capacity.num_blocks
 
 
-def _played(server: Server, overhead: HostOverhead, factor: float) -> Recorder:
+def _played(server: Server, overhead: HostOverhead, cost_model: str, factor: float) -> Recorder:
     config, _ = _deployment(server)
-    target = _target(server)
+    target = _target(server, cost_model)
     capacity = target.capacity(
         BLOCK_SIZE, server.max_num_batched_tokens, server.max_num_seqs, server.num_gpu_blocks
     )

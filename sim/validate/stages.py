@@ -16,8 +16,8 @@ from sim.validate.logs import _short
 from sim.validate.measured import Figures, MeasuredError, Server, Stage
 
 BLOCK_SIZE = 16
-FITTED = {("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "host overhead"}
-"""(experiment, stage) that the simulator's own parameters were fitted to."""
+FITTED = {("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "host time of several ranks"}
+"""(experiment, stage) that a part of the simulator was fitted to."""
 COLUMNS = {
     "ttft mean": "ttft_mean_ms", "ttft p50": "ttft_median_ms", "ttft p90": "ttft_p90_ms",
     "ttft p99": "ttft_p99_ms", "e2e mean": "e2e_mean_ms", "e2e p50": "e2e_median_ms",
@@ -54,7 +54,8 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
                 for i, arrival_s in enumerate(arrivals)
             ]
             figures: Figures = {name: float(row[key]) / 1e3 for name, key in COLUMNS.items()}
-            stages.append(Stage(row["stage"], first, len(requests), rate, figures))
+            fitted = FITTED.get((experiment, row["stage"]))
+            stages.append(Stage(row["stage"], first, len(requests), rate, figures, fitted))
             start_s += duration_s
         except (KeyError, TypeError, ValueError) as error:
             raise MeasuredError(f"{path}, line {number}: {error}") from None
@@ -73,9 +74,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
             at_client=True,
             requests=requests,
             stages=stages,
-            fitted=next((FITTED[experiment, s.name] for s in stages
-                         if (experiment, s.name) in FITTED), None),
-        )  # fmt: skip
+        )
     except (KeyError, ValueError) as error:
         raise MeasuredError(f"{path}, line {number}: {error}") from None
 

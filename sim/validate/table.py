@@ -32,7 +32,7 @@ class Row(NamedTuple):
         """What the errors are summed up by."""
         if self.prediction.is_beyond_knee:
             return "at and beyond the knee"
-        return "below the knee, fitted" if self.server.fitted else "below the knee, held out"
+        return "below the knee, fitted" if self.stage.fitted else "below the knee, held out"
 
 
 GROUPS = ("below the knee, held out", "below the knee, fitted", "at and beyond the knee")
@@ -49,7 +49,7 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         table.add_row(
             f"{_short(row.server)}, {row.stage.rate_per_s:.3g}/s"
-            + (f"\n  fitted: {row.server.fitted}" if row.server.fitted else ""),
+            + (f"\n  fitted: {row.stage.fitted}" if row.stage.fitted else ""),
             f"{row.prediction.saturation:.0%}",
             *(_cell(row, name) for name in SHOWN),
         )
@@ -123,7 +123,7 @@ def to_json(rows: Sequence[Row]) -> str:
             "server": row.server.name,
             "stage": row.stage.name,
             "rate_per_s": row.stage.rate_per_s,
-            "fitted": row.server.fitted,
+            "fitted": row.stage.fitted,
             "saturation": row.prediction.saturation,
             "beyond_knee": row.prediction.is_beyond_knee,
             "real_s": row.stage.figures,

@@ -70,6 +70,6 @@ def read_written(path: Path) -> Server:
     return Server(
         name=name,
         requests=requests,
-        stages=[Stage("all", 0, count, load.rate_per_s, figures)],
-        **written.model_dump(exclude={"source", "load", "measured_ms"}),
+        stages=[Stage("all", 0, count, load.rate_per_s, figures, written.fitted)],
+        **written.model_dump(exclude={"source", "load", "measured_ms", "fitted"}),
     )

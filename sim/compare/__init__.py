@@ -1,0 +1,1 @@
+"""`sundog compare`: what differs between runs, and how sure that is."""

@@ -1,0 +1,108 @@
+"""Distil measured operator tables into the compact ones that Sundog ships.
+
+    pip install aiconfigurator-core
+    python -m sim.cost.tables.distil [SYSTEMS_FOLDER]
+
+Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, its tables of vLLM's
+kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
+graph-captured all-reduces and unquantised experts; of equal points the median. Milliseconds become
+float32 seconds. Same package, same bytes.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DATA = Path(__file__).parent / "data"
+SYSTEMS = {
+    "a100-80gb": "a100_sxm",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+"""Our GPUs, and the package's folders."""
+GEMM = ("m", "n", "k")
+CONTEXT = ("num_heads", "num_key_value_heads", "head_dim", "isl")
+GENERATION = ("num_heads", "num_key_value_heads", "head_dim", "batch_size", "step")
+REDUCE = ("num_gpus", "message_size")
+EXPERTS = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "num_tokens")
+
+
+CACHE: dict[str, object] = {"kv_cache_dtype": "bfloat16", "window_size": 0}
+WANTED: dict[str, tuple[str, str, Sequence[str], dict[str, object]]] = {
+    "gemm": ("gemm", "gemm_perf", GEMM, {"gemm_dtype": "bfloat16"}),
+    "context": (
+        "attention", "context_attention_perf", CONTEXT, {**CACHE, "batch_size": 1, "step": 0},
+    ),
+    "generation": ("attention", "generation_attention_perf", GENERATION, CACHE),
+    "reduce": ("comm", "custom_allreduce_perf", REDUCE, {"backend": "vllm_graph"}),
+    "experts": (
+        "moe", "moe_perf", EXPERTS,
+        {"moe_dtype": "bfloat16", "distribution": "power_law_1.2", "moe_ep_size": 1},
+    ),
+}  # fmt: skip
+"""Our name, the package's folder and file, the columns that make a point, and which rows."""
+
+
+def distil(systems: Path) -> None:
+    """Write one file per GPU."""
+    for gpu, folder in SYSTEMS.items():
+        root = systems / "data" / folder
+        tables: dict[str, Any] = {"source": np.array(_source(root))}
+        for name, (operator, file, columns, keep) in WANTED.items():
+            points, seconds = _medians(_newest(root, operator, file), columns, keep)
+            tables[name], tables[f"{name}_s"] = points, seconds
+        np.savez_compressed(DATA / f"{gpu}.npz", **tables)
+
+
+def _newest(root: Path, operator: str, file: str) -> Path:
+    versions = (root / operator / "vllm").glob(f"*/{file}.parquet")
+    return max(versions, key=lambda path: [int(part) for part in path.parent.name.split(".")])
+
+
+def _source(root: Path) -> str:
+    files = [
+        _newest(root, operator, file)
+        for operator, file in (
+            ("gemm", "gemm_perf"),
+            ("attention", "generation_attention_perf"),
+            ("comm", "custom_allreduce_perf"),
+            ("moe", "moe_perf"),
+        )
+    ]
+    versions = ", ".join(f"{f.parts[-4]} vLLM {f.parent.name}" for f in files)
+    return f"aiconfigurator-core 0.12.0 (Apache-2.0), {root.name}: {versions}"
+
+
+def _medians(
+    path: Path, columns: Sequence[str], keep: dict[str, object]
+) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", "np.ndarray[Any, np.dtype[np.float32]]"]:
+    """Distinct points in order, and the median seconds of each."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    for name, value in keep.items():
+        if name in table.column_names:
+            table = table.filter(pc.equal(table[name], value))
+    points = np.stack([table[name].to_numpy() for name in columns], axis=1).astype(np.int64)
+    distinct, row = np.unique(points, axis=0, return_inverse=True)
+    latency = table["latency"].to_numpy() / 1e3
+    order = np.lexsort((latency, row.reshape(-1)))
+    groups = np.split(latency[order], np.cumsum(np.bincount(row.reshape(-1)))[:-1])
+    return distinct, np.array([np.median(group) for group in groups], dtype=np.float32)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        distil(Path(sys.argv[1]))
+    else:
+        spec = find_spec("aiconfigurator_core")
+        if spec is None or spec.origin is None:
+            sys.exit("aiconfigurator-core is not installed: pip install aiconfigurator-core")
+        distil(Path(spec.origin).parent / "systems")
