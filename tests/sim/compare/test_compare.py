@@ -9,7 +9,6 @@ from rich.console import Console
 
 from actors.config import EngineConfig
 from actors.core.config import SchedulerConfig
-from actors.core.policies import find_policy
 from actors.messages import Capacity
 from sim.compare.compare import compare
 from sim.compare.page import print_comparison, to_json, verdict
@@ -27,12 +26,12 @@ CONFIG = EngineConfig(
 )
 
 
-def run(path: Path, *, policy: str = "fcfs", seed: int = 1, rate_per_s: float = 14.0) -> Run:
+def run(path: Path, *, seats: int = 8, seed: int = 1, rate_per_s: float = 10.0) -> Run:
     rows = Poisson(rate_per_s, 60.0, Uniform(20, 1000), Uniform(1, 200)).requests(seed)
-    config = replace(CONFIG, policy=find_policy(policy))
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=seats))
     cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
     recorder = replay(rows, config, cost, Capacity(600, 16))
-    write_run(path, recorder, summarize(recorder), {"policy": policy, "seed": seed})
+    write_run(path, recorder, summarize(recorder), {"max_num_seqs": seats, "seed": seed})
     return open_run(path)
 
 
@@ -48,17 +47,15 @@ def test_a_run_does_not_differ_from_itself(fcfs: Run) -> None:
     assert {verdict(figure) for figure in found.figures} == {"no difference shown"}
 
 
-def test_another_policy_under_the_same_arrivals_is_compared_request_by_request(
-    fcfs: Run, tmp_path: Path
-) -> None:
-    """Shortest prompt first lowers the mean of the queueing; somebody pays for it."""
-    other = run(tmp_path / "spf", policy="shortest-prompt")
-    found = compare(fcfs, other)
-    assert found.is_paired and found.settings == {"policy": ("fcfs", "shortest-prompt")}
+def test_the_same_arrivals_are_compared_request_by_request(fcfs: Run, tmp_path: Path) -> None:
+    """Twice the seats lower the queueing and raise the time per token; somebody pays for it."""
+    found = compare(fcfs, run(tmp_path / "wide", seats=16))
+    assert found.is_paired and found.settings == {"max_num_seqs": (8, 16)}
     by_name = {figure.name: figure for figure in found.figures}
     queueing = by_name["queueing mean"]
     assert queueing.change.mean == pytest.approx(queueing.second - queueing.first)
     assert verdict(queueing).startswith("lower by")
+    assert verdict(by_name["TPOT p50"]).startswith("higher by")
     assert found.gained[0].second_s < found.gained[0].first_s
     assert found.lost[0].second_s > found.lost[0].first_s
 
