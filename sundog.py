@@ -28,6 +28,7 @@ def remark(text: str) -> None:
 COMMANDS = {
     "compare": "sim.commands.compare:compare",
     "report": "sim.commands.report:report",
+    "trace": "sim.commands.trace:trace",
     "validate": "sim.commands.validate:validate",
 }
 """Commands with a module of their own, `module:attribute`, imported when one is asked for."""

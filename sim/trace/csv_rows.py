@@ -1,4 +1,4 @@
-"""CSV traces: Azure's, the bench files' (Vidur's columns) and ServeGen's.
+"""CSV traces: Azure's, the bench files' (Vidur's columns), ServeGen's and BurstGPT's.
 
 A quick path takes a chunk of good rows column by column; a chunk that it refuses is read again row
 by row, which finds the error. Quoting is not understood, as none of these formats quotes.
@@ -19,23 +19,32 @@ CHUNK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A CSV format: the columns that matter, in file order, then how many may follow."""
+    """A CSV format: all columns in file order, and which hold arrival, prompt and output."""
 
     name: str
-    columns: tuple[str, str, str]
-    extra: tuple[str, ...] = ()
+    columns: tuple[str, ...]
+    places: tuple[int, int, int] = (0, 1, 2)
     timestamps: bool = False
 
     @property
     def header(self) -> str:
-        return ",".join((*self.columns, *self.extra))
+        return ",".join(self.columns)
 
 
 AZURE = Dialect("azure", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), timestamps=True)
 BENCH = Dialect("bench", ("arrived_at", "num_prefill_tokens", "num_decode_tokens"))
 SERVEGEN = Dialect("servegen", ("arrived_at", "input_tokens", "output_tokens"))
-SERVEGEN_REASON = Dialect("servegen", SERVEGEN.columns, ("reason_ratio",))
-DIALECTS = {d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON)}
+SERVEGEN_REASON = Dialect("servegen", (*SERVEGEN.columns, "reason_ratio"))
+BURST_TOKENS = ("Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
+BURSTGPT = Dialect("burstgpt", ("Timestamp", *BURST_TOKENS), (0, 2, 3))
+"""Wang et al., "BurstGPT" (KDD 2025), seconds since the start; rows of failed requests have 0
+response tokens and are refused."""
+BURSTGPT_SESSIONS = Dialect(
+    "burstgpt", ("Timestamp", "Session ID", "Elapsed time", *BURST_TOKENS), (0, 4, 5)
+)
+DIALECTS = {
+    d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS)
+}
 
 
 class Timestamps:
@@ -88,7 +97,7 @@ class CsvRows:
 
     def __init__(self, path: str, dialect: Dialect) -> None:
         self._path, self._dialect = path, dialect
-        self._names = (*dialect.columns, *dialect.extra)
+        self._names = dialect.columns
         self._arrival: Callable[[bytes], float] = Timestamps() if dialect.timestamps else float
         self._previous_s, self._index = 0.0, 0
 
@@ -108,7 +117,7 @@ class CsvRows:
         if [line.count(b",") for line in lines].count(width - 1) != len(lines):
             return None
         cells = b",".join(lines).split(b",")
-        whens, prompts, outputs = cells[::width], cells[1::width], cells[2::width]
+        whens, prompts, outputs = (cells[place::width] for place in self._dialect.places)
         if not (all(map(bytes.isdigit, prompts)) and all(map(bytes.isdigit, outputs))):
             return None
         if not self._dialect.timestamps and b"".join(whens).translate(None, b"0123456789.eE+-"):
@@ -141,15 +150,16 @@ class CsvRows:
         if len(row) != len(names):
             expected = f"{len(names)} ({self._dialect.header})"
             raise self._error(f"{len(row)} columns instead of {expected}")
-        arrival_s = self._seconds(row[0])
-        prompt = self._tokens(row[1], names[1], "prompt")
-        output = self._tokens(row[2], names[2], "output")
+        when, prompt_place, output_place = self._dialect.places
+        arrival_s = self._seconds(row[when])
+        prompt = self._tokens(row[prompt_place], names[prompt_place], "prompt")
+        output = self._tokens(row[output_place], names[output_place], "output")
         request_id = default_id(self._index)
         self._previous_s, self._index = arrival_s, self._index + 1
         return TraceRequest(request_id, arrival_s, prompt, output)
 
     def _seconds(self, value: bytes) -> float:
-        name = self._names[0]
+        name = self._names[self._dialect.places[0]]
         try:
             if b"_" in value:
                 raise ValueError

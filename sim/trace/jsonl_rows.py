@@ -18,6 +18,10 @@ MOONCAKE_BLOCK_TOKENS = 512
 
 OWN_KEYS = {"arrival_s", "prompt_tokens", "output_tokens", "hash_ids", "priority", "tenant",
             "session", "slo_ttft_s", "id"}  # fmt: skip
+BAILIAN_BLOCK_TOKENS = 16
+"""Tokens per hash id, and seconds for timestamps (Alibaba's Qwen-Bailian usage traces, README)."""
+BAILIAN_KEYS = {"chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type",
+                "turn", "hash_ids"}  # fmt: skip
 MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
 HEADER_KEYS = {"format", "version", "units", "seed", "provenance", "hash_block_tokens"}
 
@@ -81,6 +85,13 @@ class _Row:
         reason = tokens_problem(value, what)
         if reason:
             raise self.error(reason, key)
+        return value
+
+    def number_of(self, key: str) -> int:
+        value = self.values.get(key)
+        if type(value) is not int:
+            wrong = "missing" if value is None else f"{value!r} is not a whole number"
+            raise self.error(wrong, key)
         return value
 
     def text(self, key: str) -> str | None:
@@ -190,3 +201,21 @@ def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         yield TraceRequest(
             default_id(index), previous_s, prompt, output, hash_ids, MOONCAKE_BLOCK_TOKENS
         )
+
+
+def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
+    """The requests of a Qwen-Bailian trace; the conversation they belong to is their session."""
+    previous_s = 0.0
+    roots: dict[int, int] = {}
+    for index, line in enumerate(lines):
+        row = _Row(path, index + 1, line, BAILIAN_KEYS)
+        previous_s = row.seconds("timestamp", 1.0, previous_s)
+        prompt = row.tokens("input_length", "prompt")
+        output = row.tokens("output_length", "output")
+        hash_ids = row.hash_ids(prompt, BAILIAN_BLOCK_TOKENS)
+        chat, parent = row.number_of("chat_id"), row.number_of("parent_chat_id")
+        root = roots[chat] = chat if parent < 0 else roots.get(parent, parent)
+        yield TraceRequest(
+            default_id(index), previous_s, prompt, output, hash_ids, BAILIAN_BLOCK_TOKENS,
+            session=str(root),
+        )  # fmt: skip

@@ -6,19 +6,26 @@ from itertools import chain
 from typing import Any
 
 from sim.trace.csv_rows import DIALECTS, CsvRows
-from sim.trace.jsonl_rows import OWN_FORMAT, check_header, mooncake_rows, own_rows, parse_object
+from sim.trace.jsonl_rows import (
+    OWN_FORMAT,
+    bailian_rows,
+    check_header,
+    mooncake_rows,
+    own_rows,
+    parse_object,
+)
 from sim.trace.lines import read_lines, shown
 from sim.trace.record import TraceError, TraceRequest
 
-KNOWN = "a sundog-trace header, " + ", ".join(DIALECTS) + ", or Mooncake's JSON rows"
+KNOWN = f"a sundog-trace header, {', '.join(DIALECTS)}, or Mooncake's or Qwen-Bailian's JSON rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A trace on disk; every iteration reads it anew, in arrival order, in bounded memory.
 
-    `format` is sundog, azure, bench, servegen or mooncake; `header` is our own format's first
-    line, empty for the others. Iterating raises TraceError at the first malformed row.
+    `format` is sundog, azure, bench, servegen, burstgpt, mooncake or bailian; `header` is our own
+    format's first line, empty for the others. Iterating raises TraceError at the first bad row.
     """
 
     path: str
@@ -28,6 +35,8 @@ class Trace:
     def __iter__(self) -> Iterator[TraceRequest]:
         lines = read_lines(self.path)
         first = next(lines)
+        if self.format == "bailian":
+            return bailian_rows(self.path, chain([first], lines))
         if self.format == "mooncake":
             return mooncake_rows(self.path, chain([first], lines))
         if self.format == "sundog":
@@ -42,6 +51,8 @@ def read_trace(path: str) -> Trace:
     lines.close()  # type: ignore[attr-defined]
     if first.lstrip().startswith(b"{"):
         header = parse_object(path, 1, first)
+        if "chat_id" in header:
+            return Trace(path, "bailian")
         if "timestamp" in header:
             return Trace(path, "mooncake")
         if header.get("format") == OWN_FORMAT:

@@ -28,6 +28,10 @@ def written(tmp_path: Path, text: str | bytes, name: str = "trace") -> str:
     return str(path)
 
 
+BURST = "Model,Request tokens,Response tokens,Total tokens,Log Type"
+BURSTGPT = f"Timestamp,{BURST}"
+
+
 def simple(path: str) -> list[tuple[float, int, int]]:
     return [(r.arrival_s, r.num_prompt_tokens, r.num_output_tokens) for r in read_trace(path)]
 
@@ -58,6 +62,24 @@ def simple(path: str) -> list[tuple[float, int, int]]:
             [(27.482, 600, 5)],
         ),
         (
+            f"Timestamp,{BURST}\n5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,7,9,16,API log\n",
+            "burstgpt",
+            [(5.0, 472, 18), (45.0, 7, 9)],
+        ),
+        (
+            f"Timestamp,Session ID,Elapsed time,{BURST}\n1.5,42,3.1,GPT-4,7,9,16,API log\n",
+            "burstgpt",
+            [(1.5, 7, 9)],
+        ),
+        (
+            '{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 40,'
+            ' "output_length": 27, "type": "text", "turn": 1, "hash_ids": [1, 2]}\n'
+            '{"chat_id": 160, "parent_chat_id": 159, "timestamp": 62, "input_length": 20,'
+            ' "output_length": 2, "type": "text", "turn": 2, "hash_ids": [1]}\n',
+            "bailian",
+            [(61.114, 40, 27), (62.0, 20, 2)],
+        ),
+        (
             HEADER + '\n{"arrival_s": 0.5, "prompt_tokens": 3, "output_tokens": 4}\n',
             "sundog",
             [(0.5, 3, 4)],
@@ -84,6 +106,9 @@ def good(key: str = "", value: object = None, **more: object) -> str:
 
 BAD_ROWS = [
     (BENCH, "1.0,5", None, "2 columns instead of 3"),
+    (BURSTGPT, "9,GPT-4,5,0,5,API log", "Response tokens", "0 output tokens.*remove the row"),
+    (BURSTGPT, "9,GPT-4,x,1,5,API log", "Request tokens", "'x' is not a whole number"),
+    (BURSTGPT, "x,GPT-4,5,1,5,API log", "Timestamp", "'x' is not a number"),
     (BENCH, "1.0,5,6,7", None, "4 columns instead of 3"),
     (BENCH, "nan,5,6", "arrived_at", "NaN"),
     (BENCH, "inf,5,6", "arrived_at", "later than"),
@@ -134,9 +159,11 @@ def test_a_malformed_row_is_refused_with_file_line_column_and_reason(
     tmp_path: Path, header: str, row: str, column: str | None, reason: str
 ) -> None:
     """Also when thousands of good rows stand before it, and after it."""
-    first = {AZURE: "2023-11-16 18:15:00.0,1,1", BENCH: "0.5,1,1"}.get(
-        header, '{"arrival_s": 0.5, "prompt_tokens": 1, "output_tokens": 1}'
-    )
+    first = {
+        AZURE: "2023-11-16 18:15:00.0,1,1",
+        BENCH: "0.5,1,1",
+        BURSTGPT: "0.5,GPT-4,1,1,2,API log",
+    }.get(header, '{"arrival_s": 0.5, "prompt_tokens": 1, "output_tokens": 1}')
     for num_good in (1, 5000):
         path = written(tmp_path, "\n".join([header, *[first] * num_good, row, first]) + "\n")
         with pytest.raises(TraceError, match=reason) as caught:
