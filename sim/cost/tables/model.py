@@ -34,9 +34,33 @@ SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
 """Norms take 2.5 and activations 3.2 microseconds for few tokens (vLLM 0.19 on an RTX 4090,
 measured kernels of the LLMServingSim project, MIT)."""
-FAR_TOKENS = 2.0**40
 CAPTURED = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 """Batch sizes for which vLLM captures graphs: a batch that only decodes is padded to the next."""
+
+
+class Lines:
+    """Straight lines between points, the last of them without end; for one place or for many.
+
+    Both ways take the same steps in float64, each rounded, and so give the same bits.
+    """
+
+    __slots__ = ("_slopes", "_xs", "_ys")
+
+    def __init__(self, xs: Floats, ys: Floats) -> None:
+        slopes = np.diff(ys) / np.diff(xs)
+        self._xs: list[float] = xs[:-1].tolist()
+        self._ys: list[float] = ys[:-1].tolist()
+        self._slopes: list[float] = slopes.tolist()
+
+    def at(self, x: float) -> float:
+        i = max(bisect.bisect_right(self._xs, x) - 1, 0)
+        return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
+
+    def at_each(self, places: Floats) -> Floats:
+        xs, ys, slopes = np.array(self._xs), np.array(self._ys), np.array(self._slopes)
+        i = np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)
+        values: Floats = (places - xs[i]) * slopes[i] + ys[i]
+        return values
 
 
 class TablesCost:
@@ -58,7 +82,7 @@ class TablesCost:
         kv_heads = math.ceil(model.num_kv_heads / ranks)
         dim, hidden = model.head_dim, model.hidden_size
         products = Products(tables, self.coverage)
-        self._ms = products.ms.astype(np.float64)
+        self._ms: list[float] = products.ms.astype(np.float64).tolist()
         layer = products.curve((heads + 2 * kv_heads) * dim, hidden)
         layer = layer + products.curve(hidden, heads * dim)
         self._experts: Experts | None = None
@@ -69,9 +93,9 @@ class TablesCost:
             shape = (hidden, model.intermediate_size, model.experts_per_token, model.num_experts)
             self._experts = Experts(tables, shape, ranks, self.coverage)
         # More tokens never take less: measured kernels sometimes do, by a few percent.
-        self._layer_products: Floats = np.maximum.accumulate(layer)
+        self._layer_products: list[float] = np.maximum.accumulate(layer).tolist()
         head = products.curve(math.ceil(model.vocab_size / ranks), hidden)
-        self._head: Floats = np.maximum.accumulate(head)
+        self._head: list[float] = np.maximum.accumulate(head).tolist()
         self._context = ContextAttention(tables, heads, kv_heads, dim, self.coverage)
         self._generation = GenerationAttention(tables, heads, kv_heads, dim, self.coverage)
         self._reduce = AllReduce(tables, ranks, self.coverage) if ranks > 1 else None
@@ -79,34 +103,29 @@ class TablesCost:
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 8 * hidden)
         self._token_s: dict[int, float] = {}
         self._sample_s: dict[int, float] = {}
-        self._curves: dict[int, tuple[Floats, Floats]] = {}
+        self._curves: dict[int, Lines] = {}
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         seconds = self._rest_s(work)
         if work.num_decodes:
-            contexts = np.array([work.decode_context_tokens], dtype=np.float64)
-            seconds += float(self._decode_s(work.num_decodes, contexts)[0])
+            curve = self._decodes(work.num_decodes)
+            seconds += curve.at(float(work.decode_context_tokens) / work.num_decodes)
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        contexts = work.decode_contexts(num_steps)
-        seconds: Seconds = self._rest_s(work) + self._decode_s(work.num_decodes, contexts)
+        contexts = work.decode_contexts(num_steps) / work.num_decodes
+        seconds: Seconds = self._rest_s(work) + self._decodes(work.num_decodes).at_each(contexts)
         return seconds
 
-    def _decode_s(self, num_decodes: int, contexts: Seconds) -> Seconds:
+    def _decodes(self, num_decodes: int) -> "Lines":
         """All layers' attention of the decodes, whose contexts are taken to be equally long."""
         curve = self._curves.get(num_decodes)
         if curve is None:
             xs, ys = self._generation.curve(num_decodes)
-            # The last measured slope goes on: a far knot spares a case.
-            slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
-            far = FAR_TOKENS
-            knots = np.append(xs, far), np.append(ys, ys[-1] + slope * (far - xs[-1]))
-            curve = self._curves[num_decodes] = (knots[0], knots[1] * self._model.num_layers)
-        seconds: Seconds = np.interp(contexts / num_decodes, *curve)
-        return seconds
+            curve = self._curves[num_decodes] = Lines(xs, ys * self._model.num_layers)
+        return curve
 
     def _rest_s(self, work: StepWork) -> float:
         """Everything but the decodes' attention."""

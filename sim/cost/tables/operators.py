@@ -5,6 +5,7 @@ the last two goes on; `Coverage` keeps how far beyond.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,7 +34,9 @@ class Coverage:
 
     def note(self, operator: str, value: float, smallest: float, largest: float) -> None:
         """An operator was asked for `value`, measured from `smallest` to `largest`."""
-        factor = max(value / largest, smallest / max(value, 1e-9), 1.0)
+        if smallest <= value <= largest:
+            return
+        factor = float(max(value / largest, smallest / max(value, 1e-9)))
         if factor > self.factors.get(operator, 1.0):
             self.factors[operator] = factor
 
@@ -45,13 +48,14 @@ def load(gpu: str) -> dict[str, Any]:
         return {name: data[name] for name in data.files}
 
 
-def log_interp(x: float, xs: Floats, ys: Floats) -> float:
+def log_interp(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     """`ys` at `x`, straight lines between logarithms, beyond the ends as well; all above 0."""
     if len(xs) == 1:
-        return float(ys[0])
-    i = min(max(int(np.searchsorted(xs, x)) - 1, 0), len(xs) - 2)
+        return ys[0]
+    i = min(max(bisect_left(xs, x) - 1, 0), len(xs) - 2)
     share = math.log(x / xs[i]) / math.log(xs[i + 1] / xs[i])
-    return float(ys[i] * (ys[i + 1] / ys[i]) ** share)
+    between: float = ys[i] * (ys[i + 1] / ys[i]) ** share
+    return between
 
 
 def nearest(value: float, known: Sequence[int]) -> int:
@@ -106,7 +110,7 @@ class Products:
         known = ~np.isnan(values)
         if known.all():
             return values
-        xs, ys = self.ms[known].astype(np.float64), values[known]
+        xs, ys = self.ms[known].astype(np.float64).tolist(), values[known].tolist()
         return np.array([log_interp(float(m), xs, ys) for m in self.ms])
 
 
@@ -144,9 +148,10 @@ class ContextAttention:
     ) -> None:
         points: Points = tables["context"]
         rows, measured, _ = heads_like(points, heads, kv_heads, dim)
-        self._lengths = points[rows][:, 3].astype(np.float64)
+        self._lengths: list[float] = points[rows][:, 3].astype(np.float64).tolist()
         scale = heads / measured * dim / points[rows][0, 2]
-        self._seconds = tables["context_s"][rows].astype(np.float64) * scale
+        seconds = tables["context_s"][rows].astype(np.float64) * scale
+        self._seconds: list[float] = seconds.tolist()
         self._coverage = coverage
 
     def seconds(self, new: int, before: int) -> float:
@@ -201,8 +206,8 @@ class AllReduce:
     def __init__(self, tables: dict[str, Any], ranks: int, coverage: Coverage) -> None:
         points: Points = tables["reduce"]
         own = points[:, 0] == nearest(ranks, np.unique(points[:, 0]).tolist())
-        self._sizes = points[own][:, 1].astype(np.float64)
-        self._seconds = tables["reduce_s"][own].astype(np.float64)
+        self._sizes: list[float] = points[own][:, 1].astype(np.float64).tolist()
+        self._seconds: list[float] = tables["reduce_s"][own].astype(np.float64).tolist()
         self._coverage = coverage
 
     def seconds(self, num_elements: int) -> float:
@@ -234,8 +239,9 @@ class Experts:
         key = min({tuple(map(int, row[:5])) for row in points}, key=unlike)
         own = (points[:, :5] == key).all(axis=1)
         share = (hidden * inner / ranks) / (key[0] * key[1] / key[4])
-        self._tokens = points[own][:, 5].astype(np.float64)
-        self._seconds = tables["experts_s"][own].astype(np.float64) * share
+        self._tokens: list[float] = points[own][:, 5].astype(np.float64).tolist()
+        seconds = tables["experts_s"][own].astype(np.float64) * share
+        self._seconds: list[float] = seconds.tolist()
         self._coverage = coverage
 
     def seconds(self, num_tokens: int) -> float:
