@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 SOURCES := .
 
-.PHONY: demo test lint types tests bench train clean
+.PHONY: demo test lint types tests bench fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -26,10 +26,16 @@ tests: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
+fast: $(VENV)/installed-test
+	$(BIN)/python -m sundog_fast build
+
+plain:
+	$(PYTHON) -m sundog_fast remove
+
 train: $(VENV)/installed-engine
 	$(BIN)/python -m runtime.training.train
 
-clean:
+clean: plain
 	rm -rf $(VENV) build *.egg-info
 
 $(VENV)/python:

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+import sundog_fast
 from actors.config import ConfigError, EngineConfig
 from sundog_options import Engine, Simulated, engine_options, or_default
 
@@ -193,7 +194,7 @@ def _slo(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="A known model or folder.")
 @click.option("--gpu", default="h100", show_default=True, help="A known GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-@click.option("--out", metavar="DIR", help="Write the run there, for report and explain.")
+@click.option("--out", "-o", metavar="DIR", help="Write the run there, for report and explain.")
 @click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
               callback=_take_defaults, help="Take options from a run's config.toml.")  # fmt: skip
 @click.option("--slo", callback=_slo, metavar="NAME=S,…",
@@ -324,6 +325,9 @@ def sole_cause(error: BaseException) -> BaseException:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one message and exit code 2."""
+    if changed := sundog_fast.stale():
+        remark(f"sundog: {', '.join(changed)} changed: `make fast` again, or `make plain`")
+        sys.exit(2)
     try:
         cli(standalone_mode=True)
     except (ConfigError, BaseExceptionGroup) as error:

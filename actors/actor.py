@@ -12,11 +12,11 @@ for, and where it ends.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
-from types import CoroutineType
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import trio
+from mypy_extensions import mypyc_attr
 
 from actors.clock import Event, Timer, call_at
 
@@ -206,6 +206,7 @@ class Ref:
             self._mailbox.hang_up()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Actor:
     """State with one owner. A subclass overrides `handle`, and if need be `opened` and `closed`."""
 
@@ -215,7 +216,7 @@ class Actor:
         self._tap = tap
         self._current: Any = None
         self._reply: Reply | None = None
-        self._waiting: CoroutineType[Any, Any, Any] | None = None
+        self._waiting: Coroutine[Any, Any, Any] | None = None
         self._crash: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
 
@@ -264,10 +265,13 @@ class Actor:
             while True:
                 self._current, self._reply = message, reply
                 answer = self.handle(message)
-                if type(answer) is CoroutineType:
+                if answer is None or isinstance(answer, Reply):
+                    self._answer(answer)
+                elif isinstance(answer, Coroutine):
                     self._waiting = answer
                     return self._wake()
-                self._answer(answer)
+                else:
+                    self._answer(answer)
                 if not mailbox.letters:
                     break
                 message, reply = mailbox.take()

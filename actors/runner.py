@@ -1,7 +1,7 @@
 """The Runner: one rank's shell around a Backend."""
 
 from collections.abc import Awaitable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from actors.actor import Actor, Reply, Tap
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
@@ -27,7 +27,6 @@ class Backend(Protocol):
         ...
 
 
-@runtime_checkable
 class RunBackend(Backend, Protocol):
     """A backend that can be asked for runs of many steps, and answers with a Reply."""
 
@@ -42,15 +41,15 @@ class Runner(Actor):
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._backend = backend
-        self._run_backend = backend if isinstance(backend, RunBackend) else None
+        self._interrupt = getattr(backend, "interrupt", None)
 
     def handle(self, message: Any) -> Any:
         match message:
             case Batch():
                 return self._backend.execute(message)
             case Interrupt():
-                if self._run_backend is not None:
-                    self._run_backend.interrupt()
+                if self._interrupt is not None:
+                    self._interrupt()
                 return None
             case Load():
                 return self._backend.load()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
+from mypy_extensions import mypyc_attr
 
 from actors.clock import Event, Timer
 
@@ -23,7 +24,7 @@ Ts = TypeVarTuple("Ts")
 EVENTS_AT_ONCE = 10_000
 
 
-class Deadlock(RuntimeError):
+class Deadlock(Exception):
     """Nothing can ever happen again, and somebody still waits."""
 
 
@@ -31,6 +32,7 @@ Entry = tuple[float, int, str, int, Timer]
 """(time, event, key, sequence, timer): ordered by the first four, the last of which is unique."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """A Trio clock that starts at 0 and never waits for the wall.
 

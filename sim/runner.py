@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from actors.actor import Reply
 from actors.clock import Event, Timer, call_at, now_s, sleep_until
 from actors.core.batch import Batch, StepResult
@@ -20,7 +18,7 @@ from actors.messages import Capacity
 from actors.runner import Backend
 from sim.cost.work import CostModel, StepWork
 from sim.fold import WorkFold
-from sim.ticks import TICKS_PER_S, instant, to_s, to_tick_array, to_ticks
+from sim.ticks import end_times_s, instant, to_s, to_ticks
 
 
 class Sampled(NamedTuple):
@@ -76,8 +74,7 @@ class Pace:
             # Below this the set-up of numpy costs more than the steps: same formula, same bits.
             durations = [to_ticks(self.cost.step_s(step)) for step in _steps(work, num_steps)]
             return tuple(map(to_s, accumulate(durations, initial=start)))[1:]
-        ticks = np.cumsum(to_tick_array(self.cost.run_s(work, num_steps))) + start
-        return tuple((ticks / TICKS_PER_S).tolist())
+        return end_times_s(start, self.cost.run_s(work, num_steps))
 
     def done(self, end_s: float) -> None:
         """The last of the steps that were done ended then."""

@@ -10,17 +10,24 @@ from numpy.typing import NDArray
 
 TICKS_PER_S = 2**30
 
-Ticks = NDArray[np.int64]
-
 
 def to_ticks(seconds: float) -> int:
     """A duration in ticks, rounded half to even, at least one."""
     return max(round(seconds * TICKS_PER_S), 1)
 
 
-def to_tick_array(seconds: NDArray[np.float64]) -> Ticks:
-    """`to_ticks` of every element."""
-    return np.maximum(np.rint(seconds * TICKS_PER_S).astype(np.int64), 1)
+def end_times_s(start_tick: int, seconds: NDArray[np.float64]) -> tuple[float, ...]:
+    """When each of the durations ends, one after another from `start_tick` on.
+
+    Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give.
+    """
+    ticks = seconds * TICKS_PER_S
+    np.rint(ticks, out=ticks)
+    np.maximum(ticks, 1.0, out=ticks)
+    np.cumsum(ticks, out=ticks)
+    ticks += start_tick
+    ticks /= TICKS_PER_S
+    return tuple(ticks.tolist())
 
 
 def instant(time_s: float) -> int:

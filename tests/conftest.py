@@ -1,5 +1,8 @@
 """Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
 
+Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
+when the simulator is compiled (`make fast`): compiled classes are what they are.
+
 Helpers are imported as `tests.…`, so tests run from the repository's root: `python -m pytest`.
 """
 
@@ -9,11 +12,23 @@ from functools import partial
 import pytest
 import trio
 
+import sundog_fast
 from sim.clock import run_virtual
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
+    config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the plain tests of a compiled simulator; refuse one older than its source."""
+    if changed := sundog_fast.stale():
+        raise pytest.UsageError(f"{', '.join(changed)} changed since `make fast`")
+    if sundog_fast.built():
+        for item in items:
+            if item.get_closest_marker("plain"):
+                item.add_marker(pytest.mark.skip(reason="the simulator is compiled"))
 
 
 @pytest.hookimpl(tryfirst=True)

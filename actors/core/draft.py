@@ -1,31 +1,35 @@
 """A step while it is being planned, and what both of its phases do to it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from actors.core.batch import Blocked
 from actors.core.request import Request
 from actors.core.state import SchedulerState
 
 
-@dataclass(slots=True)
 class Draft:
     """What has been decided so far, and what is left of the budget.
 
     `reserved_blocks` are kept for those that run while others are admitted before them.
     """
 
-    step: int
-    budget: int
-    threshold: int
-    num_decodes: int = 0
-    reserved_blocks: int = 0
-    scheduled: dict[str, tuple[Request, int]] = field(default_factory=dict)
-    new_blocks: dict[str, list[int]] = field(default_factory=dict)
-    admitted: list[tuple[Request, bool]] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    preempted_for: list[str] = field(default_factory=list)
-    blocked: Blocked | None = None
+    __slots__ = (
+        "admitted", "blocked", "budget", "new_blocks", "num_decodes", "preempted", "preempted_for",
+        "reserved_blocks", "scheduled", "step", "threshold",
+    )  # fmt: skip
+
+    def __init__(self, step: int, budget: int, threshold: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.threshold = threshold
+        self.num_decodes = 0
+        self.reserved_blocks = 0
+        self.scheduled: dict[str, tuple[Request, int]] = {}
+        self.new_blocks: dict[str, list[int]] = {}
+        self.admitted: list[tuple[Request, bool]] = []
+        self.preempted: list[Request] = []
+        self.preempted_for: list[str] = []
+        self.blocked: Blocked | None = None
 
 
 def preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request) -> None:

@@ -9,7 +9,6 @@ Law: settling a member at any moment gives the counts that touching it in every 
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from actors.core.request import Request
 from actors.core.service import Service
@@ -17,7 +16,6 @@ from actors.core.service import Service
 Calendar = dict[int, list[Request]]
 
 
-@dataclass(slots=True)
 class InFlight:
     """A planned step whose result has not come back.
 
@@ -25,9 +23,12 @@ class InFlight:
     `dropped` requests are thrown away when they come.
     """
 
-    step: int
-    samplers: list[Request] = field(default_factory=list)
-    dropped: set[str] = field(default_factory=set)
+    __slots__ = ("dropped", "samplers", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.samplers: list[Request] = []
+        self.dropped: set[str] = set()
 
 
 def _order(request: Request) -> int:

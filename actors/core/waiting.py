@@ -10,6 +10,7 @@ from actors.core.service import Service
 from actors.core.view import View
 
 Entry = tuple[Any, int, Request]
+"""(rank, turn, request): no two have the same turn."""
 
 
 class WaitingQueue:
@@ -53,9 +54,13 @@ class WaitingQueue:
     def peek(self) -> Request | None:
         """Who is next, of those not passed over; None if there is nobody."""
         heap, entries = self._heap, self._entries
-        while heap and entries.get(heap[0][2].request_id) is not heap[0]:
+        while heap:
+            _, turn, request = heap[0]
+            entry = entries.get(request.request_id)
+            if entry is not None and entry[1] == turn:
+                return request
             heapq.heappop(heap)
-        return heap[0][2] if heap else None
+        return None
 
     def pass_over(self) -> None:
         """Look behind the one that is next, which keeps its place, until `rewind`."""

@@ -33,8 +33,8 @@ class StepWork(NamedTuple):
 
     def decode_contexts(self, num_steps: int) -> Seconds:
         """`decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
-        later = np.arange(num_steps, dtype=np.int64) * self.num_decodes
-        return (later + self.decode_context_tokens).astype(np.float64)
+        first, each = self.decode_context_tokens, self.num_decodes
+        return np.arange(first, first + num_steps * each, each, dtype=np.float64)
 
 
 class CostModel(Protocol):

@@ -48,6 +48,7 @@ def before(seen: list[tuple[str, str]], event: str, first: str, second: str) -> 
     return seen.index((event, first)) < seen.index((event, second))
 
 
+@pytest.mark.plain
 async def test_actors_start_from_the_leaves_and_end_from_the_root(
     lives: list[tuple[str, str]],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import trio
 
 from actors.actor import Ref
@@ -42,6 +43,7 @@ def names(wire: Wire) -> list[str]:
     return [message.request_id for message in wire.told if isinstance(message, Submit)]
 
 
+@pytest.mark.plain
 async def test_round_robin_takes_turns() -> None:
     """Whoever is busy."""
     router, wires = connected("round-robin", 3)
@@ -50,6 +52,7 @@ async def test_round_robin_takes_turns() -> None:
     assert [names(wire) for wire in wires] == [["a", "d", "g"], ["b", "e"], ["c", "f"]]
 
 
+@pytest.mark.plain
 async def test_least_requests_takes_the_replica_with_the_fewest_unfinished() -> None:
     """The first of equals; a request counts until it is released."""
     router, wires = connected("least-requests", 2)
@@ -62,6 +65,7 @@ async def test_least_requests_takes_the_replica_with_the_fewest_unfinished() -> 
     assert [names(wire) for wire in wires] == [["a", "c", "g"], ["b", "d", "e", "f"]]
 
 
+@pytest.mark.plain
 async def test_an_abort_goes_to_the_replica_that_has_the_request() -> None:
     """One message a replica; who is unknown, or has ended, is nobody's."""
     router, wires = connected("round-robin", 2)
@@ -73,6 +77,7 @@ async def test_an_abort_goes_to_the_replica_that_has_the_request() -> None:
     assert wires[1].told[2:] == [Abort(("b",), "stop")]
 
 
+@pytest.mark.plain
 async def test_the_router_hangs_up_on_its_replicas_in_the_end() -> None:
     """So that they end."""
     router, wires = connected("round-robin", 2)

@@ -2,10 +2,12 @@
 
 Llama-2-7B on an A100 with 7,000 blocks of 16, 128 sequences, 2,048 tokens a step and a context of
 4,096; the reasoning trace on eight H100 of Llama-3.1-8B. The Poisson traces are generated; public
-ones are read where the folder with them lies beside the project, and skipped elsewhere.
+ones are read where the folder with them lies beside the project, and skipped elsewhere. Each runs
+compiled (`make fast`, in a copy, if there is a C compiler), plain, and plain without decode runs.
 """
 
-import resource
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-TRACES = Path("..") / "shared" / "traces"
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
 A100 = (
     "--model llama-2-7b --gpu a100 --num-gpu-blocks 7000 --max-num-seqs 128"
     " --max-num-batched-tokens 2048 --max-model-len 4096 --no-host-overhead"
@@ -33,17 +36,35 @@ def poisson(rate_per_s: float, folder: Path) -> Path:
     return path
 
 
-def measure(trace: Path, options: str) -> tuple[float, float, bytes]:
-    """Wall seconds, the peak of megabytes among children so far, and what was printed."""
+def copied(name: str, folder: Path) -> Path:
+    """A copy of the source, plain or compiled, to run in."""
+    copy, ignore = folder / name, shutil.ignore_patterns("__pycache__", "*.so", "assets")
+    for part in ("actors", "sim"):
+        shutil.copytree(ROOT / part, copy / part, ignore=ignore)
+    for file in ("sundog.py", "sundog_fast.py", "sundog_options.py", "pyproject.toml"):
+        shutil.copy(ROOT / file, copy)
+    if name == "compiled":
+        command = [sys.executable, "-m", "sundog_fast", "build"]
+        subprocess.run(command, cwd=copy, capture_output=True, check=True)
+    return copy
+
+
+def measure(source: Path, trace: Path, options: str) -> tuple[float, float, bytes]:
+    """Wall seconds, peak megabytes, and what was printed."""
     command = [sys.executable, "-m", "sundog", "replay", str(trace), "--json", *options.split()]
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=True)
-    seconds = time.perf_counter() - start
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, done.stdout
+    with tempfile.TemporaryFile() as printed:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, cwd=source, stdout=printed, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0, f"{' '.join(command)} failed"
+        printed.seek(0)
+        return seconds, used.ru_maxrss / 1024, printed.read()
 
 
 def main() -> None:
-    """Print a line per trace; decode runs on, and off for the ratio and the equality."""
+    """Print a line per trace: what compiling and what decode runs save, and the equality."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         jobs = [
@@ -52,17 +73,23 @@ def main() -> None:
             (TRACES / "bench_azure_conv_4k.csv.gz", A100),
             (TRACES / "servegen_deepseek-r1_5rps_20min.csv.gz", H100),
         ]
-        print(f"{'trace':<42} {'runs':>8} {'peak':>8} {'no runs':>9} {'ratio':>6}  bytes")
+        plain = copied("plain", folder)
+        fast = copied("compiled", folder) if shutil.which("cc") else plain
+        print(
+            f"{'trace':<38} {'compiled':>9} {'peak':>8} {'plain':>8} {'ratio':>6} {'no runs':>9}"
+            f" {'ratio':>6}  bytes"
+        )
         for trace, options in jobs:
             if not trace.exists():
-                print(f"{trace.name:<42} skipped: not here")
+                print(f"{trace.name:<38} skipped: not here")
                 continue
-            seconds, megabytes, printed = measure(trace, options)
-            slow, _, expected = measure(trace, options + " --no-decode-runs")
-            same = "the same" if printed == expected else "DIFFERENT"
+            best, megabytes, printed = measure(fast, trace, options)
+            seconds, _, interpreted = measure(plain, trace, options)
+            slow, _, expected = measure(plain, trace, options + " --no-decode-runs")
+            same = "the same" if printed == interpreted == expected else "DIFFERENT"
             print(
-                f"{trace.name:<42} {seconds:>6.1f} s {megabytes:>5.0f} MB {slow:>7.1f} s"
-                f" {slow / seconds:>6.1f}  {same}",
+                f"{trace.name:<38} {best:>7.2f} s {megabytes:>5.0f} MB {seconds:>6.2f} s"
+                f" {seconds / best:>6.1f} {slow:>7.1f} s {slow / seconds:>6.1f}  {same}",
                 flush=True,
             )
 

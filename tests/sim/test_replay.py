@@ -112,6 +112,7 @@ def test_a_prompt_beyond_the_context_is_refused_and_counted() -> None:
     assert (summary.num_refused, summary.num_finished) == (1, 1)
 
 
+@pytest.mark.plain
 def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

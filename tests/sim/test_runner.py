@@ -1,6 +1,7 @@
 """The cost backend: its state equals the plain count, runs equal steps, every token is given."""
 
 import functools
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sim.oracle import Oracle
 from sim.recorder import Recorder
 from sim.runner import CostBackend, Pace, Paced
 from sim.text import CannedText
-from sim.ticks import TICKS_PER_S, to_tick_array, to_ticks
+from sim.ticks import TICKS_PER_S, end_times_s, to_s, to_ticks
 from tests.sim.toy import CAPACITY, COST, Toy, counting_backend, play, recorded
 
 SEEDS = range(30)
@@ -65,7 +66,8 @@ def test_durations_are_whole_ticks_of_at_least_one() -> None:
     assert to_ticks(0.0) == to_ticks(1e-12) == 1
     assert to_ticks(2.5 / TICKS_PER_S) == 2 and to_ticks(3.5 / TICKS_PER_S) == 4
     seconds = [0.0, 0.1, 2.5 / TICKS_PER_S, 1e-3, 12.345]
-    assert to_tick_array(np.array(seconds)).tolist() == [to_ticks(s) for s in seconds]
+    ends = list(accumulate(map(to_ticks, seconds), initial=10**15))[1:]
+    assert end_times_s(10**15, np.array(seconds)) == tuple(map(to_s, ends))
 
 
 def test_an_empty_batch_takes_no_time() -> None:

@@ -44,23 +44,33 @@ class Lines:
     Both ways take the same steps in float64, each rounded, and so give the same bits.
     """
 
-    __slots__ = ("_slopes", "_xs", "_ys")
+    __slots__ = ("_arrays", "_slopes", "_xs", "_ys")
 
     def __init__(self, xs: Floats, ys: Floats) -> None:
         slopes = np.diff(ys) / np.diff(xs)
+        self._arrays = xs[:-1], ys[:-1], slopes
         self._xs: list[float] = xs[:-1].tolist()
         self._ys: list[float] = ys[:-1].tolist()
         self._slopes: list[float] = slopes.tolist()
 
     def at(self, x: float) -> float:
-        i = max(bisect.bisect_right(self._xs, x) - 1, 0)
+        i = self._segment(x)
         return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
 
     def at_each(self, places: Floats) -> Floats:
-        xs, ys, slopes = np.array(self._xs), np.array(self._ys), np.array(self._slopes)
-        i = np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)
-        values: Floats = (places - xs[i]) * slopes[i] + ys[i]
+        """`at` of every place; they must not fall."""
+        first, last = self._segment(float(places[0])), self._segment(float(places[-1]))
+        values: Floats
+        if first == last:
+            values = (places - self._xs[first]) * self._slopes[first] + self._ys[first]
+        else:
+            xs, ys, slopes = self._arrays
+            i = np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)
+            values = (places - xs[i]) * slopes[i] + ys[i]
         return values
+
+    def _segment(self, x: float) -> int:
+        return max(bisect.bisect_right(self._xs, x) - 1, 0)
 
 
 class TablesCost:
