@@ -8,17 +8,21 @@ never imports torch.
 import difflib
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import sundog_fast
 from actors.config import ConfigError, EngineConfig
 from sundog_options import Engine, Simulated, engine_options, or_default
+
+if TYPE_CHECKING:
+    from sim.trace.record import TraceRequest
 
 
 def remark(text: str) -> None:
@@ -31,6 +35,7 @@ COMMANDS = {
     "report": "sim.commands.report:report",
     "trace": "sim.commands.trace:trace",
     "validate": "sim.commands.validate:validate",
+    "workload": "sim.commands.workload:workload",
 }
 """Commands with a module of their own, `module:attribute`, imported when one is asked for."""
 
@@ -201,6 +206,11 @@ def _slo(_context: click.Context, _option: click.Parameter, text: str | None) ->
               help="Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.")  # fmt: skip
 @click.option("--gpu-price-per-h", type=float, help="What a GPU costs an hour, in any currency.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")
+@click.option("--tokenizer", help="For traces of texts: a tokenizer.json or a model's folder.")
+@click.option("--request-rate", metavar="RATE",
+              help="Other arrivals: Poisson, so many a second, or inf: all at once.")  # fmt: skip
+@click.option("--max-concurrency", type=click.IntRange(min=1),
+              help="Clients have at most so many requests unfinished.")  # fmt: skip
 @click.option("--cost", default="auto", show_default=True,
               help="tables (measured kernels), roofline, or auto: tables if any.")  # fmt: skip
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
@@ -219,6 +229,9 @@ def replay(
     slo: dict[str, float],
     gpu_price_per_h: float | None,
     limit: int | None,
+    tokenizer: str | None,
+    request_rate: str | None,
+    max_concurrency: int | None,
     cost: str,
     host_overhead: bool,
     decode_runs: bool,
@@ -236,19 +249,23 @@ def replay(
     from sim.replay import replay as replay_trace
     from sim.report import print_summary
     from sim.trace.read import read_trace
+    from sim.trace.retime import parse_rate, retimed
 
     simulated = Simulated.of(Engine(**options), model, gpu, host_overhead, cost)
     guess = None if predictor is None else find_predictor(predictor, options["seed"])
     config = replace(simulated.config, decode_runs=decode_runs)
-    rows = islice(read_trace(trace), limit)
+    source = read_trace(trace, tokenizer)
+    rows: Iterable[TraceRequest] = islice(source, limit)
+    if request_rate is not None:
+        rows = retimed(rows, parse_rate(request_rate), options["seed"])
     journal = (
         [] if out is None else [JournalFile(out, Header.of(config, simulated.capacity.num_blocks))]
     )
-    with progress(sum(1 for _ in islice(read_trace(trace), limit))) as on_progress:
+    with progress(lambda: sum(1 for _ in islice(source, limit))) as on_progress:
         recorder = replay_trace(
             rows, config, simulated.cost, simulated.capacity,
-            predictor=guess, front_end_s=simulated.front_end_s, on_progress=on_progress,
-            listeners=journal,
+            predictor=guess, front_end_s=simulated.front_end_s,
+            max_concurrency=max_concurrency, on_progress=on_progress, listeners=journal,
         )  # fmt: skip
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},

@@ -13,7 +13,7 @@ import numpy as np
 
 from actors.core.config import ConfigError
 from sim.trace.record import TraceRequest
-from sim.workload import stream
+from sim.workload.streams import stream
 
 
 class Predictor(Protocol):

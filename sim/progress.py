@@ -10,15 +10,18 @@ UPDATE_EVERY = 64
 
 
 @contextmanager
-def progress(num_requests: int) -> Iterator[Callable[[int], None] | None]:
-    """A function to call with the number of requests that have arrived; None without a terminal."""
+def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
+    """A function to call with the number of requests that have arrived; None without a terminal.
+
+    `count` says how many will be, and is asked only where somebody sees it.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("replay", total=num_requests)
+        task = bar.add_task("replay", total=count())
 
         def update(number: int) -> None:
             if number % UPDATE_EVERY == 0:

@@ -9,7 +9,8 @@ import click
 @click.command()
 @click.argument("trace")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
-def trace(trace: str, as_json: bool) -> None:
+@click.option("--tokenizer", help="For traces of texts: a tokenizer.json or a model's folder.")
+def trace(trace: str, as_json: bool, tokenizer: str | None) -> None:
     """Describe TRACE: how many requests, how often, how long, how much of it repeats."""
     from rich import box
     from rich.console import Console
@@ -18,7 +19,7 @@ def trace(trace: str, as_json: bool) -> None:
     from sim.trace.describe import bars, describe
     from sim.trace.read import read_trace
 
-    source = read_trace(trace)
+    source = read_trace(trace, tokenizer)
     found = describe(source)
     if as_json:
         click.echo(json.dumps({"format": source.format, **asdict(found)}, indent=1))

@@ -17,7 +17,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 """Tokens per hash id (Mooncake FAST'25 release, README of its traces)."""
 
 OWN_KEYS = {"arrival_s", "prompt_tokens", "output_tokens", "hash_ids", "priority", "tenant",
-            "session", "slo_ttft_s", "id"}  # fmt: skip
+            "session", "slo_ttft_s", "id", "after", "pause_s"}  # fmt: skip
 BAILIAN_BLOCK_TOKENS = 16
 """Tokens per hash id, and seconds for timestamps (Alibaba's Qwen-Bailian usage traces, README)."""
 BAILIAN_KEYS = {"chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type",
@@ -162,7 +162,8 @@ def check_header(path: str, header: dict[str, Any]) -> int:
 def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
     """The requests of our own format after its header line."""
     previous_s, index, number = 0.0, 0, 1
-    ids: set[str] = set()
+    ids: dict[str, str | None] = {}
+    """Each row's id, and its session."""
     for number, line in enumerate(lines, 2):
         row = _Row(path, number, line, OWN_KEYS)
         previous_s = row.seconds("arrival_s", 1.0, previous_s)
@@ -173,17 +174,22 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
             request_id = default_id(index)
         elif request_id in ids:
             raise row.error(f"{request_id!r} was used by an earlier row", "id")
-        ids.add(request_id)
         priority = row.values.get("priority", 0)
         if type(priority) is not int:
             raise row.error(f"{priority!r} is not a whole number", "priority")
         if not block_tokens and row.values.get("hash_ids") is not None:
             raise row.error("the header does not give hash_block_tokens", "hash_ids")
         hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
+        session, after, pause_s = row.text("session"), row.text("after"), row.span("pause_s")
+        if after is not None and (session is None or ids.get(after) != session):
+            raise row.error(f"{after!r} is no earlier row's id, of the same session", "after")
+        if after is None and pause_s is not None:
+            raise row.error("a pause needs `after`, the id of an earlier row", "pause_s")
         yield TraceRequest(
             request_id, previous_s, prompt, output, hash_ids, block_tokens, priority,
-            row.text("tenant"), row.text("session"), row.span("slo_ttft_s"),
+            row.text("tenant"), session, row.span("slo_ttft_s"), after, pause_s or 0.0,
         )  # fmt: skip
+        ids[request_id] = session
         index += 1
     if not index:
         raise TraceError(path, number, "there are no rows after the header")

@@ -1,8 +1,12 @@
-"""`read_trace`: any known format, told apart by its first line and never by its name."""
+"""`read_trace`: any known format, told apart by its first line and never by its name.
+
+A folder is taken for a recorded run.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from sim.trace.csv_rows import DIALECTS, CsvRows
@@ -17,23 +21,34 @@ from sim.trace.jsonl_rows import (
 from sim.trace.lines import read_lines, shown
 from sim.trace.record import TraceError, TraceRequest
 
-KNOWN = f"a sundog-trace header, {', '.join(DIALECTS)}, or Mooncake's or Qwen-Bailian's JSON rows"
+KNOWN = (
+    f"a sundog-trace header, {', '.join(DIALECTS)}, JSON rows of Mooncake, Qwen-Bailian or"
+    " ShareGPT, rows with a prompt, a detailed result of vllm bench, or the folder of a run"
+)
+TEXTS = {"conversations": "sharegpt", "conversation": "sharegpt", "prompt": "prompts"}
+"""Formats of texts by a key of their first row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A trace on disk; every iteration reads it anew, in arrival order, in bounded memory.
 
-    `format` is sundog, azure, bench, servegen, burstgpt, mooncake or bailian; `header` is our own
-    format's first line, empty for the others. Iterating raises TraceError at the first bad row.
+    `format` is sundog, azure, bench, servegen, burstgpt, mooncake, bailian, sharegpt, prompts,
+    vllm-bench or run; `header` is our own format's first line, empty for the others; `tokenizer`
+    is a file or folder, for formats of texts. Iterating raises TraceError at the first bad row.
     """
 
     path: str
     format: str
     header: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
 
     def __iter__(self) -> Iterator[TraceRequest]:
+        if self.format in ("run", "vllm-bench"):
+            return self._recorded()
         lines = read_lines(self.path)
+        if self.format in TEXTS.values():
+            return self._texts(lines)
         first = next(lines)
         if self.format == "bailian":
             return bailian_rows(self.path, chain([first], lines))
@@ -43,14 +58,43 @@ class Trace:
             return own_rows(self.path, check_header(self.path, self.header), lines)
         return CsvRows(self.path, DIALECTS[first.decode("ascii")]).read(lines)
 
+    def _recorded(self) -> Iterator[TraceRequest]:
+        from sim.trace.run_rows import bench_result_rows, parse_result, run_rows
 
-def read_trace(path: str) -> Trace:
+        if self.format == "run":
+            return run_rows(self.path)
+        text = b"\n".join(read_lines(self.path))
+        return bench_result_rows(self.path, parse_result(self.path, text))
+
+    def _texts(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
+        from sim.trace.text_rows import Texts, load_tokenizer, prompt_rows, sharegpt_rows
+
+        if self.tokenizer is None:
+            reason = f"{self.format} holds texts, whose tokens must be counted: give --tokenizer"
+            raise TraceError(self.path, 1, f"{reason}, a tokenizer.json or a model's folder")
+        texts = Texts(self.path, load_tokenizer(self.tokenizer))
+        rows = sharegpt_rows if self.format == "sharegpt" else prompt_rows
+        return rows(self.path, lines, texts)
+
+
+def read_trace(path: str, tokenizer: str | None = None) -> Trace:
     """The trace at `path`, its format recognised; raises TraceError when it is none we know."""
+    if Path(path).is_dir():
+        return Trace(path, "run")
     lines = read_lines(path)
     first = next(lines)
     lines.close()  # type: ignore[attr-defined]
+    if first.lstrip().startswith(b"["):
+        return Trace(path, "sharegpt", tokenizer=tokenizer)
+    if first.strip() == b"{":
+        return Trace(path, "vllm-bench")
     if first.lstrip().startswith(b"{"):
         header = parse_object(path, 1, first)
+        if "input_lens" in header:
+            return Trace(path, "vllm-bench")
+        for key, name in TEXTS.items():
+            if key in header:
+                return Trace(path, name, tokenizer=tokenizer)
         if "chat_id" in header:
             return Trace(path, "bailian")
         if "timestamp" in header:

@@ -26,6 +26,8 @@ class TraceRequest(NamedTuple):
     `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
     same place mean equal prompts up to there (each id stands for everything before it too).
     None when nothing is known about the contents. `slo_ttft_s` is the wanted time to first token.
+    A request `after` another, an earlier one of its session, arrives `pause_s` after that one has
+    ended, and `arrival_s` is the earliest instant at which it could.
     """
 
     request_id: str
@@ -38,6 +40,8 @@ class TraceRequest(NamedTuple):
     tenant: str | None = None
     session: str | None = None
     slo_ttft_s: float | None = None
+    after: str | None = None
+    pause_s: float = 0.0
 
     def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
         """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.

@@ -58,6 +58,9 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
         row["session"] = request.session
     if request.slo_ttft_s is not None:
         row["slo_ttft_s"] = request.slo_ttft_s
+    if request.after is not None:
+        row["after"] = request.after
+        row["pause_s"] = request.pause_s
     if request.request_id != default_id(index):
         row["id"] = request.request_id
     return row

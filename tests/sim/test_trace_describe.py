@@ -4,12 +4,14 @@ import pytest
 
 from sim.trace.describe import bars, describe
 from sim.trace.record import TraceRequest
-from sim.workload import Poisson, Uniform
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
 
 
 def test_a_poisson_workload_is_described_as_one() -> None:
     """Its rate, its lengths, and gaps that vary as much as they are long."""
-    found = describe(Poisson(5.0, 2000.0, Uniform(10, 100), Uniform(1, 9)).requests(0))
+    found = describe(Workload(2000.0, Poisson(5.0), Uniform(10, 100), Uniform(1, 9)).requests(0))
     assert found.rate_per_s == pytest.approx(5, rel=0.05)
     assert found.burstiness == pytest.approx(1, abs=0.05)
     assert found.prompt_tokens["mean"] == pytest.approx(55, rel=0.02)

@@ -18,7 +18,9 @@ from sim.hardware.model import load_model
 from sim.metrics import summarize
 from sim.replay import replay
 from sim.results.directory import Run, open_run, write_run
-from sim.workload import Poisson, Uniform
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
 
 CONFIG = EngineConfig(
     scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=2048),
@@ -27,7 +29,7 @@ CONFIG = EngineConfig(
 
 
 def run(path: Path, *, seats: int = 8, seed: int = 1, rate_per_s: float = 10.0) -> Run:
-    rows = Poisson(rate_per_s, 60.0, Uniform(20, 1000), Uniform(1, 200)).requests(seed)
+    rows = Workload(60.0, Poisson(rate_per_s), Uniform(20, 1000), Uniform(1, 200)).requests(seed)
     config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=seats))
     cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
     recorder = replay(rows, config, cost, Capacity(600, 16))

@@ -21,7 +21,9 @@ from sim.report_page.facts import figures, tenants, worst
 from sim.report_page.page import render, write_page
 from sim.report_page.series import NUM_BUCKETS, PERCENTS, series
 from sim.results.directory import Run, open_run, write_run
-from sim.workload import Poisson, Uniform
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
 
 LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
 CAPACITY = Capacity(130, 16)
@@ -33,7 +35,7 @@ def recorded(path: Path, *, rate_per_s: float = 40.0, policy: str = "fcfs") -> R
     rows = [
         row._replace(tenant="<b>one</b>" if number % 3 else "two")
         for number, row in enumerate(
-            Poisson(rate_per_s, 3.0, Uniform(20, 400), Uniform(1, 200)).requests(3)
+            Workload(3.0, Poisson(rate_per_s), Uniform(20, 400), Uniform(1, 200)).requests(3)
         )
     ]
     cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))

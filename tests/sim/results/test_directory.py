@@ -17,10 +17,12 @@ from sim.recorder import Recorder
 from sim.replay import replay
 from sim.results.directory import RunError, open_run, read_config, write_run
 from sim.results.tables import REQUEST_COLUMNS, STEP_COLUMNS
-from sim.workload import Poisson, Uniform
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
 
 FILES = ("requests.parquet", "steps.parquet", "summary.json", "config.toml")
-WORK = Poisson(40.0, 3.0, Uniform(20, 400), Uniform(1, 200))
+WORK = Workload(3.0, Poisson(40.0), Uniform(20, 400), Uniform(1, 200))
 LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
 OPTIONS = {"trace": 'a "quoted" \\ path', "seed": 3, "watermark": 0.5, "debug": True, "limit": None}
 

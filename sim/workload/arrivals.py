@@ -1,0 +1,142 @@
+"""Arrival processes: instants from 0 on, in seconds, not falling, below the end of the span."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from actors.core.config import ConfigError
+from sim.trace.read import read_trace
+from sim.workload.lengths import STRICT
+
+Floats = NDArray[np.float64]
+
+
+def check_positive(owner: object, *names: str) -> None:
+    """Refuse any of these fields that is not a number above 0."""
+    for name in names:
+        value = getattr(owner, name)
+        if not 0 < value < np.inf:
+            raise ConfigError(f"{name} is {value}: it must be above 0")
+
+
+def _renewal(gaps: np.random.Generator, mean_s: float, cv: float, duration_s: float) -> Floats:
+    """Instants whose gaps are gamma distributed with this coefficient of variation."""
+    expected = duration_s / mean_s
+    # Enough gaps that the last instant lies beyond the end, but for one seed in 10^22.
+    count = int(expected + 10 * max(cv, 1.0) * np.sqrt(expected) + 10 * max(cv, 1.0) ** 2)
+    if cv == 1.0:
+        return np.cumsum(gaps.exponential(mean_s, count))
+    shape = cv**-2
+    return np.cumsum(gaps.gamma(shape, mean_s / shape, count))
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Independent of each other, `rate_per_s` on average."""
+
+    rate_per_s: float
+    kind: Literal["poisson"] = "poisson"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate_per_s")
+
+    def times(self, rng: np.random.Generator, duration_s: float) -> Floats:
+        return _renewal(rng, 1 / self.rate_per_s, 1.0, duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Gaps of coefficient of variation `cv`: 1 is Poisson's, 0 is a metronome's, more is bursty."""
+
+    rate_per_s: float
+    cv: float
+    kind: Literal["gamma"] = "gamma"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate_per_s")
+        if not 0 <= self.cv <= 100:
+            raise ConfigError(f"cv is {self.cv}: it must be from 0 to 100")
+
+    def times(self, rng: np.random.Generator, duration_s: float) -> Floats:
+        if self.cv == 0:
+            return np.arange(0.0, duration_s, 1 / self.rate_per_s)
+        return _renewal(rng, 1 / self.rate_per_s, self.cv, duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff:
+    """Poisson at `on_rate_per_s` and `off_rate_per_s` by turns, exponential spans, on first."""
+
+    on_rate_per_s: float
+    mean_on_s: float
+    mean_off_s: float
+    off_rate_per_s: float = 0.0
+    kind: Literal["on-off"] = "on-off"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "on_rate_per_s", "mean_on_s", "mean_off_s")
+        if not 0 <= self.off_rate_per_s < np.inf:
+            raise ConfigError(f"off_rate_per_s is {self.off_rate_per_s}: it must be 0 or more")
+
+    def times(self, rng: np.random.Generator, duration_s: float) -> Floats:
+        times, start_s, on = [], 0.0, True
+        while start_s < duration_s:
+            span_s = float(rng.exponential(self.mean_on_s if on else self.mean_off_s))
+            rate = self.on_rate_per_s if on else self.off_rate_per_s
+            count = int(rng.poisson(rate * span_s))
+            times.append(start_s + np.sort(rng.random(count)) * span_s)
+            start_s, on = start_s + span_s, not on
+        return np.concatenate(times)
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal:
+    """Poisson whose rate swings like a sine: least at the start, most half a period later.
+
+    `rate_per_s` on average over a period, `peak_to_trough` times as many at the peak as at the
+    start.
+    """
+
+    rate_per_s: float
+    peak_to_trough: float = 3.0
+    period_s: float = 86400.0
+    kind: Literal["diurnal"] = "diurnal"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate_per_s", "period_s")
+        if not 1 <= self.peak_to_trough < np.inf:
+            raise ConfigError(f"peak_to_trough is {self.peak_to_trough}: it must be 1 or more")
+
+    def times(self, rng: np.random.Generator, duration_s: float) -> Floats:
+        swing = (self.peak_to_trough - 1) / (self.peak_to_trough + 1)
+        peak = self.rate_per_s * (1 + swing)
+        # Thinning: Lewis and Shedler, Naval Research Logistics 26 (1979).
+        times = _renewal(rng, 1 / peak, 1.0, duration_s)
+        share = (1 - swing * np.cos(2 * np.pi * times / self.period_s)) / (1 + swing)
+        return times[rng.random(len(times)) < share]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The instants of a recorded trace, `rate_scale` times as often."""
+
+    trace: str
+    rate_scale: float = 1.0
+    kind: Literal["trace"] = "trace"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate_scale")
+
+    def times(self, rng: np.random.Generator, duration_s: float) -> Floats:
+        return np.array([row.arrival_s for row in read_trace(self.trace)]) / self.rate_scale
+
+
+Arrivals = Annotated[Poisson | Gamma | OnOff | Diurnal | Recorded, Field(discriminator="kind")]

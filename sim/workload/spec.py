@@ -1,0 +1,104 @@
+"""The file that describes a workload (TOML), checked at the door."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from actors.core.config import ConfigError
+from sim.trace.read import read_trace
+from sim.trace.record import TraceRequest
+from sim.workload.arrivals import check_positive
+from sim.workload.lengths import STRICT
+from sim.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A recorded trace, `rate_scale` times as fast, with prompts and outputs so much longer.
+
+    What prompts contain is kept where they keep their length, and unknown otherwise.
+    """
+
+    trace: str
+    rate_scale: float = 1.0
+    prompt_scale: float = 1.0
+    output_scale: float = 1.0
+    limit: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate_scale", "prompt_scale", "output_scale")
+        if self.limit is not None:
+            check_positive(self, "limit")
+
+    @property
+    def hash_block_tokens(self) -> int:
+        """Tokens per id of the prompts' contents; 0 where they are not known."""
+        first = next(iter(read_trace(self.trace)))
+        return first.hash_block_tokens if self.prompt_scale == 1 else 0
+
+    def requests(self, seed: int) -> list[TraceRequest]:
+        """The same for every seed."""
+        rows: list[TraceRequest] = []
+        for row in read_trace(self.trace):
+            if self.limit is not None and len(rows) == self.limit:
+                break
+            rows.append(self._scaled(row))
+        return rows
+
+    def _scaled(self, row: TraceRequest) -> TraceRequest:
+        kept = self.prompt_scale == 1
+        return row._replace(
+            arrival_s=round(row.arrival_s / self.rate_scale, 9),
+            num_prompt_tokens=max(round(row.num_prompt_tokens * self.prompt_scale), 1),
+            num_output_tokens=max(round(row.num_output_tokens * self.output_scale), 1),
+            hash_ids=row.hash_ids if kept else None,
+            hash_block_tokens=row.hash_block_tokens if kept else 0,
+        )
+
+
+Source = Workload | Scaled
+UNKNOWN_KEY = "unexpected_keyword_argument"
+"""What pydantic calls it."""
+
+
+def read_spec(path: str | Path) -> Source:
+    """The workload that a TOML file describes; raises ConfigError, which names the field.
+
+    With a table `scaled` it is a recorded trace, otherwise one of generated requests.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: byte {error.start + 1}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    if "scaled" in values:
+        if extra := values.keys() - {"scaled"}:
+            raise ConfigError(f"{path}: {min(extra)} does not go with the table scaled")
+        scaled: Scaled = _checked(path, Scaled, values["scaled"], ("scaled",))
+        return scaled
+    workload: Workload = _checked(path, Workload, values)
+    return workload
+
+
+def _checked(path: str | Path, kind: type, values: Any, at: tuple[str, ...] = ()) -> Any:
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        # A misspelt key explains why another is missing.
+        first = next((e for e in errors if e["type"] == UNKNOWN_KEY), errors[0])
+        place = ".".join(str(part) for part in (*at, *first["loc"])) or "the file"
+        reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == UNKNOWN_KEY:
+            reason = "there is no such key"
+        elif first["type"] == "missing":
+            reason = "it is missing"
+        raise ConfigError(f"{path}: {place}: {reason}") from None

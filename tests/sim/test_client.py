@@ -1,0 +1,90 @@
+"""Clients that wait: sessions, and a cap on how many requests are unfinished."""
+
+import pytest
+
+from actors.core.config import ConfigError
+from sim.metrics import summarize
+from sim.recorder import Recorder
+from sim.replay import replay
+from sim.trace.record import TraceRequest
+from sim.trace.retime import parse_rate, retimed
+from sim.workload.shipped import CHAT, SESSIONS
+from tests.actors.fakes import engine_config
+from tests.sim.toy import CAPACITY, COST
+
+
+def run(rows: list[TraceRequest], max_concurrency: int | None = None) -> Recorder:
+    config = engine_config(max_model_len=160, num_gpu_blocks=CAPACITY.num_blocks)
+    return replay(rows, config, COST, CAPACITY, max_concurrency=max_concurrency)
+
+
+def test_a_later_turn_comes_its_pause_after_the_answer() -> None:
+    """Not at the instant in the trace, which is the earliest possible."""
+    rows = [
+        TraceRequest("a", 1.0, 20, 50, session="s"),
+        TraceRequest("b", 1.5, 30, 5, session="s", after="a", pause_s=0.5),
+        TraceRequest("x", 9.0, 30, 5),
+        TraceRequest("c", 500.0, 40, 5, session="s", after="b", pause_s=0.25),
+    ]
+    columns = run(rows).columns
+    arrival = dict(zip(columns.request_id, columns.arrival_s, strict=True))
+    finish = dict(zip(columns.request_id, columns.finish_s, strict=True))
+    assert arrival["a"] == 1.0 and arrival["x"] == 9.0
+    assert arrival["b"] == finish["a"] + 0.5 > 1.5
+    assert arrival["c"] == 500.0, "it had ended long before: the past is now"
+
+
+def test_nobody_is_lost_whoever_waits_for_whom() -> None:
+    """Sessions under a cap: every row is asked and finished, at most so many at once."""
+    rows = [
+        row._replace(num_prompt_tokens=row.num_prompt_tokens % 60 + 2, num_output_tokens=9,
+                     hash_ids=None, hash_block_tokens=0, arrival_s=row.arrival_s / 200,
+                     pause_s=row.pause_s / 200)
+        for row in SESSIONS.requests(0)[:300]
+    ]  # fmt: skip
+    columns = run(rows, 7).columns
+    assert set(columns.request_id) == {row.request_id for row in rows}
+    assert set(columns.reason) == {"stop"}
+    edges = sorted(
+        [(t, 1) for t in columns.arrival_s] + [(t, -1) for t in columns.finish_s],
+    )
+    level = most = 0
+    for _, change in edges:
+        level += change
+        most = max(most, level)
+    assert most == 7
+
+
+def test_a_cap_keeps_the_server_full_and_no_fuller() -> None:
+    """All at once with a cap: the next comes in the instant in which one ends."""
+    rows = [TraceRequest(str(i), 0.0, 20, 10) for i in range(50)]
+    columns = run(rows, 4).columns
+    assert sorted(columns.arrival_s)[4:] == sorted(columns.finish_s)[:-4]
+    assert summarize(run(rows, 50)).duration_s < summarize(run(rows, 4)).duration_s
+
+
+def test_whoever_is_refused_makes_room() -> None:
+    """A prompt that can never fit neither holds a place nor stops its session."""
+    rows = [
+        TraceRequest("big", 0.0, 10_000, 5, session="s"),
+        TraceRequest("next", 0.0, 20, 5, session="s", after="big", pause_s=1.0),
+        TraceRequest("other", 0.0, 20, 5),
+    ]
+    recorder = run(rows, 1)
+    assert recorder.num_refused == 1
+    assert sorted(recorder.columns.request_id) == ["next", "other"]
+
+
+def test_other_arrivals_keep_the_order_and_the_rate() -> None:
+    """Poisson from a seed, or all at once; later turns have no instants of their own."""
+    rows = CHAT.requests(0)
+    again = list(retimed(rows, 10.0, seed=1))
+    assert again == list(retimed(rows, 10.0, seed=1)) != list(retimed(rows, 10.0, seed=2))
+    assert [r.request_id for r in again] == [r.request_id for r in rows]
+    assert len(again) / again[-1].arrival_s == pytest.approx(10.0, rel=0.1)
+    assert {r.arrival_s for r in retimed(rows, parse_rate("inf"), seed=0)} == {0.0}
+    with pytest.raises(ConfigError, match="comes after"):
+        list(retimed(SESSIONS.requests(0), 1.0, seed=0))
+    for text in ("0", "-1", "nan", "fast"):
+        with pytest.raises(ConfigError, match="request_rate"):
+            parse_rate(text)
