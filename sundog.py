@@ -19,7 +19,7 @@ import click
 
 import sundog_fast
 from actors.config import ConfigError, EngineConfig
-from sundog_options import Engine, Simulated, engine_options, or_default
+from sundog_options import Engine, Simulated, engine_options, or_default, parse_slo
 
 if TYPE_CHECKING:
     from sim.trace.record import TraceRequest
@@ -31,6 +31,7 @@ def remark(text: str) -> None:
 
 
 COMMANDS = {
+    "sweep": "sundog_sweep:sweep",
     "compare": "sim.commands.compare:compare",
     "report": "sim.commands.report:report",
     "trace": "sim.commands.trace:trace",
@@ -178,22 +179,6 @@ def _kept_options() -> dict[str, object]:
     return kept
 
 
-def _slo(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, float]:
-    """`ttft=0.5,tpot=0.05` as a mapping."""
-    limits = {}
-    for part in (text or "").split(",") if text else []:
-        name, _, value = part.partition("=")
-        if name not in ("ttft", "tpot", "e2e"):
-            raise ConfigError(f"slo has {name!r}: known are ttft, tpot and e2e, as in ttft=0.5")
-        try:
-            limits[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"slo {name} is {value!r}: give seconds, as in {name}=0.5") from None
-        if not limits[name] > 0:
-            raise ConfigError(f"slo {name} is {value}: it must be above 0")
-    return limits
-
-
 @cli.command()
 @click.argument("trace")
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="A known model or folder.")
@@ -202,7 +187,7 @@ def _slo(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option("--out", "-o", metavar="DIR", help="Write the run there, for report and explain.")
 @click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
               callback=_take_defaults, help="Take options from a run's config.toml.")  # fmt: skip
-@click.option("--slo", callback=_slo, metavar="NAME=S,…",
+@click.option("--slo", callback=parse_slo, metavar="NAME=S,…",
               help="Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.")  # fmt: skip
 @click.option("--gpu-price-per-h", type=float, help="What a GPU costs an hour, in any currency.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many requests.")

@@ -69,6 +69,24 @@ def engine_options(command: F) -> F:
     return command
 
 
+def parse_slo(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> dict[str, float]:
+    """`ttft=0.5,tpot=0.05` as a mapping."""
+    limits = {}
+    for part in (text or "").split(",") if text else []:
+        name, _, value = part.partition("=")
+        if name not in ("ttft", "tpot", "e2e"):
+            raise ConfigError(f"slo has {name!r}: known are ttft, tpot and e2e, as in ttft=0.5")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"slo {name} is {value!r}: give seconds, as in {name}=0.5") from None
+        if not limits[name] > 0:
+            raise ConfigError(f"slo {name} is {value}: it must be above 0")
+    return limits
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """The values of the shared options."""

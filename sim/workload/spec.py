@@ -71,14 +71,23 @@ def read_spec(path: str | Path) -> Source:
 
     With a table `scaled` it is a recorded trace, otherwise one of generated requests.
     """
+    return parse_spec(read_toml(path), path)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """What the file says; raises ConfigError if it cannot be read or is not TOML."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8: byte {error.start + 1}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def parse_spec(values: dict[str, Any], path: str | Path) -> Source:
+    """The workload that these values describe; errors name `path`."""
     if "scaled" in values:
         if extra := values.keys() - {"scaled"}:
             raise ConfigError(f"{path}: {min(extra)} does not go with the table scaled")
