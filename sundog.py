@@ -9,6 +9,7 @@ import difflib
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -22,6 +23,7 @@ from actors.config import ConfigError, EngineConfig
 from sundog_options import Engine, Simulated, engine_options, or_default, parse_slo
 
 if TYPE_CHECKING:
+    from sim.message_file import MessageFile
     from sim.trace.record import TraceRequest
 
 
@@ -33,6 +35,7 @@ def remark(text: str) -> None:
 COMMANDS = {
     "sweep": "sundog_sweep:sweep",
     "compare": "sim.commands.compare:compare",
+    "perfetto": "sim.commands.perfetto:perfetto",
     "report": "sim.commands.report:report",
     "trace": "sim.commands.trace:trace",
     "validate": "sim.commands.validate:validate",
@@ -75,6 +78,7 @@ def cli() -> None:
 @click.option("--grace", "grace_s", type=float, default=30.0, show_default=True,
               help="Seconds that running streams get after SIGTERM.")  # fmt: skip
 @click.option("--record", metavar="DIR", help="Write a journal there, for `sundog explain`.")
+@click.option("--messages", is_flag=True, help="With --record: every message between actors, too.")
 @engine_options
 def serve(
     model: str | None,
@@ -86,6 +90,7 @@ def serve(
     served_model_name: str | None,
     grace_s: float,
     record: str | None,
+    messages: bool,
     **options: Any,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible; without --model, the embedded one."""
@@ -131,12 +136,26 @@ def serve(
         remark(f"Sundog serves {name} at {url}/v1 (stop with Ctrl-C)")
 
     journal = [] if record is None else [JournalFile(record, Header.of(config))]
-    trio.run(
-        partial(
-            serve_graph, config, backends, served, real.tokenizer, facts, door,
-            on_ready=ready, listeners=journal,
-        )
-    )  # fmt: skip
+    with _message_file(record, messages, "record") as tap:
+        trio.run(
+            partial(
+                serve_graph, config, backends, served, real.tokenizer, facts, door,
+                on_ready=ready, listeners=journal, tap=tap,
+            )
+        )  # fmt: skip
+
+
+def _message_file(
+    directory: str | None, wanted: bool, option: str
+) -> AbstractContextManager["MessageFile | None"]:
+    """The tap that writes every message into the directory, if it is wanted."""
+    if not wanted:
+        return nullcontext()
+    if directory is None:
+        raise ConfigError(f"messages needs a folder to write them to: give --{option} DIR")
+    from sim.message_file import MessageFile
+
+    return MessageFile(directory)
 
 
 def _torch_backends(real: Any, config: EngineConfig, engine: Engine, device: str) -> Any:
@@ -172,7 +191,7 @@ def _take_defaults(context: click.Context, _option: click.Parameter, path: Path 
 def _kept_options() -> dict[str, object]:
     """What was asked for, but for where results go and what changes none of them."""
     context = click.get_current_context()
-    left_out = ("as_json", "out", "decode_runs", "debug")
+    left_out = ("as_json", "out", "messages", "decode_runs", "debug")
     names = [str(option.name) for option in context.command.params if option.expose_value]
     kept = {name: context.params[name] for name in names if name not in left_out}
     kept["slo"] = ",".join(f"{name}={limit_s}" for name, limit_s in kept["slo"].items()) or None
@@ -185,6 +204,7 @@ def _kept_options() -> dict[str, object]:
 @click.option("--gpu", default="h100", show_default=True, help="A known GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.option("--out", "-o", metavar="DIR", help="Write the run there, for report and explain.")
+@click.option("--messages", is_flag=True, help="With --out: every message between actors, too.")
 @click.option("--config", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
               callback=_take_defaults, help="Take options from a run's config.toml.")  # fmt: skip
 @click.option("--slo", callback=parse_slo, metavar="NAME=S,…",
@@ -211,6 +231,7 @@ def replay(
     gpu: str,
     as_json: bool,
     out: str | None,
+    messages: bool,
     slo: dict[str, float],
     gpu_price_per_h: float | None,
     limit: int | None,
@@ -246,11 +267,15 @@ def replay(
     journal = (
         [] if out is None else [JournalFile(out, Header.of(config, simulated.capacity.num_blocks))]
     )
-    with progress(lambda: sum(1 for _ in islice(source, limit))) as on_progress:
+    with (
+        _message_file(out, messages, "out") as tap,
+        progress(lambda: sum(1 for _ in islice(source, limit))) as on_progress,
+    ):
         recorder = replay_trace(
             rows, config, simulated.cost, simulated.capacity,
             predictor=guess, front_end_s=simulated.front_end_s,
             max_concurrency=max_concurrency, on_progress=on_progress, listeners=journal,
+            tap=tap,
         )  # fmt: skip
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},

@@ -13,6 +13,7 @@ for, and where it ends.
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 import trio
@@ -242,9 +243,9 @@ class Actor:
         """Whether the actor may end when all have hung up; False while it owes something."""
         return True
 
-    def expect(self, reply: Reply) -> None:
-        """The answer comes as a message; if none will come, that is a crash."""
-        reply.then(self._hear)
+    def expect(self, reply: Reply, sender: str) -> None:
+        """The answer of `sender` comes as a message; if none will come, that is a crash."""
+        reply.then(self._hear if self._tap is None else partial(self._overhear, sender))
 
     def remind(self, time_s: float, event: Event, message: Any) -> Timer:
         """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
@@ -256,6 +257,11 @@ class Actor:
             self._wake()
         elif not self.mailbox.closed:
             self.mailbox.put(message)
+
+    def _overhear(self, sender: str, message: Any, error: BaseException | None) -> None:
+        if error is None and self._tap is not None:
+            self._tap(trio.current_time(), sender, self.name, message)
+        self._hear(message, error)
 
     def _receive(self, message: Any, reply: Reply | None) -> None:
         """Handle a message, and those that come meanwhile, until a handler has to wait."""

@@ -140,7 +140,7 @@ class Scheduler(Actor):
         self._running.append(Planned(batch, blocked, num_free, len(state.waiting), now_s()))
         if batch.max_steps > 1:
             self._run_step = batch.step
-        self.expect(self._executor.request(batch))
+        self.expect(self._executor.request(batch), self._executor.receiver)
         return num_tokens
 
     def _end_step(self) -> None:

@@ -327,7 +327,7 @@ class Counter(Actor):
                 raise ZeroDivisionError("a bug")
             case "ask below":
                 assert self.below is not None
-                self.expect(self.below.request("answer me"))
+                self.expect(self.below.request("answer me"), "below")
             case "remind me":
                 self.remind(now_s() + 1.5, Event.TIMEOUT, "it is time")
             case "tell yourself":
