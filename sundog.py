@@ -267,6 +267,11 @@ def replay(
     journal = (
         [] if out is None else [JournalFile(out, Header.of(config, simulated.capacity.num_blocks))]
     )
+    writer = None
+    if out is not None:
+        from sim.results.stream import RunWriter
+
+        writer = RunWriter(out, config.replicas)
     with (
         _message_file(out, messages, "out") as tap,
         progress(lambda: sum(1 for _ in islice(source, limit))) as on_progress,
@@ -274,8 +279,8 @@ def replay(
         recorder = replay_trace(
             rows, config, simulated.cost, simulated.capacity,
             predictor=guess, front_end_s=simulated.front_end_s,
-            max_concurrency=max_concurrency, on_progress=on_progress, listeners=journal,
-            tap=tap,
+            max_concurrency=max_concurrency, sink=writer, on_progress=on_progress,
+            listeners=journal, tap=tap,
         )  # fmt: skip
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
@@ -285,7 +290,7 @@ def replay(
     )
     for operator, factor in outside_measured(simulated.cost).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
-    summary = summarize(recorder, terms)
+    summary = summarize(recorder, terms, writer and writer.close())
     if out is not None:
         from sim.results.directory import write_run
 

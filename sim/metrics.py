@@ -1,7 +1,6 @@
 """From a Recorder's columns to the figures people compare; numpy, no loop over requests.
 
-Percentiles are numpy's default (linear interpolation between order statistics). Times are seconds,
-per request unless said otherwise:
+Times are seconds, per request unless said otherwise:
 
     TTFT      first token - arrival, and what the front end takes (E2E as well)
     TPOT      (finish - first token) / (output tokens - 1), requests with more than one
@@ -12,28 +11,20 @@ per request unless said otherwise:
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.recorder import Recorder, Steps
+from sim.recorder import Columns, Recorder, Steps
+from sim.statistics.distribution import Distribution, Part, distribution_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-PERCENTILES = (50.0, 90.0, 99.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Mean and percentiles of `count` values."""
-
-    count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,56 +77,95 @@ class Summary:
         return json.dumps(asdict(self), indent=2, allow_nan=False)
 
 
-def distribution(values: Floats) -> Distribution | None:
-    """Mean and percentiles; None of nothing."""
-    if not len(values):
-        return None
-    p50, p90, p99 = (float(value) for value in np.percentile(values, PERCENTILES))
-    return Distribution(len(values), float(values.mean()), p50, p90, p99)
+class Rows(NamedTuple):
+    """Some requests, one element each, in order of arrival; NaN where there is none.
 
-
-def weighted_distribution(values: Floats, counts: Ints) -> Distribution | None:
-    """`distribution(np.repeat(values, counts))` without the repeats."""
-    values, counts = values[counts > 0], counts[counts > 0]
-    total = int(counts.sum())
-    if not total:
-        return None
-    order = np.argsort(values, kind="stable")
-    ordered, ends = values[order], np.cumsum(counts[order])
-
-    def percentile(percent: float) -> float:
-        place = percent / 100 * (total - 1)
-        below = int(place)
-        low, high = (
-            float(ordered[np.searchsorted(ends, rank, side="right")])
-            for rank in (below, min(below + 1, total - 1))
-        )
-        return low + (high - low) * (place - below)
-
-    mean = float((values * counts).sum()) / total
-    return Distribution(total, mean, *(percentile(p) for p in PERCENTILES))
-
-
-def intervals(steps: Steps) -> tuple[Floats, Ints]:
-    """Every interval between two tokens of one request, as values and how often each occurs.
-
-    Between neighbouring steps the value is shared by all requests that decode through both; the
-    gaps that idling or a preemption leaves occur once each.
+    `is_done` tells those that finished, and were neither aborted nor refused.
     """
-    end_s = np.array(steps.end_s, dtype=np.float64)
-    rows, starts, stops = (
-        np.array(column, dtype=np.int64)
-        for column in (steps.range_row, steps.range_start, steps.range_stop)
-    )
-    length = max(len(end_s), 1)
-    change = np.bincount(starts, minlength=length) - np.bincount(stops - 1, minlength=length)
-    counts = np.cumsum(change)[: max(len(end_s) - 1, 0)].astype(np.int64)
-    order = np.lexsort((starts, rows))
-    rows, starts, stops = rows[order], starts[order], stops[order]
-    same = rows[1:] == rows[:-1]
-    gaps = end_s[starts[1:][same]] - end_s[stops[:-1][same] - 1]
-    values: Floats = np.concatenate((np.diff(end_s), gaps))
-    return values, np.concatenate((counts, np.ones(len(gaps), dtype=np.int64)))
+
+    arrival_s: Floats
+    first_scheduled_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints
+    num_preemptions: Ints
+    prefix_hit_tokens: Ints
+    recomputed_tokens: Ints
+    is_admitted: NDArray[np.bool_]
+    is_done: NDArray[np.bool_]
+    reason: Sequence[str | None]
+    tenant: Sequence[str | None]
+
+    @classmethod
+    def of(cls, columns: Columns, count: int | None = None) -> "Rows":
+        """The first `count` rows of a recorder, or all."""
+
+        def floats(values: "array[float]") -> Floats:
+            return np.array(values[:count], dtype=np.float64)
+
+        def whole(values: "array[int]") -> Ints:
+            return np.array(values[:count], dtype=np.int64)
+
+        return cls(
+            floats(columns.arrival_s),
+            floats(columns.first_scheduled_s),
+            floats(columns.first_token_s),
+            floats(columns.finish_s),
+            whole(columns.num_prompt_tokens),
+            whole(columns.num_output_tokens),
+            whole(columns.num_preemptions),
+            whole(columns.prefix_hit_tokens),
+            whole(columns.recomputed_tokens),
+            whole(columns.replica) >= 0,
+            finished(columns.reason[:count]),
+            columns.reason[:count],
+            columns.tenant[:count],
+        )
+
+
+def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
+    """Which requests ended with all their tokens."""
+    return np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
+
+
+def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
+    """The time between each step in memory and the one before, and how many intervals it is."""
+    groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
+    sizes = np.array(groups.num_steps, dtype=np.int64)
+    counts = np.repeat(np.array(groups.num_intervals, dtype=np.int64), sizes)
+    last = np.cumsum(sizes)[sizes > 0] - 1
+    first = last - sizes[sizes > 0] + 1
+    counts[first] = np.array(groups.num_first_intervals, dtype=np.int64)[sizes > 0]
+    counts[last] = np.array(groups.num_last_intervals, dtype=np.int64)[sizes > 0]
+    return np.diff(end_s, prepend=steps.before_s), counts
+
+
+class InMemory:
+    """A recorder that has kept everything, as a Source."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def requests(self) -> Iterator[Rows]:
+        yield Rows.of(self._recorder.columns)
+
+    def intervals(self) -> Iterator[Part]:
+        for steps in self._recorder.steps:
+            yield step_intervals(steps)
+            yield np.array(steps.gaps_s), None
+
+
+class Source(Protocol):
+    """Where the rows of a run are: in memory, or on disk."""
+
+    def requests(self) -> Iterator[Rows]:
+        """All requests in order, in parts."""
+        ...
+
+    def intervals(self) -> Iterator[Part]:
+        """The intervals between the tokens of each request, in any order, with their numbers."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +178,23 @@ class RequestTimes:
     queueing_s: Floats
 
 
-def request_times(recorder: Recorder) -> RequestTimes:
-    """The latencies of every request."""
-    columns = recorder.columns
-    arrival, scheduled, first, finish = (
-        np.array(column, dtype=np.float64)
-        for column in (
-            columns.arrival_s,
-            columns.first_scheduled_s,
-            columns.first_token_s,
-            columns.finish_s,
-        )
-    )
-    later_tokens = np.array(columns.num_output_tokens, dtype=np.float64) - 1
-    tpot = np.full(len(columns), np.nan)
-    np.divide(finish - first, later_tokens, out=tpot, where=later_tokens > 0)
-    front_s = recorder.front_end_s
+def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
+    """The latencies of some requests."""
+    later_tokens = rows.num_output_tokens.astype(np.float64) - 1
+    tpot = np.full(len(later_tokens), np.nan)
+    decoding_s = rows.finish_s - rows.first_token_s
+    np.divide(decoding_s, later_tokens, out=tpot, where=later_tokens > 0)
     return RequestTimes(
-        first - arrival + front_s, tpot, finish - arrival + front_s, scheduled - arrival
+        rows.first_token_s - rows.arrival_s + front_end_s,
+        tpot,
+        rows.finish_s - rows.arrival_s + front_end_s,
+        rows.first_scheduled_s - rows.arrival_s,
     )
+
+
+def request_times(recorder: Recorder) -> RequestTimes:
+    """The latencies of every request that the recorder has in memory."""
+    return latencies(Rows.of(recorder.columns), recorder.front_end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,80 +231,115 @@ def _met(times: RequestTimes, done: NDArray[np.bool_], terms: Terms) -> NDArray[
     return met
 
 
-def _fairness(tenants: Sequence[str | None], tokens: Ints) -> float | None:
+def _fairness(served: dict[str, int]) -> float | None:
     """Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984)."""
-    names = sorted({tenant for tenant in tenants if tenant is not None})
-    if not names:
-        return None
-    number = {name: index for index, name in enumerate(names)}
-    rows = [row for row, tenant in enumerate(tenants) if tenant is not None]
-    served = np.zeros(len(names))
-    np.add.at(served, [number[str(tenants[row])] for row in rows], tokens[rows])
-    return float(served.sum() ** 2 / (len(names) * (served**2).sum())) if served.any() else None
+    total, squares = sum(served.values()), sum(tokens**2 for tokens in served.values())
+    return total**2 / (len(served) * squares) if squares else None
 
 
-def summarize(recorder: Recorder, terms: Terms = NO_TERMS) -> Summary:
-    """The figures of a run; latencies are over finished requests, ITL over all tokens."""
-    columns = recorder.columns
-    reasons: Sequence[str | None] = columns.reason
-    done = np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
-    times = request_times(recorder)
-    arrival = np.array(columns.arrival_s, dtype=np.float64)
-    finish = np.array(columns.finish_s, dtype=np.float64)
-    prompts, outputs = (
-        np.array(column, dtype=np.int64)
-        for column in (columns.num_prompt_tokens, columns.num_output_tokens)
-    )
-    num_finished = int(done.sum())
-    duration_s = float(finish[done].max() - arrival.min()) if num_finished else 0.0
-    prompt_tokens, output_tokens = int(prompts[done].sum()), int(outputs[done].sum())
+@dataclass(slots=True)
+class _Totals:
+    """Sums over all requests."""
+
+    num_requests: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_met: int | None = None
+    first_arrival_s: float = math.inf
+    last_finish_s: float = -math.inf
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    admitted_tokens: int = 0
+    hit_tokens: int = 0
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    served: dict[str, int] = field(default_factory=dict)
+
+    def add(self, rows: Rows, terms: Terms, front_end_s: float) -> None:
+        if not len(rows.arrival_s):
+            return
+        done = rows.is_done
+        self.num_requests += len(done)
+        self.num_finished += int(done.sum())
+        self.num_aborted += sum(reason == "abort" for reason in rows.reason)
+        met = _met(latencies(rows, front_end_s), done, terms)
+        if met is not None:
+            self.num_met = (self.num_met or 0) + int(met.sum())
+        self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))
+        if done.any():
+            self.last_finish_s = max(self.last_finish_s, float(rows.finish_s[done].max()))
+        self.prompt_tokens += int(rows.num_prompt_tokens[done].sum())
+        self.output_tokens += int(rows.num_output_tokens[done].sum())
+        self.admitted_tokens += int(rows.num_prompt_tokens[rows.is_admitted].sum())
+        self.hit_tokens += int(rows.prefix_hit_tokens.sum())
+        self.num_preemptions += int(rows.num_preemptions.sum())
+        self.recomputed_tokens += int(rows.recomputed_tokens.sum())
+        tokens = np.where(done, rows.num_prompt_tokens + rows.num_output_tokens, 0).tolist()
+        for tenant, count in zip(rows.tenant, tokens, strict=True):
+            if tenant is not None:
+                self.served[tenant] = self.served.get(tenant, 0) + count
+
+
+def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None = None) -> Summary:
+    """The figures of a run; latencies are over finished requests, ITL over all tokens.
+
+    `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
+    """
+    source = source or InMemory(recorder)
+    front_s, totals = recorder.front_end_s, _Totals()
+    for rows in source.requests():
+        totals.add(rows, terms, front_s)
+
+    def over(figure: Callable[[Rows, RequestTimes], Floats]) -> Distribution | None:
+        def parts() -> Iterator[Part]:
+            for rows in source.requests():
+                values = figure(rows, latencies(rows, front_s))[rows.is_done]
+                yield values[~np.isnan(values)], None
+
+        return distribution_of(parts)
+
+    duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
-    admitted = np.array(columns.replica, dtype=np.int64) >= 0
-    hit_tokens = sum(columns.prefix_hit_tokens)
-    spread = [intervals(steps) for steps in recorder.steps]
-    blocks = recorder.num_blocks - 1
-    busy_s = sum(use.busy_s for use in recorder.kv_use)
-    tpot = times.tpot_s[done]
-    met = _met(times, done, terms)
-    gpu_s = duration_s * terms.num_gpus
+    blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
+    busy_s = sum(use.busy_s for use in kv_use)
+    num_steps = sum(each.num_steps for each in steps)
+    gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
     return Summary(
-        num_requests=len(columns),
-        num_finished=num_finished,
-        num_aborted=sum(reason == "abort" for reason in reasons),
+        num_requests=totals.num_requests,
+        num_finished=totals.num_finished,
+        num_aborted=totals.num_aborted,
         num_refused=recorder.num_refused,
-        num_steps=sum(len(steps.end_s) for steps in recorder.steps),
+        num_steps=num_steps,
         duration_s=duration_s,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=totals.prompt_tokens,
         output_tokens=output_tokens,
-        requests_per_s=num_finished * per_s,
+        requests_per_s=totals.num_finished * per_s,
         output_tokens_per_s=output_tokens * per_s,
-        total_tokens_per_s=(prompt_tokens + output_tokens) * per_s,
-        ttft_s=distribution(times.ttft_s[done]),
-        tpot_s=distribution(tpot[~np.isnan(tpot)]),
-        itl_s=weighted_distribution(
-            np.concatenate([values for values, _ in spread]),
-            np.concatenate([counts for _, counts in spread]),
-        ),
-        e2e_s=distribution(times.e2e_s[done]),
-        queueing_s=distribution(times.queueing_s[done]),
+        total_tokens_per_s=(totals.prompt_tokens + output_tokens) * per_s,
+        ttft_s=over(lambda rows, times: times.ttft_s),
+        tpot_s=over(lambda rows, times: times.tpot_s),
+        itl_s=distribution_of(source.intervals),
+        e2e_s=over(lambda rows, times: times.e2e_s),
+        queueing_s=over(lambda rows, times: times.queueing_s),
         num_kv_blocks=blocks,
-        kv_use_mean=sum(use.block_seconds for use in recorder.kv_use) / (busy_s * blocks)
-        if busy_s
-        else 0.0,
-        kv_use_max=max(use.max_blocks for use in recorder.kv_use) / blocks,
-        prefix_hit_tokens=hit_tokens,
-        prefix_hit_rate=hit_tokens / max(int(prompts[admitted].sum()), 1),
-        num_preemptions=sum(columns.num_preemptions),
-        recomputed_tokens=sum(columns.recomputed_tokens),
-        normalized_latency_s=distribution(times.e2e_s[done] / outputs[done]),
-        busy_fraction=sum(map(_busy_s, recorder.steps)) / (duration_s * len(recorder.steps))
+        kv_use_mean=sum(use.block_seconds for use in kv_use) / (busy_s * blocks) if busy_s else 0.0,
+        kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
+        prefix_hit_tokens=totals.hit_tokens,
+        prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
+        num_preemptions=totals.num_preemptions,
+        recomputed_tokens=totals.recomputed_tokens,
+        normalized_latency_s=over(
+            lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)
+        ),
+        busy_fraction=sum(each.busy_s for each in steps) / (duration_s * len(steps))
         if duration_s
         else 0.0,
-        tokens_per_step=sum(steps.num_batched_tokens for steps in recorder.steps)
-        / max(sum(len(steps.end_s) for steps in recorder.steps), 1),
-        goodput_requests_per_s=None if met is None else int(met.sum()) * per_s,
-        slo_attainment=None if met is None else float(met.sum()) / max(len(columns), 1),
-        fairness=_fairness(columns.tenant, np.where(done, prompts + outputs, 0)),
+        tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
+        goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
+        slo_attainment=None
+        if totals.num_met is None
+        else totals.num_met / max(totals.num_requests, 1),
+        fairness=_fairness(totals.served),
         energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
         cost_per_million_output_tokens=_per_token(
             None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
@@ -284,17 +347,6 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS) -> Summary:
             output_tokens,
         ),
     )
-
-
-def _busy_s(steps: Steps) -> float:
-    """Seconds in which any step ran; steps that overlap count once."""
-    groups = steps.groups
-    last = np.cumsum(np.array(groups.num_steps)) - 1
-    if not len(last):
-        return 0.0
-    end_s = np.array(steps.end_s)[last]
-    begin_s = np.maximum(np.array(groups.start_s), np.concatenate(([-np.inf], end_s[:-1])))
-    return float((end_s - begin_s).sum())
 
 
 def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:

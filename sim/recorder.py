@@ -2,12 +2,16 @@
 
 A token's time is the end of the step that made it, so nothing is kept per token: while a request
 decodes it owns a range of steps of its replica, opened by the chunk that samples and closed when
-it idles, is preempted or ends. From the ranges `sim.metrics` computes every token's interval.
+it idles, is preempted or ends. How many ranges go on from one step to the next says how often the
+time between the two is an interval between tokens.
+
+With a `Sink` what is complete leaves the memory as the run goes on.
 """
 
 import math
 from array import array
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from actors.core.batch import Batch
 from actors.messages import StepOutput
@@ -63,16 +67,24 @@ class Columns:
         self.replica.append(-1)
         return len(self.request_id) - 1
 
+    def drop(self, count: int) -> None:
+        """Forget the first rows."""
+        for name in self.__slots__:
+            del getattr(self, name)[:count]
+
 
 class Groups:
     """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Those that waited are counted during all steps but
     the last, and at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample.
+    Intervals are those between two tokens of a request that end with the first, any other, and the
+    last step.
     """
 
     __slots__ = (
-        "num_decodes", "num_finished", "num_preempted", "num_prefill_tokens", "num_prefills",
+        "num_decodes", "num_finished", "num_first_intervals", "num_intervals", "num_last_intervals",
+        "num_preempted", "num_prefill_tokens", "num_prefills",
         "num_steps", "num_waiting", "num_waiting_at_end", "start_s", "used_blocks",
     )  # fmt: skip
 
@@ -86,10 +98,16 @@ class Groups:
         self.num_finished = array("q")
         self.num_waiting = array("q")
         self.num_waiting_at_end = array("q")
+        self.num_first_intervals = array("q")
+        self.num_intervals = array("q")
+        self.num_last_intervals = array("q")
         self.used_blocks = array("q")
 
-    def add(self, output: StepOutput, num_prefill_tokens: int, used_blocks: int) -> None:
-        """The steps of one output."""
+    def add(
+        self, output: StepOutput, num_prefill_tokens: int, used_blocks: int,
+        num_intervals: tuple[int, int, int],
+    ) -> None:  # fmt: skip
+        """The steps of one output; intervals with the first, any other and the last of them."""
         batch = output.batch
         self.start_s.append(output.start_s)
         self.num_steps.append(len(output.end_times_s))
@@ -101,26 +119,36 @@ class Groups:
         self.num_waiting.append(output.num_waiting_planned)
         self.num_waiting_at_end.append(output.num_waiting)
         self.used_blocks.append(used_blocks)
+        self.num_first_intervals.append(num_intervals[0])
+        self.num_intervals.append(num_intervals[1])
+        self.num_last_intervals.append(num_intervals[2])
 
 
 class Steps:
-    """The steps of one replica, and the ranges of them in which requests got tokens.
+    """The steps of one replica; `end_s` and `groups` those that are still in memory.
 
-    Range i is of request `range_row[i]`: a token at the end of each step from `range_start[i]` up
-    to, not including, `range_stop[i]`. Ranges of one request come in order of time.
+    `before_s` is when the step before these ended. `gaps_s` are the intervals between tokens that
+    span idle steps or a preemption; `busy_s` the time in which any step ran, overlaps once.
     """
 
     __slots__ = (
-        "end_s", "groups", "num_batched_tokens", "range_row", "range_start", "range_stop",
+        "before_s", "busy_s", "end_s", "gaps_s", "groups", "last_end_s", "num_batched_tokens",
+        "num_open", "num_steps", "restarting",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.end_s = array("d")
         self.groups = Groups()
+        self.gaps_s = array("d")
+        self.before_s = 0.0
+        self.busy_s = 0.0
+        self.last_end_s = 0.0
         self.num_batched_tokens = 0
-        self.range_row = array("q")
-        self.range_start = array("q")
-        self.range_stop = array("q")
+        self.num_steps = 0
+        self.num_open = 0
+        """Ranges with a token in the last step."""
+        self.restarting: list[_Live] = []
+        """Those whose next range begins with the next step."""
 
 
 class KvUse:
@@ -159,14 +187,41 @@ class KvUse:
         self.max_blocks = max(self.max_blocks, num_used_blocks)
 
 
-@dataclass(slots=True)
 class _Live:
-    """A request that has not ended: its row, and the range of steps that is open, if any."""
+    """A request that has not ended: its row, and the range of steps that is open, if any.
 
-    row: int
-    computed_tokens: int = 0
-    lost_tokens: int = 0
-    start: int | None = None
+    `first_s` is the time of the open range's first token, `last_s` of the last range's last one.
+    """
+
+    __slots__ = (
+        "computed_tokens", "first_s", "is_open", "last_s", "lost_tokens", "row", "start",
+    )  # fmt: skip
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.computed_tokens = 0
+        self.lost_tokens = 0
+        self.start: int | None = None
+        self.is_open = False
+        """Whether `Steps.num_open` counts it."""
+        self.first_s = ABSENT
+        self.last_s = ABSENT
+
+
+class Sink(Protocol):
+    """Takes what a Recorder has complete; rows and steps come in order."""
+
+    def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
+        """The first `count` rows."""
+        ...
+
+    def steps(self, replica: int, steps: Steps) -> None:
+        """All steps of one replica that are in memory."""
+        ...
+
+
+SPILL = 2**15
+"""Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
 
 
 @dataclass(slots=True)
@@ -181,11 +236,13 @@ class Recorder:
     num_blocks: int
     num_replicas: int = 1
     front_end_s: float = 0.0
+    sink: Sink | None = None
     columns: Columns = field(default_factory=Columns)
     num_refused: int = 0
     steps: list[Steps] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
     _live: dict[str, _Live] = field(default_factory=dict)
+    _spill_at: int = SPILL
 
     def __post_init__(self) -> None:
         self.steps = [Steps() for _ in range(self.num_replicas)]
@@ -201,6 +258,8 @@ class Recorder:
         """A request was submitted."""
         if request_id in self._live:
             raise ValueError(f"request {request_id} arrived twice")
+        if self.sink is not None and len(self.columns) >= self._spill_at:
+            self._spill_requests(self.sink)
         row = self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
         self._live[request_id] = _Live(row)
 
@@ -215,23 +274,66 @@ class Recorder:
         """Take in one output; costs O(what its batch changes), plus its steps' end times."""
         batch, ends = output.batch, output.end_times_s
         steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
-        now = len(steps.end_s)
+        now, last = steps.num_steps, steps.num_steps + len(ends) - 1
         steps.end_s.extend(ends)
+        starting: list[_Live] = []
+        if steps.restarting and ends:
+            for live in steps.restarting:
+                live.first_s = ends[0]
+            starting, steps.restarting = steps.restarting, starting
         num_prefill_tokens = batch.num_tokens - batch.num_decodes if batch.chunks else 0
         steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * len(ends)
         if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
-            self._fold(batch, output, now)
+            self._fold(batch, output, now, starting)
+        num_first = num_last = num_intervals = steps.num_open
+        if ends and len(ends) > 1:
+            num_last = num_intervals = num_first + sum(live.start == now for live in starting)
         if output.finished:
-            self._finish(output, now + len(ends))
+            num_last -= self._finish(output, last)
         used_blocks = -1
         if ends:
+            for live in starting:
+                if live.start == now:
+                    live.is_open = True
+                    steps.num_open += 1
+            steps.num_steps = last + 1
+            steps.busy_s += ends[-1] - max(output.start_s, steps.last_end_s)
+            steps.last_end_s = ends[-1]
             kv_use.stepped(output.start_s, ends[-1])
             if batch.chunks or output.finished:
                 used_blocks = self.num_blocks - 1 - output.num_free_blocks
                 kv_use.sample(used_blocks)
-        steps.groups.add(output, num_prefill_tokens, used_blocks)
+        steps.groups.add(
+            output, num_prefill_tokens, used_blocks, (num_first, num_intervals, num_last)
+        )
+        if self.sink is not None and len(steps.end_s) >= SPILL:
+            self._spill_steps(self.sink, output.replica)
 
-    def _fold(self, batch: Batch, output: StepOutput, now: int) -> None:
+    def spill(self) -> None:
+        """The run is over: give the sink all that is left."""
+        if self.sink is not None:
+            for replica in range(self.num_replicas):
+                self._spill_steps(self.sink, replica)
+            self.sink.requests(self.columns, len(self.columns), self.front_end_s)
+            self.columns.drop(len(self.columns))
+
+    def _spill_steps(self, sink: Sink, replica: int) -> None:
+        steps = self.steps[replica]
+        sink.steps(replica, steps)
+        steps.before_s = steps.last_end_s
+        steps.end_s, steps.groups, steps.gaps_s = array("d"), Groups(), array("d")
+
+    def _spill_requests(self, sink: Sink) -> None:
+        """Those at the front that have ended; O(unfinished)."""
+        count = min((live.row for live in self._live.values()), default=len(self.columns))
+        if count:
+            sink.requests(self.columns, count, self.front_end_s)
+            self.columns.drop(count)
+            for live in self._live.values():
+                live.row -= count
+        self._spill_at = len(self.columns) + SPILL
+
+    def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[_Live]) -> None:
         live, columns, steps = self._live, self.columns, self.steps[output.replica]
         for request_id in batch.finished:
             # Only one that was aborted between two steps is still known here.
@@ -262,6 +364,8 @@ class Recorder:
                 request.computed_tokens += num_tokens
                 if samples:
                     request.start = now
+                    request.first_s = output.end_times_s[0]
+                    starting.append(request)
                     if math.isnan(columns.first_token_s[request.row]):
                         columns.first_token_s[request.row] = output.end_times_s[0]
         for request_id in batch.idle:
@@ -271,22 +375,30 @@ class Recorder:
                 # The next range begins with a decode, which computes a token as a chunk does not.
                 request.computed_tokens += 1
                 request.start = now + len(output.end_times_s)
+                steps.restarting.append(request)
 
     def _close(self, request: _Live, steps: Steps, stop: int) -> None:
         """End the open range before step `stop`, and count its tokens."""
         start, request.start = request.start, None
         if start is None or stop < start:
             return
+        if request.is_open:
+            request.is_open = False
+            steps.num_open -= 1
         # The first token of a range comes with its chunk; each later one computed one token more.
         request.computed_tokens += stop - start - 1
         if stop > start:
-            steps.range_row.append(request.row)
-            steps.range_start.append(start)
-            steps.range_stop.append(stop)
+            if not math.isnan(request.last_s):
+                steps.gaps_s.append(request.first_s - request.last_s)
+            request.last_s = steps.last_end_s
             self.columns.num_output_tokens[request.row] += stop - start
 
-    def _finish(self, output: StepOutput, stop: int) -> None:
-        """Requests that end with this output; an aborted one gets no token from its last step."""
+    def _finish(self, output: StepOutput, last_step: int) -> int:
+        """Requests that end with this output; an aborted one gets no token from its last step.
+
+        Returns how many intervals that end with the last step there are not, for this reason.
+        """
+        num_missing, stop = 0, last_step + 1
         columns, steps = self.columns, self.steps[output.replica]
         end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
         delivered: set[str] | None = None
@@ -301,8 +413,11 @@ class Recorder:
                 if delivered is None:
                     delivered = {pair[0] for pair in output.tokens}
                 last = stop if request_id in delivered else stop - 1
+            if last < stop and request.start is not None and request.start < last_step:
+                num_missing += 1
             self._close(request, steps, last)
             if columns.num_output_tokens[request.row] == 0:
                 columns.first_token_s[request.row] = ABSENT
             columns.finish_s[request.row] = end_s
             columns.reason[request.row] = reason
+        return num_missing

@@ -23,7 +23,7 @@ from sim.clock import run_virtual
 from sim.cost.work import CostModel
 from sim.oracle import Oracle
 from sim.predictor import Predictor
-from sim.recorder import Recorder
+from sim.recorder import Recorder, Sink
 from sim.runner import CostBackend, Pace
 from sim.trace.record import TraceRequest
 
@@ -173,6 +173,7 @@ def replay(
     predictor: Predictor | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
+    sink: Sink | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
@@ -181,7 +182,7 @@ def replay(
 
     `predictor` guesses the length of each answer as it arrives, for policies that want to know;
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
-    requests unfinished.
+    requests unfinished. A `sink` is given the rows as they are complete, and at the end the rest.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
     TraceError at the first malformed row.
     """
@@ -197,8 +198,8 @@ def replay(
     return replay_on(
         trace, config, backends, capacity,
         wishes=counted_wish(config.scheduler.block_size, predictor), foretell=foretell,
-        front_end_s=front_end_s, max_concurrency=max_concurrency, on_progress=on_progress,
-        listeners=listeners, tap=tap,
+        front_end_s=front_end_s, max_concurrency=max_concurrency, sink=sink,
+        on_progress=on_progress, listeners=listeners, tap=tap,
     )  # fmt: skip
 
 
@@ -213,6 +214,7 @@ def replay_on(
     facts: ModelFacts | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
+    sink: Sink | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
@@ -221,7 +223,7 @@ def replay_on(
 
     `foretell` is told of each request just before it arrives: only backends listen to it.
     """
-    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s)
+    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink)
     to_wish = wishes or counted_wish(config.scheduler.block_size)
 
     def wish(request: TraceRequest) -> Generate:
@@ -240,6 +242,7 @@ def replay_on(
 
     with _few_collections():
         run_virtual(play)
+    recorder.spill()
     return recorder
 
 

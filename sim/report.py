@@ -6,7 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sim.metrics import Distribution, Summary
+from sim.metrics import Summary
+from sim.statistics.distribution import Distribution
 
 
 def print_summary(summary: Summary, title: str = "", file: IO[str] | None = None) -> None:

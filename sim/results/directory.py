@@ -31,19 +31,18 @@ def write_run(
 ) -> None:
     """Write a run; `options` are the command's, None where one was left to its default.
 
+    The tables of a recorder with a sink are there already.
+
     Makes the directory; raises ConfigError when it cannot be written.
     """
-    import pyarrow.parquet as pq
-
-    from sim.results.tables import requests_table, steps_table
-
     folder = Path(directory)
+    if recorder.sink is None:
+        from sim.results.stream import write_tables
+
+        write_tables(folder, recorder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).write_text(summary.to_json() + "\n", encoding="utf-8")
         (folder / CONFIG).write_text(_toml(options), encoding="utf-8")
-        pq.write_table(requests_table(recorder), folder / REQUESTS, compression="zstd")
-        pq.write_table(steps_table(recorder), folder / STEPS, compression="zstd")
     except OSError as error:
         raise ConfigError(f"cannot write results to {directory}: {error}") from None
 

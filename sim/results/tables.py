@@ -1,4 +1,4 @@
-"""A Recorder as two Arrow tables: a row per request, and a row per step.
+"""A Recorder's rows as two Arrow tables: a row per request, and a row per step.
 
 Steps that a run did in one event become rows of their own, so that decode runs change nothing.
 """
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.metrics import request_times
-from sim.recorder import Groups, Recorder, Steps
+from sim.metrics import Rows, latencies, step_intervals
+from sim.recorder import Columns, Groups, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,18 +20,18 @@ REQUEST_COLUMNS = (
 )  # fmt: skip
 STEP_COLUMNS = (
     "replica", "step", "start_s", "end_s", "num_decodes", "num_prefills", "num_prefill_tokens",
-    "num_waiting", "num_preempted", "num_finished", "used_blocks",
+    "num_waiting", "num_preempted", "num_finished", "num_intervals", "used_blocks",
 )  # fmt: skip
 
 
-def requests_table(recorder: Recorder) -> "pa.Table":
-    """One row per request, in order of arrival; what never came is null."""
+def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Table":
+    """The first `count` requests, in order of arrival; what never came is null."""
     import pyarrow as pa
 
-    columns, times = recorder.columns, request_times(recorder)
+    times = latencies(Rows.of(columns, count), front_end_s)
     arrays: dict[str, Any] = {}
     for name in REQUEST_COLUMNS:
-        values = getattr(times if name in times.__slots__ else columns, name)
+        values = getattr(times if name in times.__slots__ else columns, name)[:count]
         if isinstance(values, list):
             arrays[name] = pa.array(values, pa.string())
             continue
@@ -41,15 +41,11 @@ def requests_table(recorder: Recorder) -> "pa.Table":
     return pa.table(arrays)
 
 
-def steps_table(recorder: Recorder) -> "pa.Table":
-    """One row per step, replica by replica; `used_blocks` is null between two samples."""
-    import pyarrow as pa
+def steps_table(replica: int, steps: Steps) -> "pa.Table":
+    """One row per step of a replica in memory; `used_blocks` is null between two samples.
 
-    tables = [_replica(number, steps) for number, steps in enumerate(recorder.steps)]
-    return pa.concat_tables(tables).combine_chunks()
-
-
-def _replica(number: int, steps: Steps) -> "pa.Table":
+    `num_intervals` is how often the time since the step before is one between two tokens.
+    """
     import pyarrow as pa
 
     groups, end_s = steps.groups, np.array(steps.end_s)
@@ -58,9 +54,10 @@ def _replica(number: int, steps: Steps) -> "pa.Table":
     first = last - sizes + 1
     start_s = np.concatenate((np.zeros(1), end_s))[: len(end_s)]
     start_s[first[sizes > 0]] = np.array(groups.start_s)[sizes > 0]
+    num_before = steps.num_steps - len(end_s)
     arrays: dict[str, Any] = {
-        "replica": np.full(len(end_s), number),
-        "step": np.arange(1, len(end_s) + 1),
+        "replica": np.full(len(end_s), replica),
+        "step": np.arange(1, len(end_s) + 1) + num_before,
         "start_s": start_s,
         "end_s": end_s,
     }
@@ -69,6 +66,7 @@ def _replica(number: int, steps: Steps) -> "pa.Table":
     arrays["num_waiting"][last[sizes > 0]] = np.array(groups.num_waiting_at_end)[sizes > 0]
     for name in ("num_preempted", "num_finished"):
         arrays[name] = _at(last, sizes, groups, name, len(end_s), absent=0)
+    arrays["num_intervals"] = step_intervals(steps)[1]
     used = _at(last, sizes, groups, "used_blocks", len(end_s), absent=-1)
     table = pa.table({name: arrays[name] for name in STEP_COLUMNS[:-1]})
     return table.append_column("used_blocks", pa.array(used, mask=used < 0))

@@ -1,11 +1,9 @@
 """One run in the figures that an experiment compares, without its warm-up."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.metrics import Summary, request_times
+from sim.metrics import Summary, finished, request_times
 from sim.recorder import Recorder
 from sim.statistics.warmup import num_warmup
 
@@ -25,7 +23,7 @@ def measure(recorder: Recorder, summary: Summary, warmup_s: float | None) -> Mea
     `warmup_s` None finds its end from the times to the first token, in order of arrival.
     """
     times, columns = request_times(recorder), recorder.columns
-    done = _finished(columns.reason)
+    done = finished(columns.reason)
     arrival = np.array(columns.arrival_s, dtype=np.float64)
     if warmup_s is None:
         skipped = num_warmup(times.ttft_s[done])
@@ -42,10 +40,6 @@ def measure(recorder: Recorder, summary: Summary, warmup_s: float | None) -> Mea
         value = getattr(summary, name)
         found[name] = float("nan") if value is None else float(value)
     return found
-
-
-def _finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
-    return np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
 
 
 def _part(values: NDArray[np.float64], percent: float | None) -> float:

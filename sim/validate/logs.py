@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.metrics import distribution
+from sim.statistics.distribution import distribution
 from sim.trace.record import TraceRequest
 from sim.validate.measured import Figures, MeasuredError, Server, Stage
 

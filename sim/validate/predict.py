@@ -11,9 +11,10 @@ from sim.cost.overhead import HostOverhead
 from sim.cost.work import CostModel, Seconds, StepWork
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.metrics import distribution, request_times
+from sim.metrics import request_times
 from sim.recorder import Recorder
 from sim.replay import replay
+from sim.statistics.distribution import distribution
 from sim.target import Target
 from sim.validate.measured import Figures, Server, Stage
 

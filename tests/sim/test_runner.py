@@ -13,6 +13,7 @@ from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
 from sim.clock import run_virtual
 from sim.fold import WorkFold
+from sim.metrics import step_intervals
 from sim.oracle import Oracle
 from sim.recorder import Recorder
 from sim.runner import CostBackend, Pace, Paced
@@ -52,9 +53,9 @@ def test_runs_of_steps_end_at_the_very_times_of_single_steps(seed: int) -> None:
         ends = [end for output in outputs for end in output.end_times_s]
         finishes = [(o.end_times_s[-1], f) for o in outputs for f in o.finished]
         steps, columns = recorder.steps[0], recorder.columns
-        ranges = sorted(zip(steps.range_row, steps.range_start, steps.range_stop, strict=True))
+        intervals = [values.tolist() for values in step_intervals(steps)]
         use = recorder.kv_use[0]
-        figures = (columns.first_token_s, columns.num_output_tokens, columns.finish_s, ranges,
+        figures = (columns.first_token_s, columns.num_output_tokens, columns.finish_s, intervals,
                    use.block_seconds, use.max_blocks, columns.recomputed_tokens)  # fmt: skip
         outcomes.append((ends, finishes, figures))
     assert outcomes[0] == outcomes[1] == outcomes[2]

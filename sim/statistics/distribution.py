@@ -1,0 +1,112 @@
+"""Mean and exact percentiles of values that come in parts, some of them many times.
+
+Law: the result depends on the values alone, not on how they are cut into parts nor on their order:
+sums are exact before they are rounded once, and percentiles are numpy's default, straight lines
+between order statistics. Memory is that of a part, and of `AT_ONCE` values.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Part = tuple[Floats, Ints | None]
+"""Values of at least 0, and how often each occurs; None is once."""
+PERCENTILES = (50.0, 90.0, 99.0)
+AT_ONCE = 2**21
+"""Values that are sorted in memory; more are selected bit by bit, in four more passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean and percentiles of `count` values."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+def distribution(values: Floats) -> Distribution | None:
+    """Mean and percentiles; None of nothing."""
+    return distribution_of(lambda: iter([(values, None)]))
+
+
+def distribution_of(parts: Callable[[], Iterator[Part]]) -> Distribution | None:
+    """Mean and percentiles of all parts, which are asked for more than once; None of nothing."""
+    count = size = 0
+    kept: list[Part] = []
+    for part in map(_occurring, parts()):
+        values, counts = part
+        size += len(values)
+        count += len(values) if counts is None else int(counts.sum())
+        if size <= AT_ONCE:
+            kept.append(part)
+    if not count:
+        return None
+    if size <= AT_ONCE:
+        parts = partial(iter, kept)
+    places = [percent / 100 * (count - 1) for percent in PERCENTILES]
+    ranks = sorted({rank for p in places for rank in (int(p), min(int(p) + 1, count - 1))})
+    found = _sorted(kept, ranks) if size <= AT_ONCE else _selected(parts, ranks)
+    at = dict(zip(ranks, found, strict=True))
+    p50, p90, p99 = (_between(at, p, count) for p in places)
+    mean = math.fsum(chain.from_iterable(map(_addends, parts()))) / count
+    return Distribution(count, mean, p50, p90, p99)
+
+
+def _between(at: dict[int, float], place: float, count: int) -> float:
+    low, high = at[int(place)], at[min(int(place) + 1, count - 1)]
+    return low + (high - low) * (place - int(place))
+
+
+def _occurring(part: Part) -> Part:
+    values, counts = part
+    return part if counts is None else (values[counts > 0], counts[counts > 0])
+
+
+def _addends(part: Part) -> list[float]:
+    values, counts = _occurring(part)
+    addends: list[float] = (values if counts is None else values * counts).tolist()
+    return addends
+
+
+def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
+    """The values of these ranks, 0 the smallest."""
+    values = np.concatenate([values for values, _ in parts])
+    order = np.argsort(values)
+    ends = np.cumsum(np.concatenate([_counts(part) for part in parts])[order])
+    found: list[float] = values[order][np.searchsorted(ends, ranks, side="right")].tolist()
+    return found
+
+
+def _counts(part: Part) -> Ints:
+    values, counts = part
+    return np.ones(len(values), dtype=np.int64) if counts is None else counts
+
+
+def _selected(parts: Callable[[], Iterator[Part]], ranks: Sequence[int]) -> list[float]:
+    """The same, 16 bits of the answer in each pass: floats of at least 0 are in order as bits."""
+    prefixes, rests = [0] * len(ranks), list(ranks)
+    for shift in (48, 32, 16, 0):
+        tallies = {prefix: np.zeros(2**16, dtype=np.int64) for prefix in prefixes}
+        for part in parts():
+            bits, counts = np.abs(part[0]).view(np.int64), _counts(part)
+            for prefix, tally in tallies.items():
+                alike = slice(None) if shift == 48 else (bits >> (shift + 16)) == prefix
+                digits = (bits[alike] >> shift) & 0xFFFF
+                tally += np.bincount(digits, counts[alike], 2**16).astype(np.int64)
+        for i, prefix in enumerate(prefixes):
+            ends = np.cumsum(tallies[prefix])
+            digit = int(np.searchsorted(ends, rests[i], side="right"))
+            rests[i] -= int(ends[digit - 1]) if digit else 0
+            prefixes[i] = prefix << 16 | digit
+    found: list[float] = np.array(prefixes, dtype=np.int64).view(np.float64).tolist()
+    return found
