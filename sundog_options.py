@@ -195,7 +195,7 @@ class Simulated:
         config.with_blocks(capacity.num_blocks)
         overhead = NO_OVERHEAD
         if host_overhead:
-            overhead = fitted_overhead(engine.async_scheduling, engine.tensor_parallel_size)
+            overhead = fitted_overhead(engine.async_scheduling)
         cost = target.cost(overhead)
         return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s)
 

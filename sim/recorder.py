@@ -69,8 +69,13 @@ class Columns:
 
     def drop(self, count: int) -> None:
         """Forget the first rows."""
-        for name in self.__slots__:
-            del getattr(self, name)[:count]
+        for texts in (self.request_id, self.tenant, self.reason):
+            del texts[:count]
+        for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s):
+            del times[:count]
+        for counts in (self.num_prompt_tokens, self.num_output_tokens, self.num_preemptions,
+                       self.prefix_hit_tokens, self.recomputed_tokens, self.replica):  # fmt: skip
+            del counts[:count]
 
 
 class Groups:

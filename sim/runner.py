@@ -82,8 +82,11 @@ class Pace:
 
 
 def _steps(work: StepWork, num_steps: int) -> list[StepWork]:
-    decodes, context, samples = work.num_decodes, work.decode_context_tokens, work.num_samples
-    return [StepWork(decodes, context + index * decodes, (), samples) for index in range(num_steps)]
+    decodes, context = work.num_decodes, work.decode_context_tokens
+    return [
+        StepWork(decodes, context + index * decodes, (), work.num_samples, work.num_shared_tokens)
+        for index in range(num_steps)
+    ]
 
 
 class CostBackend:
@@ -100,7 +103,7 @@ class CostBackend:
 
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
-        self._fold = WorkFold()
+        self._fold = WorkFold(capacity.block_size)
         self._queue: deque[tuple[Batch, Reply]] = deque()
         self._batch: Batch | None = None
         self._reply = Reply()

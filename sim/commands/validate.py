@@ -31,7 +31,7 @@ def validate(directory: Path | None, as_json: bool, cost: str, host_overhead: bo
         print(f"{server.name}: {len(server.requests):,} requests", file=sys.stderr)
         overhead = NO_OVERHEAD
         if host_overhead:
-            overhead = fitted_overhead(server.async_scheduling, server.tensor_parallel_size)
+            overhead = fitted_overhead(server.async_scheduling)
         predictions = predict(server, overhead, cost)
         rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
     if as_json:

@@ -1,6 +1,6 @@
 """Time that the host adds to a step, kept apart from the GPU's so that it can be switched off."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,38 +9,35 @@ from sim.cost.work import CostModel, Seconds, StepWork
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Seconds the host adds to every step, again to a step that prefills, and to a request.
+    """Seconds the host adds to every step, to a token, to a step that prefills, and to a request.
 
-    The last is spent at the front end (HTTP, tokenising, the first detokenising): the client sees
-    it and the GPU does not. With `overlaps` the host works while the GPU does, and a step takes
-    the longer of the two; `ranks_step_s` is never hidden: until every rank has its batch.
+    A token's are those of each request that samples in a step: scheduling it and taking in its
+    token. A request's are spent at the front end (HTTP, tokenising, the first detokenising): the
+    client sees them and the GPU does not. With `overlaps` the host works while the GPU does, and a
+    step takes the longer of the two.
     """
 
     step_s: float = 0.0008
+    token_s: float = 12e-6
     prefill_step_s: float = 0.003
     request_s: float = 0.017
     overlaps: bool = False
-    ranks_step_s: float = 0.0
 
 
-NO_OVERHEAD = HostOverhead(0.0, 0.0, 0.0)
-ASYNC_OVERHEAD = HostOverhead(0.0008, 0.0, 0.008, overlaps=True)
+NO_OVERHEAD = HostOverhead(0.0, 0.0, 0.0, 0.0)
+ASYNC_OVERHEAD = HostOverhead(prefill_step_s=0.0, request_s=0.008, overlaps=True)
 
 
-RANKS_STEP_S = 0.00094
-"""Fitted to one load of vLLM 0.15.1, Llama-2-70b on four H100 at 5 requests a second."""
-
-
-def host_overhead(async_scheduling: bool, tensor_parallel_size: int = 1) -> HostOverhead:
+def host_overhead(async_scheduling: bool) -> HostOverhead:
     """The host's share as fitted to one run: vLLM 0.23, Qwen3-14B on an H100, 2 requests a second.
 
     Without async scheduling: 0.8 ms a step (scheduling, input preparation and launch that the GPU
     waits for), 3 ms a prefill step (attention metadata, no captured graph) and 17 ms a request.
     With it a request waits for the step that is planned already, and the host's work is hidden;
-    8 ms a request are left (`sundog validate`).
+    8 ms a request are left (`sundog validate`). The 12 microseconds a token are not fitted: vLLM
+    0.32's scheduler took 3.1 ms a step for 256 requests on a 2-core machine.
     """
-    overhead = ASYNC_OVERHEAD if async_scheduling else HostOverhead()
-    return replace(overhead, ranks_step_s=RANKS_STEP_S) if tensor_parallel_size > 1 else overhead
+    return ASYNC_OVERHEAD if async_scheduling else HostOverhead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +52,12 @@ class WithOverhead:
         seconds, overhead = self.model.step_s(work), self.overhead
         if not work.num_tokens:
             return seconds
-        if overhead.overlaps:
-            seconds = max(seconds, overhead.step_s)
-        else:
-            seconds += overhead.step_s
-        seconds += overhead.ranks_step_s
+        host_s = overhead.step_s + overhead.token_s * work.num_samples
+        seconds = max(seconds, host_s) if overhead.overlaps else seconds + host_s
         return seconds + overhead.prefill_step_s if work.chunks else seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
         seconds = self.model.run_s(work, num_steps)
-        if self.overhead.overlaps:
-            seconds = np.maximum(seconds, self.overhead.step_s)
-        else:
-            seconds = seconds + self.overhead.step_s
-        return seconds + self.overhead.ranks_step_s
+        host_s = self.overhead.step_s + self.overhead.token_s * work.num_samples
+        return np.maximum(seconds, host_s) if self.overhead.overlaps else seconds + host_s

@@ -78,11 +78,11 @@ class Roofline:
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
-        return self._rest_s(work) + self._decode_token_s * float(work.decode_context_tokens)
+        return self._rest_s(work) + self._decode_token_s * float(work.read_context_tokens)
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        contexts = work.decode_contexts(num_steps)
+        contexts = work.read_contexts(num_steps)
         seconds: Seconds = np.add(self._rest_s(work), self._decode_token_s * contexts)
         return seconds
 

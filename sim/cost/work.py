@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
+L2 = 2
+"""How much faster than memory the L2 cache is taken to be; not fitted."""
 
 
 class StepWork(NamedTuple):
@@ -13,13 +15,15 @@ class StepWork(NamedTuple):
 
     `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values
     in all, their new ones included. Each of `chunks` is (new tokens, tokens computed before).
-    `num_samples` positions go through the output head.
+    `num_samples` positions go through the output head. `num_shared_tokens` of the context are in
+    blocks that another of the decodes reads as well: these are read from memory once.
     """
 
     num_decodes: int
     decode_context_tokens: int
     chunks: tuple[tuple[int, int], ...] = ()
     num_samples: int = 0
+    num_shared_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -31,10 +35,26 @@ class StepWork(NamedTuple):
         """Pairs of a query and a key it sees, over all chunks (causal attention)."""
         return sum(new * before + new * (new + 1) // 2 for new, before in self.chunks)
 
+    @property
+    def read_context_tokens(self) -> int:
+        """Tokens of context, those that others read too at the price of the GPU's cache.
+
+        What requests have in common is read by all of them in the same kernel, and a layer's part
+        of it fits into the L2 cache of a data-centre GPU (50 MB on an H100).
+        """
+        return self.decode_context_tokens - self.num_shared_tokens + self.num_shared_tokens // L2
+
     def decode_contexts(self, num_steps: int) -> Seconds:
         """`decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
-        first, each = self.decode_context_tokens, self.num_decodes
-        return np.arange(first, first + num_steps * each, each, dtype=np.float64)
+        return _rising(self.decode_context_tokens, self.num_decodes, num_steps)
+
+    def read_contexts(self, num_steps: int) -> Seconds:
+        """`read_context_tokens` of each of `num_steps` equal decode steps, as float64."""
+        return _rising(self.read_context_tokens, self.num_decodes, num_steps)
+
+
+def _rising(first: int, each: int, count: int) -> Seconds:
+    return np.arange(first, first + count * each, each, dtype=np.float64)
 
 
 class CostModel(Protocol):

@@ -16,7 +16,7 @@ from sim.validate.logs import _short
 from sim.validate.measured import Figures, MeasuredError, Server, Stage
 
 BLOCK_SIZE = 16
-FITTED = {("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "host time of several ranks"}
+FITTED = {("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "host time of several ranks: none"}
 """(experiment, stage) that a part of the simulator was fitted to."""
 COLUMNS = {
     "ttft mean": "ttft_mean_ms", "ttft p50": "ttft_median_ms", "ttft p90": "ttft_p90_ms",

@@ -35,7 +35,7 @@ MODELS: dict[str, CostModel] = {
     "tables": tables(),
     "tables of experts": tables("mixtral-8x7b", tensor_parallel_size=2),
     "tables, many key heads": tables("llama-2-7b", "a100"),
-    "with hidden overhead": WithOverhead(tables(), host_overhead(True, 2)),
+    "with hidden overhead": WithOverhead(tables(), host_overhead(True)),
     "calibrated": Calibrated(1e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10),
 }
 
@@ -131,16 +131,18 @@ def test_the_h100_fit_stays_within_six_percent(point: object) -> None:
     from tests.sim.roofline_points import Point
 
     assert isinstance(point, Point)
-    assert predicted_s(point, HostOverhead()) * 1e3 == pytest.approx(point.tpot_ms, rel=0.06)
+    # These servers schedule asynchronously, which hides what a token costs the host.
+    hidden = HostOverhead(token_s=0.0)
+    assert predicted_s(point, hidden) * 1e3 == pytest.approx(point.tpot_ms, rel=0.06)
 
 
 def test_host_overhead_adds_to_steps_and_again_to_prefills() -> None:
     """Separate and additive."""
     inner = roofline()
-    model = WithOverhead(inner, HostOverhead(0.25, 0.5))
-    assert model.step_s(decode(4, 400)) == inner.step_s(decode(4, 400)) + 0.25
+    model = WithOverhead(inner, HostOverhead(0.25, 0.001, 0.5))
+    assert model.step_s(decode(4, 400)) == inner.step_s(decode(4, 400)) + 0.254
     prefill = StepWork(0, 0, ((64, 0),), 1)
-    assert model.step_s(prefill) == inner.step_s(prefill) + 0.75
+    assert model.step_s(prefill) == pytest.approx(inner.step_s(prefill) + 0.751)
 
 
 def observations(truth: Calibrated, noise: float) -> list[tuple[StepWork, float]]:

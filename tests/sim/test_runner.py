@@ -1,6 +1,8 @@
 """The cost backend: its state equals the plain count, runs equal steps, every token is given."""
 
 import functools
+import random
+from collections import Counter
 from itertools import accumulate
 
 import numpy as np
@@ -42,6 +44,35 @@ def test_folded_work_equals_the_plain_count(seed: int) -> None:
         fold.advance(num_steps)
         ended = oracle.sample(num_steps).ended
         toy.update(batch, StepResult(batch.step, (0.0,) * num_steps, None, ended), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_that_several_decodes_read_are_counted(seed: int) -> None:
+    """Every reader but one of each block, from the first hit of the prefix cache on."""
+    rng, fold, hit = random.Random(seed), WorkFold(16), False
+    tables: dict[str, tuple[int, ...]] = {}
+    for number in range(1, 60):
+        finished = tuple(name for name in tables if rng.random() < 0.1)
+        num_decodes = len(tables) - len(finished)
+        for name in finished:
+            del tables[name]
+        counts = Counter(block for table in tables.values() for block in table)
+        prefix, name = tuple(range(rng.randrange(6))), f"r{number}"
+        table = (*prefix, 100 * number, 100 * number + 1)
+        hit = hit or bool(prefix)
+        admitted = Admission(
+            name, len(table) * 16, len(table) * 16, len(prefix) * 16, table, None, Sampling(), False
+        )
+        chunk = Chunk(name, 32, True)
+        batch = Batch(
+            number, admitted=(admitted,), chunks=(chunk,), finished=finished,
+            num_decodes=num_decodes,
+        )  # fmt: skip
+        shared = fold.begin(batch).num_shared_tokens
+        assert shared == 16 * sum(count - 1 for count in counts.values())
+        fold.advance(1)
+        tables[name] = table
+    assert hit
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -120,12 +120,12 @@ class TablesCost:
         seconds = self._rest_s(work)
         if work.num_decodes:
             curve = self._decodes(work.num_decodes)
-            seconds += curve.at(float(work.decode_context_tokens) / work.num_decodes)
+            seconds += curve.at(float(work.read_context_tokens) / work.num_decodes)
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        contexts = work.decode_contexts(num_steps) / work.num_decodes
+        contexts = work.read_contexts(num_steps) / work.num_decodes
         seconds: Seconds = self._rest_s(work) + self._decodes(work.num_decodes).at_each(contexts)
         return seconds
 
