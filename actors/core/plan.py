@@ -19,8 +19,11 @@ from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
 
 
-def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
-    """The next step, and what keeps the next in the queue waiting, if somebody waits."""
+def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:
+    """The next step, and what keeps the next in the queue waiting, if somebody waits.
+
+    Unless it `may_run`, it is one step whatever the state says of runs.
+    """
     lockstep = state.lockstep
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
     if state.config.async_scheduling:
@@ -36,7 +39,7 @@ def plan(state: SchedulerState) -> tuple[Batch, Blocked | None]:
         draft.blocked = _blocked_by_preemption(state)
     elif not state.policy.prefills_first:
         admit_waiting(state, draft)
-    return _commit(state, draft), draft.blocked
+    return _commit(state, draft, may_run), draft.blocked
 
 
 def _blocked_by_preemption(state: SchedulerState) -> Blocked:
@@ -53,6 +56,9 @@ def _run_length(state: SchedulerState) -> int:
     unless the policy is dynamic.
     """
     lockstep = state.lockstep
+    if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
+        # The step after it would be planned at once, or names a block when its token is known.
+        return 1
     if not lockstep.members or state.catching_up or (state.policy.is_dynamic and state.waiting):
         return 1
     num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
@@ -180,7 +186,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
 # --- the batch -----------------------------------------------------------------------------------
 
 
-def _commit(state: SchedulerState, draft: Draft) -> Batch:
+def _commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     """Move the state on by the planned step, and say it as a diff."""
     lockstep = state.lockstep
     lockstep.planned = draft.step
@@ -194,7 +200,7 @@ def _commit(state: SchedulerState, draft: Draft) -> Batch:
     if state.reset_ids or draft.preempted:
         preempted = (*state.reset_ids, *(request.request_id for request in draft.preempted))
         preempted_for = (*(None for _ in state.reset_ids), *draft.preempted_for)
-    may_run = state.decode_runs and not (chunks or idle or preempted)
+    may_run = may_run and state.decode_runs and not (chunks or idle or preempted)
     batch = Batch(
         step=draft.step,
         admitted=admitted,

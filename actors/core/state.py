@@ -54,7 +54,7 @@ class SchedulerState:
         )
         self.leaves_uncomputed = config.leaves_uncomputed
         self.lockstep_enabled = lockstep_enabled
-        self.decode_runs = decode_runs and lockstep_enabled and not config.async_scheduling
+        self.decode_runs = decode_runs and lockstep_enabled
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
         self.reset_ids: list[str] = []

@@ -31,7 +31,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     else:
         ended = _append(state, result.tokens, record.dropped)
     if state.config.async_scheduling:
-        _register(state, samplers, record.step)
+        _register(state, samplers, last_step)
     ended.sort(key=lambda pair: pair[0].order)
     for request, _ in ended:
         state.finish(request)

@@ -76,15 +76,27 @@ def digest(recorder: Recorder) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("seed", range(24))
-def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int) -> None:
+def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int, is_async: bool) -> None:
     """One event for many steps, step by step, and touching everyone: the same times and counts."""
     trace, config = random_trace(seed), random_config(seed)
+    limits = replace(config.scheduler, async_scheduling=is_async)
+    config = replace(config, scheduler=limits)
     capacity = Capacity(random.Random(seed).choice([20, 40, 120]), 16)
     runs = replay(trace, replace(config, decode_runs=True), COST, capacity)
     steps = replay(trace, config, COST, capacity)
     plain = replay(trace, replace(config, lockstep=False), COST, capacity)
     assert digest(runs) == digest(steps) == digest(plain)
+
+
+def test_under_async_scheduling_most_steps_are_in_runs() -> None:
+    """Otherwise the law above would say nothing of it."""
+    limits = replace(random_config(0).scheduler, async_scheduling=True, max_num_seqs=40)
+    config = replace(random_config(0), scheduler=limits, decode_runs=True, replicas=1)
+    trace = [row._replace(arrival_s=4 * row.arrival_s) for row in random_trace(0)]
+    steps = replay(trace, config, COST, Capacity(120, 16)).steps[0]
+    assert len(steps.groups.num_steps) < 0.6 * steps.num_steps
 
 
 def test_the_same_input_gives_the_same_bytes_however_trio_shuffles() -> None:
