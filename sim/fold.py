@@ -28,7 +28,7 @@ class WorkFold:
         self.continues = False
         self._block_size = block_size
         self._shares = False
-        """Whether any request has hit the prefix cache."""
+        """Whether any request has hit what others left; one that resumes finds its own."""
         self._num_shared_blocks = 0
         """How many more readers blocks have than one each."""
         self._num_readers: dict[int, int] = {}
@@ -70,7 +70,8 @@ class WorkFold:
             prefilling[admission.request_id] = admission.num_computed_tokens
             if self._block_size:
                 self._tables[admission.request_id] = admission.block_ids
-                if admission.num_computed_tokens and not self._shares:
+                hit = admission.num_computed_tokens and not admission.resumed
+                if hit and not self._shares:
                     self._shares = True
                     for name in self._members:
                         self._read(self._tables[name])

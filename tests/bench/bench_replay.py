@@ -4,6 +4,7 @@ Llama-2-7B on an A100 with 7,000 blocks of 16, 128 sequences, 2,048 tokens a ste
 4,096; the reasoning trace on eight H100 of Llama-3.1-8B. The Poisson traces are generated; public
 ones are read where the folder with them lies beside the project, and skipped elsewhere. Each runs
 compiled (`make fast`, in a copy, if there is a C compiler), plain, and plain without decode runs.
+Then, compiled: sixteen replicas at sixteen times the load, and a million requests written to disk.
 """
 
 import os
@@ -25,12 +26,12 @@ A100 = (
 H100 = "--model llama-3.1-8b --gpu h100 --replicas 8 --router round-robin"
 
 
-def poisson(rate_per_s: float, folder: Path) -> Path:
-    """10,000 requests: exponential gaps, then prompts of 128 to 1,024 and outputs of 32 to 256."""
+def poisson(rate_per_s: float, folder: Path, count: int = 10_000) -> Path:
+    """Exponential gaps, then prompts of 128 to 1,024 and outputs of 32 to 256 tokens."""
     rng = np.random.default_rng(42)
-    arrivals = np.cumsum(rng.exponential(1 / rate_per_s, 10_000))
-    prompts, outputs = rng.integers(128, 1025, 10_000), rng.integers(32, 257, 10_000)
-    path = folder / f"poisson10k_r{rate_per_s:g}.csv"
+    arrivals = np.cumsum(rng.exponential(1 / rate_per_s, count))
+    prompts, outputs = rng.integers(128, 1025, count), rng.integers(32, 257, count)
+    path = folder / f"poisson{count // 1000}k_r{rate_per_s:g}.csv"
     rows = (f"{a:.6f},{p},{o}\n" for a, p, o in zip(arrivals, prompts, outputs, strict=True))
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(rows))
     return path
@@ -92,6 +93,27 @@ def main() -> None:
                 f" {seconds / best:>6.1f} {slow:>7.1f} s {slow / seconds:>6.1f}  {same}",
                 flush=True,
             )
+        scaling(fast, folder)
+        million(fast, folder)
+
+
+def scaling(source: Path, folder: Path) -> None:
+    """Sixteen replicas at sixteen times the load against sixteen times one replica's time."""
+    one, _, _ = measure(source, poisson(8, folder), A100)
+    many, megabytes, _ = measure(source, poisson(128, folder, 160_000), A100 + " --replicas 16")
+    print(
+        f"16 replicas at 16 times the load: {many:.2f} s, {megabytes:.0f} MB;"
+        f" {many / (16 * one):.2f} of 16 times one's {one:.2f} s",
+        flush=True,
+    )
+
+
+def million(source: Path, folder: Path) -> None:
+    """A million requests with results on disk, and a tenth of them: memory does not follow."""
+    trace, out = poisson(8, folder, 1_000_000), f" --out {folder / 'run'}"
+    for limit in (100_000, 1_000_000):
+        seconds, megabytes, _ = measure(source, trace, f"{A100} --limit {limit}{out}")
+        print(f"{limit:,} requests to Parquet: {seconds:.1f} s, {megabytes:.0f} MB", flush=True)
 
 
 if __name__ == "__main__":
