@@ -220,6 +220,8 @@ def _kept_options() -> dict[str, object]:
               help="tables (measured kernels), roofline, or auto: tables if any.")  # fmt: skip
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step and request.")  # fmt: skip
+@click.option("--step-scale", type=click.FloatRange(min=0, min_open=True), default=1.0,
+              show_default=True, help="Let every step take so many times as long.")  # fmt: skip
 @click.option("--decode-runs/--no-decode-runs", default=True, show_default=True,
               help="Let one event stand for many decode steps; same results.")  # fmt: skip
 @click.option("--predictor", metavar="NAME",
@@ -240,6 +242,7 @@ def replay(
     max_concurrency: int | None,
     cost: str,
     host_overhead: bool,
+    step_scale: float,
     decode_runs: bool,
     predictor: str | None,
     **options: Any,
@@ -247,9 +250,10 @@ def replay(
     """Replay TRACE on simulated hardware and print what its requests would have seen."""
     from itertools import islice
 
+    from sim.cost.scaled import Scaled
     from sim.cost.tables.model import outside_measured
     from sim.journal_file import Header, JournalFile
-    from sim.metrics import Terms, summarize
+    from sim.metrics import KNEE, Terms, summarize
     from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
@@ -272,12 +276,13 @@ def replay(
         from sim.results.stream import RunWriter
 
         writer = RunWriter(out, config.replicas)
+    step_cost = simulated.cost if step_scale == 1 else Scaled(simulated.cost, step_scale)
     with (
         _message_file(out, messages, "out") as tap,
         progress(lambda: sum(1 for _ in islice(source, limit))) as on_progress,
     ):
         recorder = replay_trace(
-            rows, config, simulated.cost, simulated.capacity,
+            rows, config, step_cost, simulated.capacity,
             predictor=guess, front_end_s=simulated.front_end_s,
             max_concurrency=max_concurrency, sink=writer, on_progress=on_progress,
             listeners=journal, tap=tap,
@@ -285,6 +290,8 @@ def replay(
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
         num_gpus=config.replicas * options["tensor_parallel_size"],
+        max_num_running=config.replicas * config.scheduler.max_num_running,
+        block_size=config.scheduler.block_size,
         gpu_power_w=simulated.power_w,
         price_per_gpu_h=gpu_price_per_h,
     )
@@ -295,6 +302,11 @@ def replay(
         from sim.results.directory import write_run
 
         write_run(out, recorder, summary, _kept_options())
+    if summary.saturation is not None and summary.saturation >= KNEE:
+        remark(
+            f"{summary.saturation:.0%} saturated: a small error in step time moves waiting a lot"
+            " here; see how far with --step-scale 0.97 and 1.03"
+        )
     if as_json:
         click.echo(summary.to_json())
     else:

@@ -81,6 +81,8 @@ def run_job(
     terms = Terms(
         **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
         num_gpus=simulated.config.replicas * chosen["tensor_parallel_size"],
+        max_num_running=simulated.config.replicas * simulated.config.scheduler.max_num_running,
+        block_size=simulated.config.scheduler.block_size,
         gpu_power_w=simulated.power_w,
         price_per_gpu_h=price,
     )

@@ -32,10 +32,12 @@ class Summary:
     """One run in figures; seconds, tokens and fractions. A distribution of nothing is None.
 
     Throughput counts finished requests over the span from the first arrival to the last finish.
-    Goodput counts those that met every limit of `Terms`, of all that arrived. `busy_fraction` is of
-    all replicas' time. `fairness` is Jain's index (sum x)^2 / (n sum x^2) over the tenants' served
-    tokens, prompts and outputs; None without tenants. Energy takes the GPUs' rated power all the
-    time, cost their price: upper bounds for idle ones.
+    `saturation` is requests in the server over those it can run at once, on average; from 1 on the
+    queue grows as long as the load lasts. Goodput counts those that met every limit of `Terms`, of
+    all that arrived. `busy_fraction` is of all replicas' time. `fairness` is Jain's index
+    (sum x)^2 / (n sum x^2) over the tenants' served tokens, prompts and outputs; None without
+    tenants. Energy takes the GPUs' rated power all the time, cost their price: upper bounds for
+    idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     """
@@ -66,6 +68,7 @@ class Summary:
     normalized_latency_s: Distribution | None
     busy_fraction: float
     tokens_per_step: float
+    saturation: float | None
     goodput_requests_per_s: float | None
     slo_attainment: float | None
     fairness: float | None
@@ -201,13 +204,16 @@ def request_times(recorder: Recorder) -> RequestTimes:
 class Terms:
     """What a run is held against: limits per request in seconds, and what its GPUs take.
 
-    `num_gpus` are all replicas' together; `price_per_gpu_h` is in any currency.
+    `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
+    currency.
     """
 
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None
     num_gpus: int = 1
+    max_num_running: int | None = None
+    block_size: int = 16
     gpu_power_w: float | None = None
     price_per_gpu_h: float | None = None
 
@@ -237,6 +243,43 @@ def _fairness(served: dict[str, int]) -> float | None:
     return total**2 / (len(served) * squares) if squares else None
 
 
+KNEE = 0.85
+"""From this saturation on small errors of step time become large ones of waiting time."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """How long requests were in the server, and how many tokens they held: Little's law.
+
+    Requests are taken to hold the blocks of their prompts and half of their answers; prompts that
+    hit the prefix cache share blocks, which this leaves out.
+    """
+
+    spent_s: float = 0.0
+    held_token_s: float = 0.0
+    first_s: float = math.inf
+    last_s: float = -math.inf
+
+    def add(self, rows: Rows, chosen: NDArray[np.bool_]) -> None:
+        """Some of these requests, all of which finished."""
+        if not chosen.any():
+            return
+        arrival_s, spent_s = rows.arrival_s[chosen], (rows.finish_s - rows.arrival_s)[chosen]
+        held = rows.num_prompt_tokens - rows.prefix_hit_tokens + rows.num_output_tokens / 2
+        self.spent_s += math.fsum(spent_s.tolist())
+        self.held_token_s += math.fsum((held[chosen] * spent_s).tolist())
+        self.first_s = min(self.first_s, float(arrival_s.min()))
+        self.last_s = max(self.last_s, float(arrival_s.max()))
+
+    def saturation(self, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
+        """Requests in the server while requests came, over the fewer of its seats and KV room."""
+        if not self.spent_s:
+            return None
+        in_server = self.spent_s / (self.last_s - self.first_s or 1.0)
+        held_blocks = max(self.held_token_s / self.spent_s / block_size, 1.0)
+        return in_server / min(max_num_running, (num_blocks - 1) / held_blocks)
+
+
 @dataclass(slots=True)
 class _Totals:
     """Sums over all requests."""
@@ -254,11 +297,13 @@ class _Totals:
     num_preemptions: int = 0
     recomputed_tokens: int = 0
     served: dict[str, int] = field(default_factory=dict)
+    flow: Flow = field(default_factory=Flow)
 
     def add(self, rows: Rows, terms: Terms, front_end_s: float) -> None:
         if not len(rows.arrival_s):
             return
         done = rows.is_done
+        self.flow.add(rows, done)
         self.num_requests += len(done)
         self.num_finished += int(done.sum())
         self.num_aborted += sum(reason == "abort" for reason in rows.reason)
@@ -335,6 +380,11 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         if duration_s
         else 0.0,
         tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
+        saturation=None
+        if terms.max_num_running is None
+        else totals.flow.saturation(
+            terms.max_num_running, blocks * recorder.num_replicas + 1, terms.block_size
+        ),
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None
         if totals.num_met is None

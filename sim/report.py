@@ -67,6 +67,8 @@ def _totals(summary: Summary) -> Table:
         "engines busy",
         f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
     )
+    if summary.saturation is not None:
+        table.add_row("saturation", f"{summary.saturation:.0%} of what can run at once")
     table.add_row(
         "KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}"
     )

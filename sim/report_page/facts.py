@@ -74,6 +74,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("within the limits", ("slo_attainment",), "%", 1),
     ("engines busy", ("busy_fraction",), "%", 0),
     ("tokens per step", ("tokens_per_step",), "n", 0),
+    ("saturation", ("saturation",), "%", 0),
     ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
     ("KV blocks in use, most", ("kv_use_max",), "%", 0),
     ("prefix hit rate", ("prefix_hit_rate",), "%", 0),

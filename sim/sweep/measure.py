@@ -10,7 +10,7 @@ from sim.statistics.warmup import num_warmup
 Measures = dict[str, float]
 PARTS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
-WHOLE = ("output_tokens_per_s", "requests_per_s", "busy_fraction", "kv_use_mean",
+WHOLE = ("output_tokens_per_s", "requests_per_s", "busy_fraction", "saturation", "kv_use_mean",
          "prefix_hit_rate", "num_preemptions", "slo_attainment", "goodput_requests_per_s",
          "fairness", "cost_per_million_output_tokens")  # fmt: skip
 """Taken from the summary of the whole run, its warm-up included."""

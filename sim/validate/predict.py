@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from actors.config import EngineConfig
 from actors.core.config import SchedulerConfig
 from sim.cost.overhead import HostOverhead
-from sim.cost.work import CostModel, Seconds, StepWork
+from sim.cost.scaled import Scaled
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.metrics import request_times
+from sim.metrics import KNEE, Flow, Rows, request_times
 from sim.recorder import Recorder
 from sim.replay import replay
 from sim.statistics.distribution import distribution
@@ -19,9 +19,6 @@ from sim.target import Target
 from sim.validate.measured import Figures, Server, Stage
 
 BLOCK_SIZE = 16
-KNEE = 0.85
-"""Beyond this share of the sustainable concurrency small errors of step time become large ones of
-waiting time: a range is told instead of a figure."""
 DOUBT = 0.03
 """How far off a step's time may be, for that range."""
 
@@ -43,23 +40,6 @@ class Prediction:
     @property
     def is_beyond_knee(self) -> bool:
         return self.saturation >= KNEE
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A cost model whose every step takes `factor` times as long."""
-
-    model: CostModel
-    factor: float
-
-    def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
-        return self.model.step_s(work) * self.factor
-
-    def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
-        seconds: Seconds = self.model.run_s(work, num_steps) * self.factor
-        return seconds
 
 
 def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Prediction]:
@@ -149,24 +129,7 @@ def _figures(recorder: Recorder, stage: Stage) -> Figures:
 
 
 def _saturation(recorder: Recorder, stage: Stage, config: EngineConfig, num_blocks: int) -> float:
-    """Little's law: requests in the server, over the fewer of its seats and its KV cache's room.
-
-    Requests are taken to hold the blocks of their prompts and half of their answers; prompts that
-    hit the prefix cache share blocks, which this leaves out.
-    """
-    rows, columns = _rows(recorder, stage), recorder.columns
-    if not rows.any():
-        return 0.0
-    arrival, finish = np.array(columns.arrival_s)[rows], np.array(columns.finish_s)[rows]
-    prompt, output, hit = (
-        np.array(column, dtype=np.float64)[rows]
-        for column in (
-            columns.num_prompt_tokens, columns.num_output_tokens, columns.prefix_hit_tokens
-        )
-    )  # fmt: skip
-    span_s = float(arrival.max() - arrival.min()) or 1.0
-    in_server = float((finish - arrival).sum()) / span_s
-    weight = finish - arrival
-    held = float(((prompt - hit + output / 2) * weight).sum() / weight.sum()) / BLOCK_SIZE
-    room = min(config.scheduler.max_num_running, (num_blocks - 1) / max(held, 1.0))
-    return in_server / room
+    chosen = _rows(recorder, stage)
+    flow = Flow()
+    flow.add(Rows.of(recorder.columns), chosen)
+    return flow.saturation(config.scheduler.max_num_running, num_blocks, BLOCK_SIZE) or 0.0
