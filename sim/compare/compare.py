@@ -120,10 +120,12 @@ def _moved(a: Columns, b: Columns, rows: Rows) -> tuple[list[Moved], list[Moved]
     change = np.where(np.isnan(second - first), 0.0, second - first)
     order: Sequence[int] = np.argsort(change, kind="stable").tolist()
 
-    def named(chosen: Sequence[int]) -> list[Moved]:
+    def named(chosen: Sequence[int], sign: int) -> list[Moved]:
         ids = a["request_id"]
         return [
-            Moved(ids[rows[0][i]], float(first[i]), float(second[i])) for i in chosen if change[i]
+            Moved(ids[rows[0][i]], float(first[i]), float(second[i]))
+            for i in chosen
+            if sign * change[i] > 0
         ]
 
-    return named(order[:MOVED]), named(order[::-1][:MOVED])
+    return named(order[:MOVED], -1), named(order[::-1][:MOVED], 1)
