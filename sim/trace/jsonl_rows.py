@@ -121,18 +121,24 @@ def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     """The JSON object on a line; raises TraceError for anything else, NaN included."""
     if not line.strip():
         raise TraceError(path, number, "the line is blank; remove it")
-    try:
-        value = DECODER.decode(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TraceError(path, number, f"not UTF-8: byte {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        reason = f"not JSON: {error.msg} at character {error.colno} of {shown(line)}"
-        raise TraceError(path, number, reason) from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, number, f"not JSON: {error}") from None
+    value = decode(path, number, line)
     if not isinstance(value, dict):
         raise TraceError(path, number, f"{shown(line)} is not a JSON object")
     return value
+
+
+def decode(path: str, number: int, text: bytes) -> Any:
+    """The JSON value of a text that begins with line `number`; raises TraceError if it is none."""
+    try:
+        return DECODER.decode(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise TraceError(path, number, f"not UTF-8: byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        line = text.split(b"\n")[error.lineno - 1]
+        reason = f"not JSON: {error.msg} at character {error.colno} of {shown(line)}"
+        raise TraceError(path, number + error.lineno - 1, reason) from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(path, number, f"not JSON: {error}") from None
 
 
 def check_header(path: str, header: dict[str, Any]) -> int:

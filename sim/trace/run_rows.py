@@ -1,6 +1,5 @@
 """Recorded runs as traces: our own run directories, and the results of `vllm bench serve`."""
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim.trace.csv_rows import arrival_problem, tokens_problem
-from sim.trace.jsonl_rows import DECODER
+from sim.trace.jsonl_rows import decode
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 REQUESTS = "requests.parquet"
@@ -79,14 +78,7 @@ def _check(path: str, row: int, request: TraceRequest, previous_s: float) -> Non
 
 def parse_result(path: str, text: bytes) -> dict[str, Any]:
     """The one JSON object of a result file."""
-    try:
-        values = DECODER.decode(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TraceError(path, 1, f"not UTF-8: byte {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        raise TraceError(path, error.lineno, f"not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, 1, f"not JSON: {error}") from None
+    values = decode(path, 1, text)
     if not isinstance(values, dict):
         raise TraceError(path, 1, "it must be a JSON object")
     return values

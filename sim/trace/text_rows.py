@@ -4,14 +4,13 @@ Neither has instants: everything arrives at once, unless the replay is given a r
 at hand, equal beginnings of prompts are known, and the prefix cache may hit.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from sim.trace.jsonl_rows import DECODER, parse_object
+from sim.trace.jsonl_rows import decode, parse_object
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 BLOCK_TOKENS = 16
@@ -102,14 +101,7 @@ def _conversations(path: str, lines: Iterable[bytes]) -> Iterator[tuple[int, dic
         for number, line in enumerate(rest, 2):
             yield number, parse_object(path, number, line)
         return
-    try:
-        values = DECODER.decode(b"\n".join([first, *rest]).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TraceError(path, 1, f"not UTF-8: byte {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        raise TraceError(path, error.lineno, f"not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, 1, f"not JSON: {error}") from None
+    values = decode(path, 1, b"\n".join([first, *rest]))
     if not isinstance(values, list):
         raise TraceError(path, 1, "it must be a list of conversations")
     for number, value in enumerate(values, 1):
