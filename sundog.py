@@ -33,6 +33,7 @@ def remark(text: str) -> None:
 
 
 COMMANDS = {
+    "calibrate": "sim.commands.calibrate:calibrate",
     "sweep": "sundog_sweep:sweep",
     "compare": "sim.commands.compare:compare",
     "perfetto": "sim.commands.perfetto:perfetto",
@@ -217,7 +218,8 @@ def _kept_options() -> dict[str, object]:
 @click.option("--max-concurrency", type=click.IntRange(min=1),
               help="Clients have at most so many requests unfinished.")  # fmt: skip
 @click.option("--cost", default="auto", show_default=True,
-              help="tables (measured kernels), roofline, or auto: tables if any.")  # fmt: skip
+              help="tables (measured kernels), roofline, auto (tables if any), or a\n"
+                   " calibrated FILE.toml.")  # fmt: skip
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True,
               help="Time that the host adds to each step and request.")  # fmt: skip
 @click.option("--step-scale", type=click.FloatRange(min=0, min_open=True), default=1.0,

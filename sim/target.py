@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from actors.core.config import ConfigError
 from actors.messages import Capacity
+from sim.cost.cost_file import read_cost
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.work import CostModel
@@ -20,8 +21,8 @@ HUGE_GPU_BYTES = 160 * 2**30
 class Target:
     """One replica's hardware; `dtype` None is the model's own.
 
-    `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, or `auto`: tables where there
-    are any, else the roofline.
+    `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
+    are any, else the roofline), or the file of a calibrated model, with the host's share in it.
     """
 
     model: ModelShape
@@ -45,8 +46,11 @@ class Target:
 
         Raises ConfigError if tables are asked for that there are not.
         """
+        if self.cost_model.endswith(".toml"):
+            return read_cost(self.cost_model)
         if self.cost_model not in COST_MODELS:
-            raise ConfigError(f"cost is {self.cost_model!r}: known are {', '.join(COST_MODELS)}")
+            known = ", ".join(COST_MODELS)
+            raise ConfigError(f"cost is {self.cost_model!r}: known are {known}, or a .toml file")
         lack = self._lacks_tables()
         if self.cost_model == "tables" and lack is not None:
             raise ConfigError(f"cost is tables, but {lack}: use --cost roofline")

@@ -72,12 +72,16 @@ def fit(observations: Sequence[tuple[StepWork, float]]) -> Calibrated:
     if not rows:
         raise ConfigError("nothing to calibrate from: no step with tokens and a duration")
     features = np.array([row for row, _ in rows], dtype=np.float64)
-    seconds = np.array([s for _, s in rows], dtype=np.float64)
+    return fit_sums(features, np.array([s for _, s in rows], dtype=np.float64))
+
+
+def fit_sums(features: Matrix, seconds: Matrix) -> Calibrated:
+    """`fit` of one or more steps a row: the five sums of the formula, and what they took."""
     weighted = features / seconds[:, None]
     # Equal column norms keep the normal equations well conditioned.
     norms = np.linalg.norm(weighted, axis=0)
     norms[norms == 0] = 1.0
-    solution = nonnegative_least_squares(weighted / norms, np.ones(len(rows))) / norms
+    solution = nonnegative_least_squares(weighted / norms, np.ones(len(seconds))) / norms
     solution *= seconds.sum() / (features @ solution).sum()
     return Calibrated(*(float(value) for value in solution))
 

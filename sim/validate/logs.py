@@ -23,7 +23,7 @@ COUNTS = ("input_toks", "output_toks")
 def read_log(folder: Path) -> Server:
     """The server that wrote `folder`; raises MeasuredError naming file, line and field."""
     meta = _object(folder / "meta.json")
-    rows = _rows(folder / "requests.jsonl.gz")
+    rows = read_rows(folder / "requests.jsonl.gz")
     start_s = rows[0]["queued_ts"]
     requests = [
         TraceRequest(str(i), row["queued_ts"] - start_s, row["input_toks"], row["output_toks"])
@@ -75,7 +75,8 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log in order of arrival, their instants and counts checked."""
     try:
         lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     except (OSError, EOFError, ValueError, zlib.error) as error:
