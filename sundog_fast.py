@@ -42,10 +42,14 @@ MODULES = (
 """Not the policies, which people write: they stay plain Python in a compiled simulator."""
 
 
+SHARED = "actors.compiled"
+"""The library of all of them lies in a package, for an installation knows packages, not files."""
+
+
 def built(root: Path = ROOT) -> list[Path]:
     """The compiled modules below `root`, with the library they share."""
     own = [path for name in MODULES for path in root.glob(name.removesuffix(".py") + ".*.so")]
-    return [*own, *root.glob("*__mypyc.*.so")]
+    return [*own, *root.glob(SHARED.replace(".", "/") + "__mypyc.*.so")]
 
 
 def stale(root: Path = ROOT) -> list[str]:
@@ -71,7 +75,7 @@ def build(root: Path = ROOT, opt_level: str = "3") -> None:
     from setuptools import setup
 
     remove(root)
-    extensions = mypycify([*MODULES], opt_level=opt_level, debug_level="0")
+    extensions = mypycify([*MODULES], opt_level=opt_level, debug_level="0", group_name=SHARED)
     arguments = ["--quiet", "build_ext", "--inplace", "--build-temp", "build/fast"]
     setup(name="sundog-fast", ext_modules=extensions, packages=[], py_modules=[],
           script_args=arguments)  # fmt: skip

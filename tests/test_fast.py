@@ -44,6 +44,9 @@ def test_compiled_or_not_a_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr.decode()
     which = python(tmp_path, "-c", "import actors.core.plan as p; print(p.__file__)")
     assert which.stdout.strip().endswith(b".so")
+    libraries = sundog_fast.built(tmp_path)
+    assert len(libraries) == len(sundog_fast.MODULES) + 1
+    assert tmp_path not in {path.parent for path in libraries}, "not where it is not looked for"
     assert replayed(tmp_path, "plain2") == plain
     source = tmp_path / "actors" / "core" / "plan.py"
     later = time.time() + 3600
