@@ -255,11 +255,12 @@ def replay(
     from sim.cost.scaled import Scaled
     from sim.cost.tables.model import outside_measured
     from sim.journal_file import Header, JournalFile
-    from sim.metrics import KNEE, Terms, summarize
+    from sim.metrics import Terms, summarize
     from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
     from sim.report import print_summary
+    from sim.saturation import KNEE
     from sim.trace.read import read_trace
     from sim.trace.retime import parse_rate, retimed
 

@@ -24,12 +24,13 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.messages import Capacity
 from actors.runner import Backend
 from runtime.serve import RealModel, torch_backends
+from sim.client import Recording
 from sim.cost.calibrated import Calibrated, fit
 from sim.journal import Journal, Past, decisions, observations
 from sim.metrics import request_times
 from sim.oracle import Oracle
 from sim.recorder import Recorder
-from sim.replay import Recording, replay_on
+from sim.replay import replay_on
 from sim.runner import CostBackend, Pace, Paced
 from sim.timeline import timeline
 

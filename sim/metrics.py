@@ -12,19 +12,17 @@ Times are seconds, per request unless said otherwise:
 
 import json
 import math
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.recorder import Columns, Recorder, Steps
+from sim.recorder import Recorder
+from sim.rows import Floats, RequestTimes, Rows, latencies, step_intervals
+from sim.saturation import Flow
 from sim.statistics.distribution import Distribution, Part, distribution_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,70 +78,6 @@ class Summary:
         return json.dumps(asdict(self), indent=2, allow_nan=False)
 
 
-class Rows(NamedTuple):
-    """Some requests, one element each, in order of arrival; NaN where there is none.
-
-    `is_done` tells those that finished, and were neither aborted nor refused.
-    """
-
-    arrival_s: Floats
-    first_scheduled_s: Floats
-    first_token_s: Floats
-    finish_s: Floats
-    num_prompt_tokens: Ints
-    num_output_tokens: Ints
-    num_preemptions: Ints
-    prefix_hit_tokens: Ints
-    recomputed_tokens: Ints
-    is_admitted: NDArray[np.bool_]
-    is_done: NDArray[np.bool_]
-    reason: Sequence[str | None]
-    tenant: Sequence[str | None]
-
-    @classmethod
-    def of(cls, columns: Columns, count: int | None = None) -> "Rows":
-        """The first `count` rows of a recorder, or all."""
-
-        def floats(values: "array[float]") -> Floats:
-            return np.array(values[:count], dtype=np.float64)
-
-        def whole(values: "array[int]") -> Ints:
-            return np.array(values[:count], dtype=np.int64)
-
-        return cls(
-            floats(columns.arrival_s),
-            floats(columns.first_scheduled_s),
-            floats(columns.first_token_s),
-            floats(columns.finish_s),
-            whole(columns.num_prompt_tokens),
-            whole(columns.num_output_tokens),
-            whole(columns.num_preemptions),
-            whole(columns.prefix_hit_tokens),
-            whole(columns.recomputed_tokens),
-            whole(columns.replica) >= 0,
-            finished(columns.reason[:count]),
-            columns.reason[:count],
-            columns.tenant[:count],
-        )
-
-
-def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
-    """Which requests ended with all their tokens."""
-    return np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
-
-
-def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
-    """The time between each step in memory and the one before, and how many intervals it is."""
-    groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
-    sizes = np.array(groups.num_steps, dtype=np.int64)
-    counts = np.repeat(np.array(groups.num_intervals, dtype=np.int64), sizes)
-    last = np.cumsum(sizes)[sizes > 0] - 1
-    first = last - sizes[sizes > 0] + 1
-    counts[first] = np.array(groups.num_first_intervals, dtype=np.int64)[sizes > 0]
-    counts[last] = np.array(groups.num_last_intervals, dtype=np.int64)[sizes > 0]
-    return np.diff(end_s, prepend=steps.before_s), counts
-
-
 class InMemory:
     """A recorder that has kept everything, as a Source."""
 
@@ -169,30 +103,6 @@ class Source(Protocol):
     def intervals(self) -> Iterator[Part]:
         """The intervals between the tokens of each request, in any order, with their numbers."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RequestTimes:
-    """Per-request figures, one element per row of the recorder; NaN where there is none."""
-
-    ttft_s: Floats
-    tpot_s: Floats
-    e2e_s: Floats
-    queueing_s: Floats
-
-
-def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
-    """The latencies of some requests."""
-    later_tokens = rows.num_output_tokens.astype(np.float64) - 1
-    tpot = np.full(len(later_tokens), np.nan)
-    decoding_s = rows.finish_s - rows.first_token_s
-    np.divide(decoding_s, later_tokens, out=tpot, where=later_tokens > 0)
-    return RequestTimes(
-        rows.first_token_s - rows.arrival_s + front_end_s,
-        tpot,
-        rows.finish_s - rows.arrival_s + front_end_s,
-        rows.first_scheduled_s - rows.arrival_s,
-    )
 
 
 def request_times(recorder: Recorder) -> RequestTimes:
@@ -241,43 +151,6 @@ def _fairness(served: dict[str, int]) -> float | None:
     """Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984)."""
     total, squares = sum(served.values()), sum(tokens**2 for tokens in served.values())
     return total**2 / (len(served) * squares) if squares else None
-
-
-KNEE = 0.85
-"""From this saturation on small errors of step time become large ones of waiting time."""
-
-
-@dataclass(slots=True)
-class Flow:
-    """How long requests were in the server, and how many tokens they held: Little's law.
-
-    Requests are taken to hold the blocks of their prompts and half of their answers; prompts that
-    hit the prefix cache share blocks, which this leaves out.
-    """
-
-    spent_s: float = 0.0
-    held_token_s: float = 0.0
-    first_s: float = math.inf
-    last_s: float = -math.inf
-
-    def add(self, rows: Rows, chosen: NDArray[np.bool_]) -> None:
-        """Some of these requests, all of which finished."""
-        if not chosen.any():
-            return
-        arrival_s, spent_s = rows.arrival_s[chosen], (rows.finish_s - rows.arrival_s)[chosen]
-        held = rows.num_prompt_tokens - rows.prefix_hit_tokens + rows.num_output_tokens / 2
-        self.spent_s += math.fsum(spent_s.tolist())
-        self.held_token_s += math.fsum((held[chosen] * spent_s).tolist())
-        self.first_s = min(self.first_s, float(arrival_s.min()))
-        self.last_s = max(self.last_s, float(arrival_s.max()))
-
-    def saturation(self, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
-        """Requests in the server while requests came, over the fewer of its seats and KV room."""
-        if not self.spent_s:
-            return None
-        in_server = self.spent_s / (self.last_s - self.first_s or 1.0)
-        held_blocks = max(self.held_token_s / self.spent_s / block_size, 1.0)
-        return in_server / min(max_num_running, (num_blocks - 1) / held_blocks)
 
 
 @dataclass(slots=True)

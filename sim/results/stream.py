@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actors.core.config import ConfigError
-from sim.metrics import Rows, finished
-from sim.recorder import Columns, Recorder, Steps
+from sim.columns import Columns, Steps
+from sim.recorder import Recorder
 from sim.results.tables import requests_table, steps_table
+from sim.rows import Rows, finished
 from sim.statistics.distribution import Floats, Part
 
 REQUESTS, STEPS = "requests.parquet", "steps.parquet"

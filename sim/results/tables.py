@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.metrics import Rows, latencies, step_intervals
-from sim.recorder import Columns, Groups, Steps
+from sim.columns import Columns, Groups, Steps
+from sim.rows import Rows, latencies, step_intervals
 
 if TYPE_CHECKING:
     import pyarrow as pa

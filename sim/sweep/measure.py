@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.metrics import Summary, finished, request_times
+from sim.metrics import Summary, request_times
 from sim.recorder import Recorder
+from sim.rows import finished
 from sim.statistics.warmup import num_warmup
 
 Measures = dict[str, float]

@@ -11,9 +11,11 @@ from sim.cost.overhead import HostOverhead
 from sim.cost.scaled import Scaled
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.metrics import KNEE, Flow, Rows, request_times
+from sim.metrics import request_times
 from sim.recorder import Recorder
 from sim.replay import replay
+from sim.rows import Rows
+from sim.saturation import KNEE, Flow
 from sim.statistics.distribution import distribution
 from sim.target import Target
 from sim.validate.measured import Figures, Server, Stage

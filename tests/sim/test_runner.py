@@ -15,9 +15,9 @@ from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
 from sim.clock import run_virtual
 from sim.fold import WorkFold
-from sim.metrics import step_intervals
 from sim.oracle import Oracle
 from sim.recorder import Recorder
+from sim.rows import step_intervals
 from sim.runner import CostBackend, Pace, Paced
 from sim.text import CannedText
 from sim.ticks import TICKS_PER_S, end_times_s, to_s, to_ticks

@@ -1,0 +1,152 @@
+"""The clients of a replay, and the listener that tells them whose requests have ended.
+
+Clients are open-loop: each request is asked at its arrival, whatever became of the others. Those of
+a session ask after the answer to the last, and a cap on concurrency makes all of them wait.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from actors.actor import Actor, Ref
+from actors.clock import Event, now_s
+from actors.messages import Generate, Refused, StepOutput, Submit
+from sim.recorder import Recorder
+from sim.trace.record import TraceRequest
+
+Progress = Callable[[int], None]
+"""Told how many requests have arrived."""
+
+
+class Ended(NamedTuple):
+    """Recording tells the Client whose requests ended."""
+
+    request_ids: tuple[str, ...]
+
+
+class Due(NamedTuple):
+    """The Client's reminder to itself of a row whose pause is over."""
+
+    row: TraceRequest
+
+
+class Recording(Actor):
+    """The listener that feeds a Recorder, and tells the client who has ended."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__("recorder")
+        self._recorder = recorder
+        self.client: Ref | None = None
+
+    def handle(self, message: Any) -> None:
+        match message:
+            case StepOutput():
+                self._recorder.observe(message)
+                if message.finished and self.client is not None:
+                    ended = tuple([finish.request_id for finish in message.finished])
+                    self.client.tell(Ended(ended))
+            case Submit():
+                self._recorder.arrived(
+                    message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
+                )
+
+
+class Client(Actor):
+    """Asks for each row of a trace at the instant of its arrival, and reads no answer.
+
+    Rows `after` another wait for its end and their pause. With `max_concurrency` at most so many
+    are asked and unfinished: others wait their turn, and arrive when they are asked.
+    """
+
+    def __init__(
+        self,
+        trace: Iterable[TraceRequest],
+        llm: Ref,
+        wish: Callable[[TraceRequest], Generate],
+        recorder: Recorder,
+        on_progress: Progress | None = None,
+        max_concurrency: int | None = None,
+    ) -> None:
+        super().__init__("client")
+        self._rows = iter(trace)
+        self._llm = llm
+        self._wish = wish
+        self._recorder = recorder
+        self._on_progress = on_progress
+        self._most = max_concurrency
+        self._num_arrived = 0
+        self._num_to_come = 0
+        """Rows that have been read and not asked."""
+        self._ready: deque[TraceRequest] = deque()
+        self._unfinished: dict[str, bool] = {}
+        """Whether each is part of a session."""
+        self._end_s: dict[str, float] = {}
+        """When requests of sessions ended that a later row may come after."""
+        self._later: dict[str, list[TraceRequest]] = {}
+        self._is_done = False
+
+    @property
+    def idle(self) -> bool:
+        return self._is_done and not self._num_to_come
+
+    async def opened(self) -> None:
+        self._expect_next()
+
+    def handle(self, message: Any) -> None:
+        match message:
+            case Due():
+                self._ask(message.row)
+            case TraceRequest():
+                if message.after is None:
+                    self._ask(message)
+                else:
+                    self._ask_after(message, message.after)
+                self._expect_next()
+            case Ended():
+                for name in message.request_ids:
+                    self._ended(name)
+
+    def _expect_next(self) -> None:
+        row = next(self._rows, None)
+        if row is None:
+            self._is_done = True
+        else:
+            self._num_to_come += 1
+            self.remind(row.arrival_s, Event.ARRIVAL, row)
+
+    def _ask_after(self, row: TraceRequest, name: str) -> None:
+        end_s = self._end_s.get(name)
+        if end_s is None:
+            self._later.setdefault(name, []).append(row)
+        else:
+            self.remind(end_s + row.pause_s, Event.ARRIVAL, Due(row))
+
+    def _ask(self, row: TraceRequest) -> None:
+        """A request arrives, if there is room for one more."""
+        if self._most is not None and len(self._unfinished) >= self._most:
+            self._ready.append(row)
+            return
+        self._unfinished[row.request_id] = row.session is not None
+        self._num_to_come -= 1
+        self._num_arrived += 1
+        self._llm.request(self._wish(row)).then(partial(self._answered, row.request_id))
+        if self._on_progress is not None:
+            self._on_progress(self._num_arrived)
+
+    def _ended(self, name: str) -> None:
+        """Whoever comes after it may come; it leaves room for one."""
+        in_session = self._unfinished.pop(name, None)
+        if in_session is None:
+            return
+        if in_session:
+            self._end_s[name] = now_s()
+        for row in self._later.pop(name, ()):
+            self.remind(now_s() + row.pause_s, Event.ARRIVAL, Due(row))
+        if self._ready:
+            self._ask(self._ready.popleft())
+
+    def _answered(self, request_id: str, answer: Any, error: BaseException | None) -> None:
+        if isinstance(answer, Refused):
+            self._recorder.refused(request_id)
+            self._ended(request_id)
