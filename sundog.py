@@ -259,7 +259,6 @@ def replay(
     from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
-    from sim.report import print_summary
     from sim.saturation import KNEE
     from sim.trace.read import read_trace
     from sim.trace.retime import parse_rate, retimed
@@ -313,6 +312,8 @@ def replay(
     if as_json:
         click.echo(summary.to_json())
     else:
+        from sim.report import print_summary
+
         replicas = (
             f", {simulated.config.replicas} replicas" if simulated.config.replicas > 1 else ""
         )

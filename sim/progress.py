@@ -1,10 +1,8 @@
 """A progress bar on stderr, for people who watch a long run; none where nobody does."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 UPDATE_EVERY = 64
 
@@ -15,10 +13,19 @@ def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]
 
     `count` says how many will be, and is asked only where somebody sees it.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("replay", total=count())
