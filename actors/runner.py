@@ -8,7 +8,11 @@ from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Backend(Protocol):
-    """What computes: torch in `runtime/`, a cost model in `sim/`."""
+    """What computes: torch in `runtime/`, a cost model in `sim/`.
+
+    One that can be asked for runs of many steps answers with a Reply, and has a fourth method:
+    `interrupt()` ends the run under way at the next step boundary.
+    """
 
     async def load(self) -> Capacity:
         """Make the model and its KV cache ready."""
@@ -24,14 +28,6 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Give back what `load` took."""
-        ...
-
-
-class RunBackend(Backend, Protocol):
-    """A backend that can be asked for runs of many steps, and answers with a Reply."""
-
-    def interrupt(self) -> None:
-        """End the run under way at the next step boundary."""
         ...
 
 
