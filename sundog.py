@@ -255,7 +255,7 @@ def replay(
     from sim.cost.scaled import Scaled
     from sim.cost.tables.model import outside_measured
     from sim.journal_file import Header, JournalFile
-    from sim.metrics import Terms, summarize
+    from sim.metrics import summarize
     from sim.predictor import find_predictor
     from sim.progress import progress
     from sim.replay import replay as replay_trace
@@ -289,14 +289,7 @@ def replay(
             max_concurrency=max_concurrency, sink=writer, on_progress=on_progress,
             listeners=journal, tap=tap,
         )  # fmt: skip
-    terms = Terms(
-        **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
-        num_gpus=config.replicas * options["tensor_parallel_size"],
-        max_num_running=config.replicas * config.scheduler.max_num_running,
-        block_size=config.scheduler.block_size,
-        gpu_power_w=simulated.power_w,
-        price_per_gpu_h=gpu_price_per_h,
-    )
+    terms = simulated.terms(slo, gpu_price_per_h)
     for operator, factor in outside_measured(simulated.cost).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
     summary = summarize(recorder, terms, writer and writer.close())

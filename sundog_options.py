@@ -13,6 +13,7 @@ from actors.core.policies import POLICIES, find_policy
 if TYPE_CHECKING:
     from actors.messages import Capacity
     from sim.cost.work import CostModel
+    from sim.metrics import Terms
     from sim.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,6 +177,21 @@ class Simulated:
     capacity: "Capacity"
     power_w: float | None
     front_end_s: float
+    num_gpus: int
+
+    def terms(self, slo: dict[str, float], price_per_gpu_h: float | None) -> "Terms":
+        """What a run of it is held against: limits as of `parse_slo`, and what its GPUs take."""
+        from sim.metrics import Terms
+
+        scheduler = self.config.scheduler
+        return Terms(
+            **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
+            num_gpus=self.num_gpus,
+            max_num_running=self.config.replicas * scheduler.max_num_running,
+            block_size=scheduler.block_size,
+            gpu_power_w=self.power_w,
+            price_per_gpu_h=price_per_gpu_h,
+        )
 
     @classmethod
     def of(
@@ -197,7 +213,8 @@ class Simulated:
         if host_overhead:
             overhead = fitted_overhead(engine.async_scheduling)
         cost = target.cost(overhead)
-        return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s)
+        num_gpus = config.replicas * engine.tensor_parallel_size
+        return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s, num_gpus)
 
 
 def or_default(value: T | None, default: T) -> T:

@@ -58,7 +58,7 @@ def run_job(
     workload: dict[str, Any], where: str, options: dict[str, Any], job: "Job"
 ) -> "Measures":
     """One replication: the requests of its seed under the cell's settings."""
-    from sim.metrics import Terms, summarize
+    from sim.metrics import summarize
     from sim.replay import replay
     from sim.sweep.measure import measure
     from sim.workload.spec import parse_spec
@@ -78,14 +78,7 @@ def run_job(
         requests, replace(simulated.config, decode_runs=True), simulated.cost, simulated.capacity,
         front_end_s=simulated.front_end_s, max_concurrency=most,
     )  # fmt: skip
-    terms = Terms(
-        **{f"slo_{name}_s": limit_s for name, limit_s in slo.items()},
-        num_gpus=simulated.config.replicas * chosen["tensor_parallel_size"],
-        max_num_running=simulated.config.replicas * simulated.config.scheduler.max_num_running,
-        block_size=simulated.config.scheduler.block_size,
-        gpu_power_w=simulated.power_w,
-        price_per_gpu_h=price,
-    )
+    terms = simulated.terms(slo, price)
     return measure(recorder, summarize(recorder, terms), warmup_s)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sim.recorder import Recorder
 from sim.rows import Floats, RequestTimes, Rows, latencies, step_intervals
-from sim.saturation import Flow
+from sim.saturation import saturation
 from sim.statistics.distribution import Distribution, Part, distribution_of
 
 
@@ -170,13 +170,11 @@ class _Totals:
     num_preemptions: int = 0
     recomputed_tokens: int = 0
     served: dict[str, int] = field(default_factory=dict)
-    flow: Flow = field(default_factory=Flow)
 
     def add(self, rows: Rows, terms: Terms, front_end_s: float) -> None:
         if not len(rows.arrival_s):
             return
         done = rows.is_done
-        self.flow.add(rows, done)
         self.num_requests += len(done)
         self.num_finished += int(done.sum())
         self.num_aborted += sum(reason == "abort" for reason in rows.reason)
@@ -255,8 +253,11 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
         saturation=None
         if terms.max_num_running is None
-        else totals.flow.saturation(
-            terms.max_num_running, blocks * recorder.num_replicas + 1, terms.block_size
+        else saturation(
+            lambda: ((rows, rows.is_done) for rows in source.requests()),
+            terms.max_num_running,
+            blocks * recorder.num_replicas + 1,
+            terms.block_size,
         ),
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from actors.core.config import ConfigError
 from sim.columns import Columns, Steps
 from sim.recorder import Recorder
+from sim.results.directory import REQUESTS, STEPS
 from sim.results.tables import requests_table, steps_table
 from sim.rows import Rows, finished
 from sim.statistics.distribution import Floats, Part
 
-REQUESTS, STEPS = "requests.parquet", "steps.parquet"
 ROWS = 2**16
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from sim.cost.from_requests import Lives
-from sim.results.directory import open_run
+from sim.results.directory import REQUESTS, open_run
 from sim.validate.logs import read_rows
 
-REQUESTS = "requests.parquet"
 COLUMNS = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens",
            "num_output_tokens")  # fmt: skip
 

@@ -15,7 +15,7 @@ from sim.metrics import request_times
 from sim.recorder import Recorder
 from sim.replay import replay
 from sim.rows import Rows
-from sim.saturation import KNEE, Flow
+from sim.saturation import KNEE, saturation
 from sim.statistics.distribution import distribution
 from sim.target import Target
 from sim.validate.measured import Figures, Server, Stage
@@ -49,19 +49,19 @@ def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Pre
     config, num_blocks = _deployment(server)
     recorder = _played(server, overhead, cost_model, 1.0)
     saturations = [_saturation(recorder, stage, config, num_blocks) for stage in server.stages]
-    beyond = any(saturation >= KNEE for saturation in saturations)
+    beyond = any(share >= KNEE for share in saturations)
     low, high = (
         tuple(_played(server, overhead, cost_model, 1 + doubt) for doubt in (-DOUBT, DOUBT))
         if beyond
         else (None, None)
     )
     predictions = []
-    for stage, saturation in zip(server.stages, saturations, strict=True):
-        spread = saturation >= KNEE
+    for stage, share in zip(server.stages, saturations, strict=True):
+        spread = share >= KNEE
         predictions.append(
             Prediction(
                 _figures(recorder, stage),
-                saturation,
+                share,
                 _figures(low, stage) if low is not None and spread else None,
                 _figures(high, stage) if high is not None and spread else None,
             )
@@ -131,7 +131,6 @@ def _figures(recorder: Recorder, stage: Stage) -> Figures:
 
 
 def _saturation(recorder: Recorder, stage: Stage, config: EngineConfig, num_blocks: int) -> float:
-    chosen = _rows(recorder, stage)
-    flow = Flow()
-    flow.add(Rows.of(recorder.columns), chosen)
-    return flow.saturation(config.scheduler.max_num_running, num_blocks, BLOCK_SIZE) or 0.0
+    part = Rows.of(recorder.columns), _rows(recorder, stage)
+    seats = config.scheduler.max_num_running
+    return saturation(lambda: iter([part]), seats, num_blocks, BLOCK_SIZE) or 0.0

@@ -3,21 +3,30 @@
 import hashlib
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import trio
 
+from actors.actor import Actor, Ref
+from actors.clock import Event
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.policies import find_policy
 from actors.core.request import Request
-from actors.messages import Capacity
+from actors.graph import open_graph
+from actors.messages import Cancel, Capacity
+from sim.client import Client, Recording
+from sim.clock import run_virtual
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.metrics import summarize
+from sim.oracle import Oracle
 from sim.recorder import Recorder
-from sim.replay import replay
+from sim.replay import counted_wish, replay
+from sim.runner import CostBackend, Pace
 from sim.trace.record import TraceRequest
 
 COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead())
@@ -88,6 +97,63 @@ def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int, is_async: b
     steps = replay(trace, config, COST, capacity)
     plain = replay(trace, replace(config, lockstep=False), COST, capacity)
     assert digest(runs) == digest(steps) == digest(plain)
+
+
+class Quitter(Actor):
+    """Cancels requests at instants of its own, some before they come or after they have ended."""
+
+    def __init__(self, llm: Ref, seed: int) -> None:
+        super().__init__("quitter")
+        rng = random.Random(seed)
+        self._llm = llm
+        self._cancels = [(rng.uniform(0, 4), Cancel(f"r{rng.randrange(60)}")) for _ in range(40)]
+
+    @property
+    def idle(self) -> bool:
+        return not self._cancels
+
+    async def opened(self) -> None:
+        for time_s, cancel in self._cancels:
+            self.remind(time_s, Event.ARRIVAL, cancel)
+
+    def handle(self, message: Any) -> None:
+        self._cancels.pop()
+        self._llm.tell(message)
+
+
+def played_with_cancels(seed: int, config: EngineConfig, capacity: Capacity) -> Recorder:
+    """The random trace, and somebody who cancels."""
+    trace = random_trace(seed)
+    lengths = {row.request_id: row.num_output_tokens for row in trace}
+    backends = [
+        CostBackend(Pace(COST, f"runner-{replica}"), Oracle(lengths), capacity)
+        for replica in range(config.replicas)
+    ]
+    recorder = Recorder(capacity.num_blocks, config.replicas)
+
+    async def play() -> None:
+        async with (
+            open_graph(config, backends, listeners=[Recording(recorder)]) as llm,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(Quitter(llm, seed).live)
+            nursery.start_soon(Client(trace, llm, counted_wish(16), recorder).live)
+
+    run_virtual(play)
+    return recorder
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("seed", range(16))
+def test_decode_runs_change_no_byte_where_requests_are_cancelled(seed: int, is_async: bool) -> None:
+    """An abort ends a run at the step in which it comes, and is seen where it would have been."""
+    config = random_config(seed)
+    config = replace(config, scheduler=replace(config.scheduler, async_scheduling=is_async))
+    capacity = Capacity(random.Random(seed).choice([20, 40, 120]), 16)
+    runs = played_with_cancels(seed, replace(config, decode_runs=True), capacity)
+    steps = played_with_cancels(seed, config, capacity)
+    assert digest(runs) == digest(steps)
+    assert runs.columns.reason == steps.columns.reason and "abort" in runs.columns.reason
 
 
 def test_under_async_scheduling_most_steps_are_in_runs() -> None:

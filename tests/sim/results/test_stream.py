@@ -21,7 +21,7 @@ from sim.results.stream import RunWriter
 from sim.statistics.distribution import distribution, distribution_of
 from tests.sim.results.test_directory import FILES, LIMITS, WORK
 
-TERMS = Terms(slo_ttft_s=0.5, gpu_power_w=700.0)
+TERMS = Terms(slo_ttft_s=0.5, gpu_power_w=700.0, max_num_running=16)
 
 
 @pytest.mark.plain
