@@ -27,10 +27,10 @@ bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
 fast: $(VENV)/installed-test
-	$(BIN)/python -m sundog_fast build
+	$(BIN)/python -m sundog.fast build
 
 plain:
-	$(PYTHON) -m sundog_fast remove
+	$(PYTHON) -m sundog.fast remove
 
 train: $(VENV)/installed-engine
 	$(BIN)/python -m runtime.training.train

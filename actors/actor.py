@@ -93,9 +93,7 @@ Receive = Callable[[Any, Reply | None], None]
 class Mailbox:
     """Messages in order of arrival, for one reader, and how many callers could still add more."""
 
-    __slots__ = (
-        "_writers", "capacity", "closed", "end", "letters", "num_callers", "owner", "reader",
-    )  # fmt: skip
+    __slots__ = ("_writers", "capacity", "closed", "end", "letters", "num_callers", "owner", "reader")
 
     def __init__(self, owner: str, capacity: int | None = None) -> None:
         self.owner = owner

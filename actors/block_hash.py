@@ -86,7 +86,5 @@ def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHashe
 
 def _algorithm(name: str) -> tuple[Callable[[bytes], bytes], Callable[[Any], bytes]]:
     if name not in ALGORITHMS:
-        raise ConfigError(
-            f"prefix_caching_hash_algo is {name!r}: known are {', '.join(ALGORITHMS)}"
-        )
+        raise ConfigError(f"prefix_caching_hash_algo is {name!r}: known are {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]

@@ -51,9 +51,7 @@ class OrderedClock(Protocol):
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None: ...
 
-    def call_at(
-        self, time_s: float, event: Event, key: str, callback: Callable[[], None]
-    ) -> Timer: ...
+    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer: ...
 
 
 def now_s() -> float:

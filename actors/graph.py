@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from actors.actor import Actor, Ref, Tap
-from actors.async_llm import AsyncLLM
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
-from actors.engine_core import EngineRefs, run_engine_core
-from actors.intake import ModelFacts, Tokenizer
-from actors.router import Router
-from actors.runner import Backend
+from actors.engine.engine_core import EngineRefs, run_engine_core
+from actors.engine.runner import Backend
+from actors.front.async_llm import AsyncLLM
+from actors.front.intake import ModelFacts, Tokenizer
+from actors.router.router import Router
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ __all__ = [
     "StepOutput",
     "StepResult",
     "Submit",
-]  # fmt: skip
+]
 
 
 # --- client and API to AsyncLLM ------------------------------------------------------------------

@@ -98,9 +98,7 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
     config = read_json(Path(model_dir) / "config.json")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type") or rope.get("type")
-    limit = rope.get("original_max_position_embeddings") or config.get(
-        "original_max_position_embeddings"
-    )
+    limit = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     limit = limit or (config.get("max_position_embeddings") if kind == "dynamic" else None)
     if kind in LENGTH_DEPENDENT_ROPE and limit is not None and max_model_len > limit:
         raise LoadError(
@@ -109,9 +107,7 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
         )
 
 
-def load_model(
-    model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto"
-) -> "PreTrainedModel":
+def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
     """The model with its weights on `device`, its attention ours, ready to infer.
 
     Raises LoadError for a folder that cannot be served; takes as long as reading the weights.

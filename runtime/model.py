@@ -14,13 +14,11 @@ from actors.core.config import ConfigError
 from runtime.attention.groups import Group
 from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
-from runtime.kv_cache import KVCache, LayerShape
+from runtime.paged_cache import KVCache, LayerShape
 from runtime.requests import Span, Step
 
 
-def probe_layers(
-    model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1
-) -> list[LayerShape]:
+def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
     """What each attention layer keeps, learnt from a pass over nothing, which also warms up.
 
     The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it
@@ -33,13 +31,7 @@ def probe_layers(
     zeros_1T = torch.zeros(1, num_tokens, dtype=torch.int64, device=model.device)
     rows_R = torch.arange(min(num_rows, num_tokens), device=model.device)
     with torch.inference_mode():
-        model(
-            input_ids=zeros_1T,
-            position_ids=zeros_1T,
-            use_cache=False,
-            logits_to_keep=rows_R,
-            paged=probe,
-        )
+        model(input_ids=zeros_1T, position_ids=zeros_1T, use_cache=False, logits_to_keep=rows_R, paged=probe)
     config = model.config
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(probe.shapes)
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
@@ -51,9 +43,7 @@ def probe_layers(
         if kind not in ("full_attention", "sliding_attention"):
             raise ConfigError(f"{config.model_type} is not supported: layer {layer} is {kind}")
         if kind == "sliding_attention" and probe.windows[layer] is None:
-            raise ConfigError(
-                f"{config.model_type} is not supported: layer {layer} does not tell its window"
-            )
+            raise ConfigError(f"{config.model_type} is not supported: layer {layer} does not tell its window")
     return [probe.shapes[layer] for layer in range(config.num_hidden_layers)]
 
 
@@ -91,9 +81,7 @@ class Model:
         first_N1 = self._put(span.first_position_N)[:, None]
         position_NQ = first_N1 + torch.arange(span.num_queries, device=self._device)
         fresh = len(span.first_position_N) == 1 and int(span.first_position_N[0]) == 0
-        return Group(
-            span.start, self._put(span.table_NB), position_NQ, self._cache.block_size, fresh
-        )
+        return Group(span.start, self._put(span.table_NB), position_NQ, self._cache.block_size, fresh)
 
     def _sequences(self, spans: tuple[Span, ...]) -> Sequences | None:
         """All requests for one call, on a device that has such a call."""

@@ -119,9 +119,7 @@ class Requests:
         if request_id in self._row:
             raise ValueError(f"request {request_id} is admitted twice")
         if admission.token_ids is None or len(admission.token_ids) != admission.num_tokens:
-            raise ValueError(
-                f"request {request_id} comes without its {admission.num_tokens} tokens"
-            )
+            raise ValueError(f"request {request_id} comes without its {admission.num_tokens} tokens")
         if not self._free:
             self._grow()
         row = self._free.pop()
@@ -155,9 +153,7 @@ class Requests:
             self._decode_rows = np.fromiter(self._decoding.values(), np.int64, len(self._decoding))
         return tuple(self._decoding), self._decode_rows
 
-    def _step(
-        self, decode_ids: tuple[str, ...], decode_rows: Ints, chunks: tuple[Chunk, ...]
-    ) -> Step:
+    def _step(self, decode_ids: tuple[str, ...], decode_rows: Ints, chunks: tuple[Chunk, ...]) -> Step:
         decode_ids, decode_rows, sizes = self._by_size(decode_ids, decode_rows)
         chunk_rows = [self._row[chunk.request_id] for chunk in chunks]
         row_N = np.concatenate((decode_rows, np.array(chunk_rows, np.int64)))
@@ -186,8 +182,7 @@ class Requests:
         end = first + chunk.num_tokens
         if end > len(known) or chunk.samples != (end == len(known)):
             raise ValueError(
-                f"request {chunk.request_id}: {chunk} from token {first} does not fit"
-                f" its {len(known)} tokens"
+                f"request {chunk.request_id}: {chunk} from token {first} does not fit its {len(known)} tokens"
             )
         return known[first:end]
 

@@ -34,9 +34,7 @@ class Choices:
 
     def of(self, rows: NDArray[np.int64]) -> "Choices":
         """The choices of some of the rows, without their bans."""
-        return Choices(
-            self.temperature_R[rows], self.top_k_R[rows], self.top_p_R[rows], self.uniform_R[rows]
-        )
+        return Choices(self.temperature_R[rows], self.top_k_R[rows], self.top_p_R[rows], self.uniform_R[rows])
 
 
 class SamplingRows:

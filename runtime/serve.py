@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.intake import ModelFacts
+from actors.front.intake import ModelFacts
 from runtime.loader import read_facts
 from runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from runtime.runner import TorchBackend
+    from runtime.backend import TorchBackend
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
@@ -53,7 +53,7 @@ def torch_backends(
 ) -> list["TorchBackend"]:
     """One torch backend per replica. Imports torch, and raises ConfigError where there is none."""
     try:
-        from runtime.runner import TorchBackend
+        from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`"

@@ -17,9 +17,7 @@ from tokenizers.decoders import DecodeStream
 from actors.messages import ChatMessage
 from runtime.loader import LoadError, read_json
 
-SPECIAL_NAMES = (
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-)  # fmt: skip
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Formats that transformers can turn into a fast tokenizer when there is no tokenizer.json.
 OTHER_FORMATS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
@@ -97,11 +95,7 @@ class Tokenizer:
         turns = [{"role": turn.role, "content": turn.content} for turn in messages]
         try:
             return self._template.render(
-                messages=turns,
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._special,
+                messages=turns, tools=None, documents=None, add_generation_prompt=True, **self._special
             )
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses: {error}") from error
@@ -136,9 +130,7 @@ def _load_fast(folder: Path) -> FastTokenizer:
     try:
         from transformers import AutoTokenizer
 
-        loaded = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         fast = loaded.backend_tokenizer
     except Exception as error:  # whatever it is, the folder's files are at fault
         first_line = str(error).strip().partition("\n")[0]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from actors.actor import Actor, Ref
 from actors.clock import Event, now_s
 from actors.messages import Generate, Refused, StepOutput, Submit
-from sim.recorder import Recorder
+from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 
 Progress = Callable[[int], None]

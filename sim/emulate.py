@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from actors.messages import Capacity
+from sim.backend import CostBackend, Pace
+from sim.canned_text import CannedText
 from sim.cost.work import CostModel
-from sim.runner import CostBackend, Pace
-from sim.text import CannedText
 
 CATCH_UP_S = 0.05
 """How far a step may begin before now, to make up for the host's time between two steps."""

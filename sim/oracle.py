@@ -7,7 +7,7 @@ when the trace says so. Costs O(1) per request that joins, leaves or idles, and 
 import heapq
 
 from actors.core.batch import Batch
-from sim.runner import Sampled
+from sim.backend import Sampled
 
 NOTHING = Sampled(None, ())
 
@@ -31,7 +31,7 @@ class Oracle:
         "_idle",
         "_joining",
         "_output_tokens",
-    )  # fmt: skip
+    )
 
     def __init__(self, output_tokens: dict[str, int] | None = None) -> None:
         self._output_tokens = {} if output_tokens is None else output_tokens

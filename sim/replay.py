@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from actors.actor import Actor, Tap
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
+from actors.engine.runner import Backend
+from actors.front.intake import ModelFacts
 from actors.graph import open_graph
-from actors.intake import ModelFacts
 from actors.messages import Capacity, Generate
-from actors.runner import Backend
+from sim.backend import CostBackend, Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
 from sim.cost.work import CostModel
 from sim.oracle import Oracle
 from sim.predictor import Predictor
-from sim.recorder import Recorder, Sink
-from sim.runner import CostBackend, Pace
+from sim.record.recorder import Recorder, Sink
 from sim.trace.record import TraceRequest
 
 
@@ -53,11 +53,19 @@ def replay(
         future[request.request_id] = request.num_output_tokens
 
     return replay_on(
-        trace, config, backends, capacity,
-        wishes=counted_wish(config.scheduler.block_size, predictor), foretell=foretell,
-        front_end_s=front_end_s, max_concurrency=max_concurrency, sink=sink,
-        on_progress=on_progress, listeners=listeners, tap=tap,
-    )  # fmt: skip
+        trace,
+        config,
+        backends,
+        capacity,
+        wishes=counted_wish(config.scheduler.block_size, predictor),
+        foretell=foretell,
+        front_end_s=front_end_s,
+        max_concurrency=max_concurrency,
+        sink=sink,
+        on_progress=on_progress,
+        listeners=listeners,
+        tap=tap,
+    )
 
 
 def replay_on(
@@ -114,9 +122,7 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def counted_wish(
-    block_size: int, predictor: Predictor | None = None
-) -> Callable[[TraceRequest], Generate]:
+def counted_wish(block_size: int, predictor: Predictor | None = None) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 
     There is no limit on its output but the context: its length is the oracle's secret. A guess of

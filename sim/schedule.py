@@ -80,8 +80,12 @@ class Drive:
             if check:
                 self.state.check()
         pool = self.state.kv.pool
-        yield {"ev": "end", "step": self.step, "free_blocks": pool.num_free,
-               "free_queue": pool.free_order[:NUM_LOGGED_FREE_BLOCKS]}  # fmt: skip
+        yield {
+            "ev": "end",
+            "step": self.step,
+            "free_blocks": pool.num_free,
+            "free_queue": pool.free_order[:NUM_LOGGED_FREE_BLOCKS],
+        }
 
     def _skip_idle_steps(self) -> bool:
         """Go on to the next step in which anything happens; False at the end."""
@@ -105,13 +109,22 @@ class Drive:
         for event in due:
             if event["op"] == "abort":
                 ended = self.state.abort(tuple(event["ids"]))
-                yield {"ev": "abort", "step": self.step, "when": when, "ids": event["ids"],
-                       "aborted": [finish.request_id for finish in ended],
-                       "free_blocks": self.state.kv.pool.num_free}  # fmt: skip
+                yield {
+                    "ev": "abort",
+                    "step": self.step,
+                    "when": when,
+                    "ids": event["ids"],
+                    "aborted": [finish.request_id for finish in ended],
+                    "free_blocks": self.state.kv.pool.num_free,
+                }
             else:
                 done = self.state.reset_prefix_cache(reset_running=event["reset_running"])
-                yield {"ev": "reset", "step": self.step, "ok": done,
-                       "free_blocks": self.state.kv.pool.num_free}  # fmt: skip
+                yield {
+                    "ev": "reset",
+                    "step": self.step,
+                    "ok": done,
+                    "free_blocks": self.state.kv.pool.num_free,
+                }
 
     def _schedule(self) -> Event:
         state = self.state
@@ -169,12 +182,11 @@ class Drive:
             "tokens": {name: [token] for name, token in tokens.items()},
             "finished": {finish.request_id: finish.reason for finish in ended},
             "stop_reason": {
-                finish.request_id: finish.stop_reason
-                for finish in ended if finish.stop_reason is not None
+                finish.request_id: finish.stop_reason for finish in ended if finish.stop_reason is not None
             },
             "free_blocks": pool.num_free,
             "cached_blocks": pool.num_cached,
-        }  # fmt: skip
+        }
 
     def _token(self, request: Request) -> int:
         assert request.token_ids is not None

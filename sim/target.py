@@ -61,10 +61,7 @@ class Target:
             tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
             return WithOverhead(tables, overhead)
         roofline = Roofline(
-            self.model,
-            self.gpu,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
+            self.model, self.gpu, tensor_parallel_size=self.tensor_parallel_size, dtype=self.dtype
         )
         return WithOverhead(roofline, overhead)
 

@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 import trio
 
-import sundog_fast
 from sim.clock import run_virtual
+from sundog import fast
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,9 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the plain tests of a compiled simulator; refuse one older than its source."""
-    if changed := sundog_fast.stale():
+    if changed := fast.stale():
         raise pytest.UsageError(f"{', '.join(changed)} changed since `make fast`")
-    if sundog_fast.built():
+    if fast.built():
         for item in items:
             if item.get_closest_marker("plain"):
                 item.add_marker(pytest.mark.skip(reason="the simulator is compiled"))

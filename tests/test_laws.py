@@ -17,8 +17,8 @@ import trio
 from actors.clock import Event, now_s, sleep_until
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
+from actors.front.intake import ModelFacts
 from actors.graph import open_graph
-from actors.intake import ModelFacts
 from actors.messages import (
     Abort,
     Accepted,
@@ -114,9 +114,7 @@ def run(
     """The wishes through the composed graph on the virtual clock."""
     seen = Run(rows)
     told = {row.name: row.outputs for row in rows} if outputs is None else outputs
-    settings = engine_config(
-        max_model_len=MAX_MODEL_LEN, max_num_seqs=6, max_num_batched_tokens=24, **config
-    )
+    settings = engine_config(max_model_len=MAX_MODEL_LEN, max_num_seqs=6, max_num_batched_tokens=24, **config)
     backends = [
         FakeBackend(told, num_blocks=NUM_BLOCKS, counts=counts, key=f"backend-{replica}")
         for replica in range(settings.replicas)
@@ -286,9 +284,7 @@ def test_arrival_first_scheduled_first_token_finish_come_in_this_order(
                 assert known[-1] <= ends[name] == seen.answers[name][0]
 
 
-def test_the_engine_is_never_idle_with_runnable_work(
-    world: tuple[dict[str, Any], list[Run]],
-) -> None:
+def test_the_engine_is_never_idle_with_runnable_work(world: tuple[dict[str, Any], list[Run]]) -> None:
     """While anything waits or runs, a step begins the instant one ends; else with an arrival."""
     _, runs = world
     for seen in runs:
@@ -312,9 +308,7 @@ def test_under_async_scheduling_a_step_is_planned_before_the_last_has_ended(seed
     assert sum(before) > len(before) / 2
 
 
-def test_every_finished_request_got_exactly_its_tokens(
-    world: tuple[dict[str, Any], list[Run]],
-) -> None:
+def test_every_finished_request_got_exactly_its_tokens(world: tuple[dict[str, Any], list[Run]]) -> None:
     """In their order; a cancelled one got the first of them."""
     settings, runs = world
     for seen in runs:
@@ -385,10 +379,20 @@ def test_decode_runs_change_no_instant_and_no_end(seed: int, replicas: int) -> N
 def test_the_scheduler_cannot_see_output_lengths() -> None:
     """A Submit has no such field; `predicted_tokens` is a client's guess."""
     assert {each.name for each in fields(Submit)} <= {
-        "request_id", "arrival_s", "num_prompt_tokens", "max_tokens", "prompt_token_ids",
-        "block_hashes", "sampling", "eos_token_id", "priority", "cache_salt", "tenant",
-        "slo_ttft_s", "predicted_tokens",
-    }  # fmt: skip
+        "request_id",
+        "arrival_s",
+        "num_prompt_tokens",
+        "max_tokens",
+        "prompt_token_ids",
+        "block_hashes",
+        "sampling",
+        "eos_token_id",
+        "priority",
+        "cache_salt",
+        "tenant",
+        "slo_ttft_s",
+        "predicted_tokens",
+    }
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["tokens", "counts"])

@@ -8,11 +8,11 @@ import pytest
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, Generate
+from sim.backend import CostBackend, Pace, Paced
 from sim.cost.calibrated import Calibrated
-from sim.journal import Journal, Past, decisions
 from sim.oracle import Oracle
+from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
-from sim.runner import CostBackend, Pace, Paced
 from sim.trace.record import TraceRequest
 
 torch = pytest.importorskip("torch", reason="the engine extra is not installed")
@@ -41,9 +41,7 @@ def requests(seed: int) -> tuple[list[TraceRequest], Callable[[TraceRequest], Ge
     for number in range(12):
         tokens = tuple(rng.randrange(5, 900) for _ in range(rng.randint(3, 70)))
         prompt = shared + tokens if number % 2 else tokens
-        sampling = Sampling(
-            temperature=0.0, max_tokens=rng.randint(2, 60), ignore_eos=rng.random() < 0.8
-        )
+        sampling = Sampling(temperature=0.0, max_tokens=rng.randint(2, 60), ignore_eos=rng.random() < 0.8)
         name = f"r{number}"
         wishes[name] = Generate(prompt, sampling, request_id=name)
         rows.append(TraceRequest(name, now_s, len(prompt), 1))
@@ -68,9 +66,13 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
     trace = past.trace()
     oracle = Oracle({row.request_id: row.num_output_tokens for row in trace})
     replay_on(
-        trace, settings, [CostBackend(Pace(COST, "runner-0"), oracle, CAPACITY)], CAPACITY,
-        wishes=past.counted, listeners=[simulated],
-    )  # fmt: skip
+        trace,
+        settings,
+        [CostBackend(Pace(COST, "runner-0"), oracle, CAPACITY)],
+        CAPACITY,
+        wishes=past.counted,
+        listeners=[simulated],
+    )
     there = decisions(real.outputs)
     assert sum(len(batch.preempted) for _, batch in there) > 0, "nothing was preempted"
     assert decisions(simulated.outputs) == there

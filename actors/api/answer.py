@@ -8,7 +8,7 @@ from quart import Response
 from quart_trio.wrappers import TrioResponse
 
 from actors.api.body import GenerationBody
-from actors.api.connection import ApiRequest
+from actors.api.edge.connection import ApiRequest
 from actors.api.errors import BROKEN, ApiError
 from actors.api.form import Form, Json, choice
 from actors.api.generation import Generation, Generations, start_all

@@ -13,7 +13,7 @@ from actors.api import errors
 from actors.api.auth import check_key
 from actors.api.chat import chat_routes
 from actors.api.completions import completions_routes
-from actors.api.connection import ApiConnection, ApiRequest, NoWebsocket, current_request
+from actors.api.edge.connection import ApiConnection, ApiRequest, NoWebsocket, current_request
 from actors.api.models import models_routes
 from actors.api.service import LLM, ServedModel, Service
 

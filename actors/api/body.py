@@ -117,9 +117,7 @@ def _as_api_error(error: Mapping[str, object]) -> ApiError:
     location, message = error["loc"], str(error["msg"])
     assert isinstance(location, tuple)
     if error["type"] == "json_invalid":
-        return invalid(
-            f"The body is not valid JSON: {message.removeprefix('Invalid JSON: ')}.", None
-        )
+        return invalid(f"The body is not valid JSON: {message.removeprefix('Invalid JSON: ')}.", None)
     if not location:
         return invalid("The body must be a JSON object.", None)
     param = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)[1:]

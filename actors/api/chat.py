@@ -7,7 +7,7 @@ from quart import Blueprint, Response
 
 from actors.api.answer import answer
 from actors.api.body import GenerationBody, Lenient, parse
-from actors.api.connection import current_request
+from actors.api.edge.connection import current_request
 from actors.api.errors import invalid, shown
 from actors.api.fields import check_extras, not_supported
 from actors.api.form import CHAT
@@ -37,9 +37,7 @@ def _text_of_part(index: int, part: object) -> str:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise ValueError(f'[{index}] must be a part like {{"type": "text", "text": "…"}}')
     if part["type"] != "text":
-        raise ValueError(
-            f"[{index}] is of type {shown(part['type'])}, which is not supported; only text is"
-        )
+        raise ValueError(f"[{index}] is of type {shown(part['type'])}, which is not supported; only text is")
     if not isinstance(part.get("text"), str):
         raise ValueError(f"[{index}].text must be a string")
     text: str = part["text"]

@@ -7,7 +7,7 @@ from quart import Blueprint, Response
 
 from actors.api.answer import answer
 from actors.api.body import GenerationBody, parse
-from actors.api.connection import current_request
+from actors.api.edge.connection import current_request
 from actors.api.errors import invalid
 from actors.api.fields import check_extras
 from actors.api.form import COMPLETION
@@ -53,8 +53,7 @@ def check_vocabulary(prompts: tuple[Prompt, ...], model: ServedModel) -> None:
     for prompt in prompts:
         if not isinstance(prompt, str) and max(prompt) >= model.vocabulary_size:
             raise invalid(
-                f"prompt has the token id {max(prompt)}; the model's ids end at"
-                f" {model.vocabulary_size - 1}.",
+                f"prompt has the token id {max(prompt)}; the model's ids end at {model.vocabulary_size - 1}.",
                 "prompt",
             )
 

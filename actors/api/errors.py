@@ -45,9 +45,7 @@ class ApiError(Exception):
         }
 
     def response(self) -> TrioResponse:
-        return TrioResponse(
-            json.dumps(self.body), self.status, self.headers, content_type="application/json"
-        )
+        return TrioResponse(json.dumps(self.body), self.status, self.headers, content_type="application/json")
 
 
 def error_type(status: int) -> str:
@@ -73,11 +71,7 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
     if refused.kind == "overloaded":
         retry_after_s = max(1, math.ceil(refused.retry_after_s or 1))
         return ApiError(
-            429,
-            refused.reason,
-            refused.param,
-            "rate_limit_exceeded",
-            {"Retry-After": str(retry_after_s)},
+            429, refused.reason, refused.param, "rate_limit_exceeded", {"Retry-After": str(retry_after_s)}
         )
     about_prompt = refused.param in ("prompt", "messages")
     return invalid(refused.reason, prompt_field if about_prompt else refused.param, refused.code)

@@ -66,10 +66,21 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
-HARMLESS = frozenset({
-    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_retention",
-    "request_id", "safety_identifier", "service_tier", "store", "truncation_side", "user",
-})  # fmt: skip
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "truncation_side",
+        "user",
+    }
+)
 
 
 def check_extras(

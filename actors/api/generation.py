@@ -22,8 +22,7 @@ Read = tuple["Generation", Delta]
 class Generation:
     """One choice of an answer and what is known of it so far."""
 
-    __slots__ = ("_accepted", "_llm", "finished", "index", "num_cached_tokens", "num_tokens",
-                 "request_id")  # fmt: skip
+    __slots__ = ("_accepted", "_llm", "finished", "index", "num_cached_tokens", "num_tokens", "request_id")
 
     def __init__(self, llm: LLM, index: int, request_id: str) -> None:
         self._llm = llm
@@ -97,9 +96,7 @@ class Generations:
             "prompt_tokens": num_prompt_tokens,
             "completion_tokens": num_tokens,
             "total_tokens": num_prompt_tokens + num_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": sum(each.num_cached_tokens for each in self.all)
-            },
+            "prompt_tokens_details": {"cached_tokens": sum(each.num_cached_tokens for each in self.all)},
         }
 
 

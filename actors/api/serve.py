@@ -8,12 +8,12 @@ import trio
 
 from actors.actor import Actor, Tap
 from actors.api.app import create_app
-from actors.api.server import serve_http
+from actors.api.edge.server import serve_http
 from actors.api.service import ServedModel
 from actors.config import EngineConfig
+from actors.engine.runner import Backend
+from actors.front.intake import ModelFacts, Tokenizer
 from actors.graph import open_graph
-from actors.intake import ModelFacts, Tokenizer
-from actors.runner import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,7 @@ async def serve(
     """
     stop = trio.Event() if stop is None else stop
     async with (
-        open_graph(
-            config, backends, tokenizer=tokenizer, model=facts, listeners=listeners, tap=tap
-        ) as llm,
+        open_graph(config, backends, tokenizer=tokenizer, model=facts, listeners=listeners, tap=tap) as llm,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(_stop_on_signal, stop)

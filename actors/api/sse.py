@@ -25,9 +25,7 @@ SLOT = "\ue000"  # where the text goes in a chunk that is made once
 class ChunkWriter:
     """Writes the chunks of one answer; `head` holds what all of them repeat."""
 
-    def __init__(
-        self, form: Form, head: Json, generations: Generations, usage_wanted: UsageWanted
-    ) -> None:
+    def __init__(self, form: Form, head: Json, generations: Generations, usage_wanted: UsageWanted) -> None:
         self._form = form
         self._head = head
         self._generations = generations

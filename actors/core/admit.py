@@ -83,9 +83,7 @@ def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
     return [request for _, request in ranked]
 
 
-def _lack(
-    state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]
-) -> str | None:
+def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> str | None:
     """What a demand lacks before those that run have grown, were the victims gone."""
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]

@@ -63,9 +63,7 @@ class SchedulerConfig:
                 " it must be 0 (off) or more"
             )
         if self.max_num_active_seqs is not None and self.max_num_active_seqs < 1:
-            raise ConfigError(
-                f"max_num_active_seqs is {self.max_num_active_seqs}: it must be at least 1"
-            )
+            raise ConfigError(f"max_num_active_seqs is {self.max_num_active_seqs}: it must be at least 1")
         if self.max_overtakes < 0:
             raise ConfigError(f"max_overtakes is {self.max_overtakes}: it must be 0 (off) or more")
         if self.victim not in VICTIMS:

@@ -14,9 +14,18 @@ class Draft:
     """
 
     __slots__ = (
-        "admitted", "blocked", "budget", "new_blocks", "num_decodes", "preempted", "preempted_for",
-        "reserved_blocks", "scheduled", "step", "threshold",
-    )  # fmt: skip
+        "admitted",
+        "blocked",
+        "budget",
+        "new_blocks",
+        "num_decodes",
+        "preempted",
+        "preempted_for",
+        "reserved_blocks",
+        "scheduled",
+        "step",
+        "threshold",
+    )
 
     def __init__(self, step: int, budget: int, threshold: int) -> None:
         self.step = step

@@ -20,8 +20,15 @@ BlockHasher = Callable[[Key | None, tuple[int, ...], str | None], Key]
 class KVCache:
     """One scheduler's KV space: the pool, and how keys of decoded blocks are made."""
 
-    __slots__ = ("block_size", "caching", "hash_block", "num_hit_tokens", "num_queried_tokens",
-                 "pool", "watermark_blocks")  # fmt: skip
+    __slots__ = (
+        "block_size",
+        "caching",
+        "hash_block",
+        "num_hit_tokens",
+        "num_queried_tokens",
+        "pool",
+        "watermark_blocks",
+    )
 
     def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
         self.pool = BlockPool(config.num_gpu_blocks)

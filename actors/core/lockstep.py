@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator
 
 from actors.core.request import Request
-from actors.core.service import Service
+from actors.core.tenant_service import Service
 
 Calendar = dict[int, list[Request]]
 
@@ -50,7 +50,7 @@ class Lockstep:
         "members",
         "planned",
         "service",
-    )  # fmt: skip
+    )
 
     def __init__(self, block_size: int, token_weights: tuple[float, float] | None = None) -> None:
         self.block_size = block_size
@@ -192,9 +192,7 @@ class Lockstep:
     def steps_that_fit(self, num_free_blocks: int) -> int:
         """How many more steps can surely give every member its blocks. O(block size)."""
         grows, size = self.grows, self.block_size
-        coming = [
-            len(grows.get(step, ())) for step in range(self.planned + 1, self.planned + size + 1)
-        ]
+        coming = [len(grows.get(step, ())) for step in range(self.planned + 1, self.planned + size + 1)]
         periods, rest = divmod(num_free_blocks, sum(coming) or 1)
         num_steps = periods * size
         for num_growing in coming:

@@ -221,9 +221,10 @@ def _commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
 def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
     """Those who decode and are left out of this step."""
     left_out = [
-        request for name, request in state.catching_up.items()
+        request
+        for name, request in state.catching_up.items()
         if request.decodes_on_wire and name not in draft.scheduled
-    ]  # fmt: skip
+    ]
     return tuple(request.request_id for request in sorted(left_out, key=_order))
 
 
@@ -240,9 +241,7 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The blocks of those who ran before: an admission says its own."""
     fresh = {request.request_id for request, _ in draft.admitted}
-    return tuple(
-        (name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh
-    )
+    return tuple((name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh)
 
 
 def _admission(request: Request, resumed: bool) -> Admission:

@@ -47,12 +47,32 @@ class Request:
     """
 
     __slots__ = (
-        "admission_step", "block_ids", "block_keys", "decodes_on_wire", "in_lockstep", "joined",
-        "length_limit", "next_fill", "next_grow", "num_computed_tokens", "num_in_flight",
-        "num_named_blocks", "num_overtakes", "num_preemptions", "num_registered_blocks",
-        "num_tokens", "num_tokens_at_admission", "order", "request_id", "residue", "status",
-        "stop_tokens", "submit", "token_ids", "waiting_since",
-    )  # fmt: skip
+        "admission_step",
+        "block_ids",
+        "block_keys",
+        "decodes_on_wire",
+        "in_lockstep",
+        "joined",
+        "length_limit",
+        "next_fill",
+        "next_grow",
+        "num_computed_tokens",
+        "num_in_flight",
+        "num_named_blocks",
+        "num_overtakes",
+        "num_preemptions",
+        "num_registered_blocks",
+        "num_tokens",
+        "num_tokens_at_admission",
+        "order",
+        "request_id",
+        "residue",
+        "status",
+        "stop_tokens",
+        "submit",
+        "token_ids",
+        "waiting_since",
+    )
 
     def __init__(self, submit: Submit, max_model_len: int) -> None:
         self.submit = submit

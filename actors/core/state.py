@@ -26,10 +26,23 @@ class SchedulerState:
     """
 
     __slots__ = (
-        "admissions", "catching_up", "choose_victim", "config", "decode_runs", "finished_ids", "kv",
-        "leaves_uncomputed", "lockstep", "lockstep_enabled", "policy", "requests", "reset_ids",
-        "running", "view", "waiting",
-    )  # fmt: skip
+        "admissions",
+        "catching_up",
+        "choose_victim",
+        "config",
+        "decode_runs",
+        "finished_ids",
+        "kv",
+        "leaves_uncomputed",
+        "lockstep",
+        "lockstep_enabled",
+        "policy",
+        "requests",
+        "reset_ids",
+        "running",
+        "view",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -49,9 +62,7 @@ class SchedulerState:
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.running: dict[str, Request] = {}
         self.catching_up: dict[str, Request] = {}
-        self.choose_victim = (
-            least_recompute if config.victim == "least-recompute" else policy.victim
-        )
+        self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.leaves_uncomputed = config.leaves_uncomputed
         self.lockstep_enabled = lockstep_enabled
         self.decode_runs = decode_runs and lockstep_enabled

@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.core.policies.policy import Policy
 from actors.core.request import Request
-from actors.core.service import Service
+from actors.core.tenant_service import Service
 from actors.core.view import View
 
 Entry = tuple[Any, int, Request]
@@ -19,8 +19,7 @@ class WaitingQueue:
     Under a policy that is dynamic the order is that of the latest `rerank`.
     """
 
-    __slots__ = ("_entries", "_heap", "_passed", "_policy", "_service", "_turn_back",
-                 "_turn_front", "_view")  # fmt: skip
+    __slots__ = ("_entries", "_heap", "_passed", "_policy", "_service", "_turn_back", "_turn_front", "_view")
 
     def __init__(self, policy: Policy, view: View, service: Service | None) -> None:
         self._policy = policy

@@ -57,9 +57,7 @@ def attend_group(
     elif num_queries == 1:
         # The G query heads of a key head take the place of queries: each key is read once.
         q_NKGD = q_NHQD.reshape(num_requests, k_NKLD.shape[1], -1, q_NHQD.shape[-1])
-        out_NKGE = F.scaled_dot_product_attention(
-            q_NKGD, k_NKLD, v_NKLE, attn_mask=bias_N1QL, scale=scaling
-        )
+        out_NKGE = F.scaled_dot_product_attention(q_NKGD, k_NKLD, v_NKLE, attn_mask=bias_N1QL, scale=scaling)
         return out_NKGE.flatten(1, 2)
     else:
         out_NHQE = F.scaled_dot_product_attention(

@@ -11,7 +11,7 @@ from torch import Tensor
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.varlen import Sequences, attend_all, can_attend
-from runtime.kv_cache import KVCache, LayerShape
+from runtime.paged_cache import KVCache, LayerShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,22 @@ class PagedStep:
         self.cache.write(layer, self.slots_T, k_TKD, v_TKE)
         plain = softcap is None and sinks_H is None
         if self.sequences is not None and plain and can_attend(q_THD, values_SPKE):
-            return attend_all(
-                self.sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window
-            )
+            return attend_all(self.sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window)
         outs = [
             attend_group(
-                group, q_THD, k_TKD, v_TKE, keys_SPKD, values_SPKE,
-                scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H,
+                group,
+                q_THD,
+                k_TKD,
+                v_TKE,
+                keys_SPKD,
+                values_SPKE,
+                scaling=scaling,
+                window=window,
+                softcap=softcap,
+                sinks_H=sinks_H,
             )
             for group in self.groups
-        ]  # fmt: skip
+        ]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 

@@ -38,9 +38,7 @@ class Sequences:
         """The slots of all keys, request after request."""
         device = self.table_RB.device
         request_L = torch.repeat_interleave(
-            torch.arange(len(self.table_RB), device=device),
-            self.num_keys_R,
-            output_size=self.num_keys,
+            torch.arange(len(self.table_RB), device=device), self.num_keys_R, output_size=self.num_keys
         )
         position_L = torch.arange(self.num_keys, device=device) - self.first_key_R1[request_L]
         block_L = self.table_RB[request_L, position_L // block_size]

@@ -42,9 +42,7 @@ def answers(folder: Path, examples: list[Example], dtype: torch.dtype) -> list[s
     return [text if end else "" for text, end in zip(texts, ended, strict=True)]
 
 
-def accuracy(
-    folder: Path, num_each: int = 60, dtype: torch.dtype = torch.float32
-) -> dict[str, float]:
+def accuracy(folder: Path, num_each: int = 60, dtype: torch.dtype = torch.float32) -> dict[str, float]:
     """The share of right answers to held-out questions, for each kind."""
     result = {}
     for kind, examples in held_out_examples(num_each).items():

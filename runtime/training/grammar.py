@@ -73,10 +73,7 @@ def story_subject(rng: Random, story: stories.Story) -> tuple[str, tuple[str, ..
             (stories.article(c.kind), (c.kind,)),
             (f"{stories.article(c.kind)} named {c.hero}", (f"{c.kind} named {c.hero}",)),
             (f"{c.hero} the {c.kind}", (f"{c.kind} named {c.hero}",)),
-            (
-                f"{stories.article(c.kind)} and {stories.article(c.helper_kind)}",
-                (c.kind, c.helper_kind),
-            ),
+            (f"{stories.article(c.kind)} and {stories.article(c.helper_kind)}", (c.kind, c.helper_kind)),
             (f"{stories.article(c.colour)} {c.thing}", (f"{c.colour} {c.thing}",)),
             (f"{stories.article(c.kind)} and {stories.article(c.thing)}", (c.kind, c.thing)),
             (f"two friends named {c.hero} and {c.helper}", (c.hero, c.helper)),
@@ -157,10 +154,7 @@ def draw_chat(rng: Random) -> Document:
         example = draw_example(rng)
         turns += [(r, roughen(rng, t) if r == "user" else t) for r, t in example.turns]
         if example.kind == "stories" and rng.random() < 0.2:
-            turns += [
-                ("user", rng.choice(ANOTHER)),
-                ("assistant", draw_example(rng, kind=tell).turns[-1][1]),
-            ]
+            turns += [("user", rng.choice(ANOTHER)), ("assistant", draw_example(rng, kind=tell).turns[-1][1])]
     return Document(tuple(turns))
 
 

@@ -51,9 +51,7 @@ SPOTS = (
 )
 ROOMS = tuple("kitchen garden attic cellar barn bedroom library tower stable hall".split())
 HOLDERS = tuple("box bag drawer basket cupboard chest pot bucket".split())
-PLURALS = tuple(
-    "apples pears nuts shells coins stones books eggs flowers stamps marbles buttons".split()
-)
+PLURALS = tuple("apples pears nuts shells coins stones books eggs flowers stamps marbles buttons".split())
 DAYS = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
 MONTHS = tuple(
     "January February March April May June July August September October November December".split()

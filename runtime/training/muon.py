@@ -30,10 +30,7 @@ class Muon:
     """Steps matrices along orthogonalised Nesterov momentum."""
 
     def __init__(
-        self,
-        weights: Iterable[torch.nn.Parameter],
-        momentum: float = 0.95,
-        weight_decay: float = 0.02,
+        self, weights: Iterable[torch.nn.Parameter], momentum: float = 0.95, weight_decay: float = 0.02
     ) -> None:
         self.momentum, self.weight_decay = momentum, weight_decay
         self.by_shape: dict[tuple[int, ...], list[torch.nn.Parameter]] = defaultdict(list)

@@ -129,11 +129,7 @@ def add(rng: Random) -> Example:
     """a + b below 100 each."""
     a, b = draw_operand(rng), draw_operand(rng)
     return ask(
-        "addition",
-        sum_key(a, b),
-        rng.choice(ADD).format(a=a, b=b),
-        sum_answer(a, b),
-        f"{a} + {b} = {a + b}.",
+        "addition", sum_key(a, b), rng.choice(ADD).format(a=a, b=b), sum_answer(a, b), f"{a} + {b} = {a + b}."
     )
 
 
@@ -153,12 +149,7 @@ def times(rng: Random) -> Example:
     """The tables up to 12."""
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     form = rng.choice(TIMES)
-    return ask(
-        "multiplication",
-        f"times:{a}:{b}:{form}",
-        form.format(a=a, b=b),
-        f"{a} times {b} is {a * b}.",
-    )
+    return ask("multiplication", f"times:{a}:{b}:{form}", form.format(a=a, b=b), f"{a} times {b} is {a * b}.")
 
 
 def worked_sum(a: int, b: int) -> str:
@@ -195,9 +186,7 @@ def steps(rng: Random) -> Example:
     forms = ADD if sign == "+" else SUB
     short = sum_answer(a, b) if sign == "+" else difference_answer(a, b)
     first = (("user", rng.choice(forms).format(a=a, b=b)), ("assistant", short))
-    return Example(
-        "steps", (key,), (*first, ("user", rng.choice(HOW)), ("assistant", answer)), (needle,)
-    )
+    return Example("steps", (key,), (*first, ("user", rng.choice(HOW)), ("assistant", answer)), (needle,))
 
 
 def chained(rng: Random) -> Example:
@@ -225,11 +214,7 @@ def word_problem(rng: Random) -> Example:
         verb = rng.choice(("gives away", "loses", "sells"))
         sign, result, tail = "-", a - b, f"{verb} {b} of them"
     question = rng.choice(
-        (
-            "How many {t} does {n} have now?",
-            "How many {t} are there now?",
-            "How many {t} does {n} have then?",
-        )
+        ("How many {t} does {n} have now?", "How many {t} are there now?", "How many {t} does {n} have then?")
     ).format(t=things, n=name)
     return ask(
         "word problems",
@@ -291,16 +276,10 @@ def compare(rng: Random) -> Example:
             f"{says}, {pick(a, b)} is {word} than {b if says == 'Yes' else a}.",
         )
     form = rng.choice(
-        (
-            "Which is {w}, {a} or {b}?",
-            "Which number is {w}: {a} or {b}?",
-            "What is {w}, {a} or {b}?",
-        )
+        ("Which is {w}, {a} or {b}?", "Which number is {w}: {a} or {b}?", "What is {w}, {a} or {b}?")
     )
     other = a if pick(a, b) == b else b
-    return ask(
-        "comparison", key, form.format(w=word, a=a, b=b), f"{pick(a, b)} is {word} than {other}."
-    )
+    return ask("comparison", key, form.format(w=word, a=a, b=b), f"{pick(a, b)} is {word} than {other}.")
 
 
 def number_facts(rng: Random) -> Example:
@@ -321,12 +300,7 @@ def number_facts(rng: Random) -> Example:
     numbers = rng.sample(range(100), rng.randint(3, 5))
     text = ", ".join(map(str, numbers))
     form = rng.choice(("Sort these numbers: {}.", "Put these numbers in order: {}.", "Sort {}."))
-    return ask(
-        "number facts",
-        f"sort:{text}",
-        form.format(text),
-        ", ".join(map(str, sorted(numbers))) + ".",
-    )
+    return ask("number facts", f"sort:{text}", form.format(text), ", ".join(map(str, sorted(numbers))) + ".")
 
 
 NUMBER_KINDS: tuple[tuple[Kind, float], ...] = (

@@ -92,10 +92,7 @@ def ending(rng: Random, c: Cast) -> str:
 def cast_facts(c: Cast) -> tuple[tuple[tuple[str, ...], str], ...]:
     """Questions that every plot can answer."""
     return (
-        (
-            (f"What kind of animal is {c.hero}?", f"What is {c.hero}?"),
-            f"{c.hero} is {article(c.kind)}.",
-        ),
+        ((f"What kind of animal is {c.hero}?", f"What is {c.hero}?"), f"{c.hero} is {article(c.kind)}."),
         (
             (f"What kind of animal is {c.helper}?", f"What is {c.helper}?"),
             f"{c.helper} is {article(c.helper_kind)}.",
@@ -118,9 +115,7 @@ def lost(rng: Random, c: Cast) -> Story:
         (
             opening(rng, c),
             f"{c.hero} had {article(c.colour)} {c.thing} and took it everywhere.",
-            rng.choice(
-                (f"One {day}, the {c.thing} was gone.", f"But on {day} the {c.thing} was lost.")
-            ),
+            rng.choice((f"One {day}, the {c.thing} was gone.", f"But on {day} the {c.thing} was lost.")),
             f"{he} looked {wrong}, but it was not there.",
             rng.choice((f"{c.hero} sat down and began to cry.", f"{he} did not know what to do.")),
             f"Then {c.helper} the {c.helper_kind} came by and said, "
@@ -153,10 +148,7 @@ def lost(rng: Random, c: Cast) -> Story:
                 ),
                 f"The {c.thing} was {c.colour}.",
             ),
-            (
-                (f"What did {c.hero} lose?", "What was lost?"),
-                f"{c.hero} lost the {c.colour} {c.thing}.",
-            ),
+            ((f"What did {c.hero} lose?", "What was lost?"), f"{c.hero} lost the {c.colour} {c.thing}."),
             (
                 (f"Who helped {c.hero}?", f"Who came by to help {c.hero}?"),
                 f"{c.helper} the {c.helper_kind} helped {c.hero}.",
@@ -178,9 +170,7 @@ def storm(rng: Random, c: Cast) -> Story:
             rng.choice(("One night a great storm came.", "One evening the wind began to howl.")),
             f"It broke the roof of {c.helper} the {c.helper_kind}, who lived near by.",
             f"{c.helper} ran through the rain and knocked at the door.",
-            rng.choice(
-                ('"Come in, my friend," said {}.', '"Come in and get warm," said {}.')
-            ).format(c.hero),
+            rng.choice(('"Come in, my friend," said {}.', '"Come in and get warm," said {}.')).format(c.hero),
             f"They sat by the fire, drank {drink} and told each other stories.",
             f"To say thank you, {c.helper} gave {c.hero} {article(c.colour)} {c.thing}.",
             "In the morning the sun was shining, and they built a new roof.",
@@ -193,18 +183,9 @@ def storm(rng: Random, c: Cast) -> Story:
         "storm",
         (
             *cast_facts(c),
-            (
-                ("What did they drink?", f"What did {c.hero} and {c.helper} drink?"),
-                f"They drank {drink}.",
-            ),
-            (
-                ("What did the storm break?", "What was broken?"),
-                f"The storm broke the roof of {c.helper}.",
-            ),
-            (
-                ("Who knocked at the door?", "Who ran through the rain?"),
-                f"{c.helper} knocked at the door.",
-            ),
+            (("What did they drink?", f"What did {c.hero} and {c.helper} drink?"), f"They drank {drink}."),
+            (("What did the storm break?", "What was broken?"), f"The storm broke the roof of {c.helper}."),
+            (("Who knocked at the door?", "Who ran through the rain?"), f"{c.helper} knocked at the door."),
             (
                 (f"What did {c.helper} give {c.hero}?", f"What did {c.hero} get?"),
                 f"{c.helper} gave {c.hero} {article(c.colour)} {c.thing}.",
@@ -224,9 +205,9 @@ def race(rng: Random, c: Cast) -> Story:
             f'"The winner gets {article(c.colour)} {c.thing}."',
             f"{c.hero} ran and was soon far ahead.",
             f"But on the way {c.pronoun} saw {article(fruit)} and stopped to eat it.",
-            rng.choice(
-                ("It was so good that {0} fell asleep.", "Then {0} lay down and fell asleep.")
-            ).format(c.hero),
+            rng.choice(("It was so good that {0} fell asleep.", "Then {0} lay down and fell asleep.")).format(
+                c.hero
+            ),
             f"{c.helper} walked on and on, step by step, and won the race.",
             f'"Slow and steady is also fast," said {c.helper}.',
             ending(rng, c),
@@ -239,10 +220,7 @@ def race(rng: Random, c: Cast) -> Story:
         (
             *cast_facts(c),
             (("Who won the race?", "Who was the winner?"), f"{c.helper} won the race."),
-            (
-                ("Who fell asleep?", "Who lost the race?"),
-                f"{c.hero} fell asleep and lost the race.",
-            ),
+            (("Who fell asleep?", "Who lost the race?"), f"{c.hero} fell asleep and lost the race."),
             (
                 (f"What did {c.hero} eat?", f"What did {c.hero} see on the way?"),
                 f"{c.hero} ate {article(fruit)}.",
@@ -261,9 +239,9 @@ def treasure(rng: Random, c: Cast) -> Story:
     text = " ".join(
         (
             opening(rng, c),
-            rng.choice(
-                ("One morning {0} found an old map {1}.", "One day {0} found a map {1}.")
-            ).format(c.hero, c.spot),
+            rng.choice(("One morning {0} found an old map {1}.", "One day {0} found a map {1}.")).format(
+                c.hero, c.spot
+            ),
             f"{c.pronoun.capitalize()} showed it to {c.helper} the {c.helper_kind}.",
             f'"It shows the way to a treasure," said {c.helper}. "Let us go!"',
             f"They walked for {hours}, over the hills and through the woods.",
@@ -284,10 +262,7 @@ def treasure(rng: Random, c: Cast) -> Story:
                 ("How many coins were in the box?", "How many coins did they find?"),
                 f"There were {num_coins} coins in the box.",
             ),
-            (
-                (f"Who kept the {c.thing}?", f"Who took the {c.thing}?"),
-                f"{c.hero} kept the {c.thing}.",
-            ),
+            ((f"Who kept the {c.thing}?", f"Who took the {c.thing}?"), f"{c.hero} kept the {c.thing}."),
             (("Who took the coins?", "Who got the coins?"), f"{c.helper} took the coins."),
             (("How long did they walk?",), f"They walked for {hours}."),
         ),
@@ -321,14 +296,8 @@ def birthday(rng: Random, c: Cast) -> Story:
         "birthday",
         (
             *cast_facts(c),
-            (
-                ("Whose birthday was it?", "Who had a birthday?"),
-                f"It was the birthday of {c.helper}.",
-            ),
-            (
-                ("When was the birthday?", "On which day was the birthday?"),
-                f"The birthday was on {day}.",
-            ),
+            (("Whose birthday was it?", "Who had a birthday?"), f"It was the birthday of {c.helper}."),
+            (("When was the birthday?", "On which day was the birthday?"), f"The birthday was on {day}."),
             ((f"What did {c.hero} make?",), f"{c.hero} made some {food}."),
             (
                 (f"Where was the {c.thing}?", f"Where did {c.hero} put the {c.thing}?"),

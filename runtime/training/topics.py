@@ -70,8 +70,7 @@ TOPICS = {
     "and its leaves catch the light of the sun.",
     "a bee": "A bee is an insect that visits flowers and makes honey. Bees live together in a hive "
     "with one queen.",
-    "an owl": "An owl is a bird that hunts at night. It sees well in the dark and flies without a "
-    "sound.",
+    "an owl": "An owl is a bird that hunts at night. It sees well in the dark and flies without a sound.",
     "a fox": "A fox is a clever animal with red fur and a long tail. It lives in a den and hunts "
     "mostly at night.",
     "a hedgehog": "A hedgehog is a small animal with many spines. When it is afraid, it rolls into "
@@ -105,13 +104,7 @@ SMALL_TALK = (
         "Hello! How can I help you today?",
     ),
     (
-        (
-            "How are you?",
-            "How are you doing?",
-            "How do you do?",
-            "Are you well?",
-            "How is it going?",
-        ),
+        ("How are you?", "How are you doing?", "How do you do?", "Are you well?", "How is it going?"),
         "I am well, thank you. What would you like to do: hear a story, or do some sums?",
     ),
     (
@@ -171,10 +164,7 @@ SMALL_TALK = (
         ),
         "No, I am a small language model. I read tokens and write tokens, one after another.",
     ),
-    (
-        ("Thank you.", "Thanks!", "Thank you very much.", "Many thanks.", "Great, thanks."),
-        "You are welcome!",
-    ),
+    (("Thank you.", "Thanks!", "Thank you very much.", "Many thanks.", "Great, thanks."), "You are welcome!"),
     (
         ("Goodbye.", "Bye!", "See you later.", "Good night.", "I have to go now."),
         "Goodbye! It was nice to talk to you.",
@@ -184,12 +174,7 @@ SMALL_TALK = (
         "Thank you! Shall we go on?",
     ),
     (
-        (
-            "That is wrong.",
-            "No, that is not right.",
-            "You made a mistake.",
-            "I think that is wrong.",
-        ),
+        ("That is wrong.", "No, that is not right.", "You made a mistake.", "I think that is wrong."),
         "I am sorry. I am a very small model and sometimes I make mistakes.",
     ),
     (
@@ -205,11 +190,7 @@ SMALL_TALK = (
         "Why did the scheduler put the request to sleep? Because it had run out of blocks!",
     ),
     (
-        (
-            "Why is Sundog called Sundog?",
-            "Where does the name Sundog come from?",
-            "Why the name Sundog?",
-        ),
+        ("Why is Sundog called Sundog?", "Where does the name Sundog come from?", "Why the name Sundog?"),
         "A sundog is the image of the sun that stands beside the real one. Sundog has such a "
         "double too: a simulator that stands beside the real engine.",
     ),

@@ -26,15 +26,7 @@ from runtime.training.evaluate import accuracy
 from runtime.training.grammar import draw_document
 from runtime.training.muon import Muon
 from runtime.training.packing import pack
-from runtime.training.vocabulary import (
-    BOS,
-    END,
-    IGNORED,
-    PAD,
-    save_tokenizer,
-    token_id,
-    train_tokenizer,
-)
+from runtime.training.vocabulary import BOS, END, IGNORED, PAD, save_tokenizer, token_id, train_tokenizer
 
 VOCAB_SIZE = 1536
 MAX_TOKENS = 2048
@@ -132,9 +124,7 @@ def train(
         progress = max(step / num_steps, used_s / limit_s)
         if step % 25 == 0:
             print(
-                f"step {step} of {num_steps}, {used_s:.0f} s, loss {smooth:.4f}",
-                file=sys.stderr,
-                flush=True,
+                f"step {step} of {num_steps}, {used_s:.0f} s, loss {smooth:.4f}", file=sys.stderr, flush=True
             )
     return step, smooth, used_s
 

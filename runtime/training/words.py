@@ -11,13 +11,11 @@ from runtime.training.stories import article
 def invented_word(rng: Random) -> str:
     """A word of one or two syllables that nobody has heard before."""
     onset = (
-        "b c d f g h j k l m n p r s t v w z br bl ch cl cr dr fl fr gl gr pl pr sh sl sn sp "
-        "st th tr"
+        "b c d f g h j k l m n p r s t v w z br bl ch cl cr dr fl fr gl gr pl pr sh sl sn sp st th tr"
     ).split()
     coda = ["", *"b d g k l m n p r s t ck ng nd nt rk sh st th".split()]
     return "".join(
-        rng.choice(onset) + rng.choice("aeiou") + rng.choice(coda)
-        for _ in range(rng.choice((1, 1, 2)))
+        rng.choice(onset) + rng.choice("aeiou") + rng.choice(coda) for _ in range(rng.choice((1, 1, 2)))
     )
 
 
@@ -123,27 +121,17 @@ def small_facts(rng: Random) -> Example:
         return fact("small facts", form, a, f"The opposite of {a} is {b}.")
     if choice == 1:
         a = rng.choice(tuple(lex.SOUNDS))
-        form = rng.choice(
-            ("What sound does {} make?", "What does {} say?", "Which sound does {} make?")
-        )
-        return fact(
-            "small facts", form, article(a), f"{article(a).capitalize()} says {lex.SOUNDS[a]}."
-        )
+        form = rng.choice(("What sound does {} make?", "What does {} say?", "Which sound does {} make?"))
+        return fact("small facts", form, article(a), f"{article(a).capitalize()} says {lex.SOUNDS[a]}.")
     if choice == 2:
         a = rng.choice(tuple(lex.YOUNG))
         form = rng.choice(
-            (
-                "What is a young {} called?",
-                "What do you call a baby {}?",
-                "What is the name of a young {}?",
-            )
+            ("What is a young {} called?", "What do you call a baby {}?", "What is the name of a young {}?")
         )
         return fact("small facts", form, a, f"A young {a} is called {article(lex.YOUNG[a])}.")
     if choice == 3:
         a = rng.choice(tuple(lex.DWELLINGS))
-        form = rng.choice(
-            ("Where does {} live?", "What is the home of {}?", "What does {} live in?")
-        )
+        form = rng.choice(("Where does {} live?", "What is the home of {}?", "What does {} live in?"))
         return fact(
             "small facts",
             form,
@@ -160,11 +148,7 @@ def small_facts(rng: Random) -> Example:
     i = rng.randrange(len(series))
     other = series[(i + offset) % len(series)]
     form = rng.choice(
-        (
-            f"Which {what} comes {side} {{}}?",
-            f"What {what} is {side} {{}}?",
-            f"Which {what} is {side} {{}}?",
-        )
+        (f"Which {what} comes {side} {{}}?", f"What {what} is {side} {{}}?", f"Which {what} is {side} {{}}?")
     )
     return fact(
         "small facts",

@@ -39,10 +39,20 @@ class Roofline:
     """
 
     __slots__ = (
-        "_act_bytes_per_token", "_attention_flops", "_bandwidth", "_decode_s", "_decode_token_s",
-        "_flops", "_gpu", "_head_weights", "_kv_bytes", "_model", "_pair_flops", "_ranks",
+        "_act_bytes_per_token",
+        "_attention_flops",
+        "_bandwidth",
+        "_decode_s",
+        "_decode_token_s",
+        "_flops",
+        "_gpu",
+        "_head_weights",
+        "_kv_bytes",
+        "_model",
+        "_pair_flops",
+        "_ranks",
         "_weight_bytes",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -106,11 +116,7 @@ class Roofline:
             + self.all_reduce_s(tokens)
             + self._gpu.layer_launch_s
         )
-        return (
-            self._model.num_layers * layer_s
-            + self.logits_s(work.num_samples)
-            + self._gpu.step_launch_s
-        )
+        return self._model.num_layers * layer_s + self.logits_s(work.num_samples) + self._gpu.step_launch_s
 
     def linear_s(self, tokens: int) -> float:
         """One layer's projections and MLP or experts."""

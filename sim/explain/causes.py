@@ -45,8 +45,7 @@ class CauseClock:
         return {
             reason: seconds
             for reason in self.seconds
-            if (seconds := self._at(reason, last, wait.end_s) - self._at(reason, first, start_s))
-            > 0
+            if (seconds := self._at(reason, last, wait.end_s) - self._at(reason, first, start_s)) > 0
         }
 
     def own_turn_s(self, name: str, wait: Wait) -> float:

@@ -6,7 +6,7 @@ from sim.explain.findings import Findings
 from sim.explain.history import History
 from sim.explain.lives import Life, Stay
 from sim.explain.phases import Phase, phases, totals
-from sim.journal_file import Header
+from sim.record.journal_file import Header
 
 
 def request_data(history: History, life: Life) -> dict[str, Any]:
@@ -31,16 +31,16 @@ def request_data(history: History, life: Life) -> dict[str, Any]:
 
 
 def _phase_data(phase: Phase) -> dict[str, Any]:
-    row = {
-        "kind": phase.kind, "start": phase.start_s, "end": phase.end_s,
-        "num_steps": phase.num_steps,
-    }  # fmt: skip
+    row = {"kind": phase.kind, "start": phase.start_s, "end": phase.end_s, "num_steps": phase.num_steps}
     if phase.kind == "waiting":
         row |= {
-            "reason": phase.reason, "own_turn": phase.own, "behind": phase.heads,
-            "needed_blocks": phase.needed_blocks, "free_blocks": phase.free_blocks,
+            "reason": phase.reason,
+            "own_turn": phase.own,
+            "behind": phase.heads,
+            "needed_blocks": phase.needed_blocks,
+            "free_blocks": phase.free_blocks,
             "num_running": phase.num_running,
-        }  # fmt: skip
+        }
     return row
 
 
@@ -71,22 +71,35 @@ def run_data(found: Findings, header: Header) -> dict[str, Any]:
         "waiting": total_s,
         "own_turn": found.causes.own_turn_s,
         "causes": [
-            {"reason": reason, "waiting": seconds, "share": seconds / total_s if total_s else 0.0,
-             "num_requests": found.causes.num_requests[reason]}
+            {
+                "reason": reason,
+                "waiting": seconds,
+                "share": seconds / total_s if total_s else 0.0,
+                "num_requests": found.causes.num_requests[reason],
+            }
             for reason, seconds in found.causes.ordered
         ],
         "worst_waits": [
-            {"request_id": entry.life.request_id, "start": entry.wait.start_s,
-             "end": entry.wait.end_s, "waiting": entry.seconds, "by_reason": entry.by_reason,
-             "longest_head": entry.longest_head, "longest_head_waiting": entry.longest_head_s}
+            {
+                "request_id": entry.life.request_id,
+                "start": entry.wait.start_s,
+                "end": entry.wait.end_s,
+                "waiting": entry.seconds,
+                "by_reason": entry.by_reason,
+                "longest_head": entry.longest_head,
+                "longest_head_waiting": entry.longest_head_s,
+            }
             for entry in found.worst
         ],
         "preemptions": {
-            "num": p.num, "num_requests": len(p.victims), "num_self": p.num_self,
-            "recomputed_tokens": p.recomputed_tokens, "rehit_tokens": p.rehit_tokens,
+            "num": p.num,
+            "num_requests": len(p.victims),
+            "num_self": p.num_self,
+            "recomputed_tokens": p.recomputed_tokens,
+            "rehit_tokens": p.rehit_tokens,
             "computed_tokens": p.computed_tokens,
             "victims": dict(sorted(p.victims.items())),
             "for_requests": dict(sorted(p.for_requests.items())),
         },
         "suggestions": found.suggestions,
-    }  # fmt: skip
+    }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from actors.core.batch import Blocked, Chunk
 from sim.explain.phases import UNKNOWN
 from sim.explain.record import Lines, Record, Row
-from sim.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.record.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
 
 MOST_STEPS_IN_FLIGHT = 8
 LOGGED = ("add", "sched", "update", "abort", "reset", "stall", "end")
@@ -112,9 +112,12 @@ class _Log:
         if request is None:
             return Arrival(row["id"], float(row["step"]), None)
         return Arrival(
-            row["id"], float(row["step"]), len(request["prompt"]), request["max_tokens"],
+            row["id"],
+            float(row["step"]),
+            len(request["prompt"]),
+            request["max_tokens"],
             request.get("priority") or 0,
-        )  # fmt: skip
+        )
 
     def _leave(self, names: list[str]) -> None:
         self.running = [name for name in self.running if name not in names]
@@ -171,8 +174,9 @@ class _Log:
         self.decoding -= entered
         chunks = tuple(
             Chunk(name, num_tokens, name in tokens)
-            for name, num_tokens in row["sched"] if name not in self.decoding
-        )  # fmt: skip
+            for name, num_tokens in row["sched"]
+            if name not in self.decoding
+        )
         given = {name for name, _ in row["sched"]}
         idle = tuple(n for n in row["run_q"] if n in self.decoding and n not in given)
         num_decodes = len(given) - len(chunks)
@@ -201,8 +205,9 @@ class _Log:
         entered = {*row["new"], *resumed}
         return tuple(
             Admitted(name, None, row["hit"][name], name in resumed)
-            for name, _ in row["sched"] if name in entered
-        )  # fmt: skip
+            for name, _ in row["sched"]
+            if name in entered
+        )
 
     # --- why the next one was not admitted -------------------------------------------------------
 

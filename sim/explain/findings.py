@@ -77,8 +77,10 @@ def _end_s(life: Life) -> float:
 def _worst(history: History, top: int) -> list[WorstWait]:
     waits = [
         (wait.end_s - wait.start_s, life, wait)
-        for life in history.lives.values() for wait in life.waits if wait.end_s is not None
-    ]  # fmt: skip
+        for life in history.lives.values()
+        for wait in life.waits
+        if wait.end_s is not None
+    ]
     waits.sort(key=lambda entry: -entry[0])
     return [_worst_wait(history, *entry) for entry in waits[:top] if entry[0] > 0]
 
@@ -122,9 +124,7 @@ WASTE_WORTH_A_WORD = 0.02
 """Of computed tokens that were computed before."""
 
 
-def suggestions(
-    history: History, found: Causes, preemptions: Preemptions, life_s: float
-) -> list[str]:
+def suggestions(history: History, found: Causes, preemptions: Preemptions, life_s: float) -> list[str]:
     """What the numbers say would help; nothing where they say nothing."""
     header, said = history.header, []
     total_s = found.total_s
@@ -185,9 +185,10 @@ def _seats(history: History, share: float) -> str:
     text = f"{share:.0%} of waiting time was for a place among the running (--max-num-seqs{value})"
     free = [
         segment.free_blocks
-        for queue in history.queues.values() for segment in queue.segments
+        for queue in history.queues.values()
+        for segment in queue.segments
         if segment.reason == "max_num_seqs" and segment.free_blocks is not None
-    ]  # fmt: skip
+    ]
     if not free or history.header.num_blocks is None:
         return f"{text}: raise it if KV blocks were free."
     least = sorted(free)[len(free) // 2]

@@ -1,7 +1,7 @@
 """Folding a recorded run: one life per request, and per replica what kept its queue waiting.
 
 A life alternates between waits (in the queue) and stays (among the running); each ends where the
-next begins. O(what changed) per step, as in `sim/recorder.py`, whose counting rules it shares.
+next begins. O(what changed) per step, as in `sim/record/recorder.py`, whose counting rules it shares.
 Outputs are numbered per replica in order; a decode run is one output of many steps, so nothing
 here may depend on how steps are grouped into outputs.
 """
@@ -11,7 +11,7 @@ from bisect import bisect_left
 from actors.core.batch import Chunk
 from sim.explain.lives import Life, Queue, Segment, Stay, Wait
 from sim.explain.record import Record
-from sim.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.record.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
 
 
 class HistoryError(ValueError):

@@ -12,7 +12,7 @@ from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.lives import Life
 from sim.explain.record import Lines, Row, find_record, journal_header, journal_records
-from sim.journal_file import JournalError
+from sim.record.journal_file import JournalError
 
 LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
 TRACE_ENDINGS = (".trace.json.gz", ".trace.json")
@@ -61,9 +61,7 @@ def find_life(history: History, request_id: str) -> Life:
         return life
     near = difflib.get_close_matches(request_id, history.lives, n=3, cutoff=0.5)
     hint = f" Did you mean {', '.join(near)}?" if near else ""
-    raise JournalError(
-        f"there is no request {request_id!r} among the {len(history.lives):,} recorded.{hint}"
-    )
+    raise JournalError(f"there is no request {request_id!r} among the {len(history.lives):,} recorded.{hint}")
 
 
 def _trace(log: Path, trace: Path | None) -> Row | None:

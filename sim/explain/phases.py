@@ -99,10 +99,19 @@ def _refusals(queue: Queue, life: Life, wait: Wait) -> Iterator[tuple[Phase, str
         end_s = wait.end_s if stop == wait.stop else queue.segment_end_s(number)
         num_steps = queue.steps_before(stop) - queue.steps_before(first)
         own = segment.head == life.request_id
-        yield Phase(
-            "waiting", start_s, end_s, num_steps, segment.reason or UNDER_WAY, own,
-            free_blocks=segment.free_blocks, num_running=segment.num_running,
-        ), segment.head  # fmt: skip
+        yield (
+            Phase(
+                "waiting",
+                start_s,
+                end_s,
+                num_steps,
+                segment.reason or UNDER_WAY,
+                own,
+                free_blocks=segment.free_blocks,
+                num_running=segment.num_running,
+            ),
+            segment.head,
+        )
 
 
 def needed_blocks(history: History, name: str | None, time_s: float) -> int | None:

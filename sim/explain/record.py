@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Blocked, Chunk
-from sim.journal_file import (
+from sim.record.journal_file import (
     NAME,
     VERSION,
     Admitted,
@@ -116,10 +116,13 @@ def journal_records(lines: Lines, rows: Iterator[Row]) -> Iterator[Record]:
 def _arrival(row: Row) -> Arrival:
     tenant = row.get("tenant")
     return Arrival(
-        _text(row["submit"]), _time(row["arrival"]), _count(row["prompt"]),
-        _count(row["max_tokens"]), _whole(row.get("priority", 0)),
+        _text(row["submit"]),
+        _time(row["arrival"]),
+        _count(row["prompt"]),
+        _count(row["max_tokens"]),
+        _whole(row.get("priority", 0)),
         None if tenant is None else _text(tenant),
-    )  # fmt: skip
+    )
 
 
 def _step(row: Row) -> Step:

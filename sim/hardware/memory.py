@@ -56,9 +56,7 @@ def plan_memory(
     """
     check_parallel(model, tensor_parallel_size)
     if not 0 < gpu_memory_utilization <= 1:
-        raise ConfigError(
-            f"gpu_memory_utilization is {gpu_memory_utilization}: it must be in (0, 1]"
-        )
+        raise ConfigError(f"gpu_memory_utilization is {gpu_memory_utilization}: it must be in (0, 1]")
     dtype = dtype or model.dtype
     ranks = tensor_parallel_size
     width = 2 * model.intermediate_size // ranks + 2 * model.hidden_size
@@ -78,9 +76,7 @@ def plan_memory(
     return plan
 
 
-def _too_small(
-    model: ModelShape, gpu: Gpu, plan: MemoryPlan, ranks: int, utilization: float
-) -> str:
+def _too_small(model: ModelShape, gpu: Gpu, plan: MemoryPlan, ranks: int, utilization: float) -> str:
     needed = plan.weight_bytes + plan.activation_bytes + 2 * plan.block_bytes
     enough = ranks
     while enough < 1024 and not _fits(model, plan, ranks, enough):

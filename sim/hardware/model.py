@@ -14,9 +14,17 @@ from actors.core.config import ConfigError
 from sim.hardware.names import normal, unknown
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
-DTYPE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32",
-                 "fp32": "float32", "fp8": "float8", "fp8_e4m3": "float8", "fp8_e5m2": "float8",
-                 "float8_e4m3fn": "float8"}  # fmt: skip
+DTYPE_ALIASES = {
+    "half": "float16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "float": "float32",
+    "fp32": "float32",
+    "fp8": "float8",
+    "fp8_e4m3": "float8",
+    "fp8_e5m2": "float8",
+    "float8_e4m3fn": "float8",
+}
 MODEL_ALIASES = {
     "llama-2-7b-hf": "llama-2-7b",
     "llama-2-70b-hf": "llama-2-70b",
@@ -116,7 +124,7 @@ class ModelShape:
 
 def known_models() -> list[str]:
     """Names of the models described in this package, sorted."""
-    entries = (files("sim") / "models").iterdir()
+    entries = (files("sim.hardware") / "models").iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".json"))
 
 
@@ -139,7 +147,7 @@ def load_model(name: str) -> ModelShape:
     key = MODEL_ALIASES.get(tail, tail)
     if key not in known:
         raise unknown("model", name, known, also=", or a folder with a config.json")
-    return shape_of((files("sim") / "models" / f"{key}.json").read_text("utf-8"), key)
+    return shape_of((files("sim.hardware") / "models" / f"{key}.json").read_text("utf-8"), key)
 
 
 def shape_of(text: str, source: str) -> ModelShape:

@@ -39,12 +39,8 @@ BURST_TOKENS = ("Model", "Request tokens", "Response tokens", "Total tokens", "L
 BURSTGPT = Dialect("burstgpt", ("Timestamp", *BURST_TOKENS), (0, 2, 3))
 """Wang et al., "BurstGPT" (KDD 2025), seconds since the start; rows of failed requests have 0
 response tokens and are refused."""
-BURSTGPT_SESSIONS = Dialect(
-    "burstgpt", ("Timestamp", "Session ID", "Elapsed time", *BURST_TOKENS), (0, 4, 5)
-)
-DIALECTS = {
-    d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS)
-}
+BURSTGPT_SESSIONS = Dialect("burstgpt", ("Timestamp", "Session ID", "Elapsed time", *BURST_TOKENS), (0, 4, 5))
+DIALECTS = {d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS)}
 
 
 class Timestamps:

@@ -94,18 +94,16 @@ def _lengths(values: "NDArray[Any]") -> dict[str, float]:
     if not len(values):
         return {}
     p50, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
-    return {
-        "mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": int(values.max()),
-    }  # fmt: skip
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": int(values.max())}
 
 
 def _histogram(values: "NDArray[Any]") -> list[int]:
     """Counts of lengths in bins of equal ratio from 1 to the largest."""
     if not len(values):
         return []
-    counts: list[int] = np.histogram(
-        np.log(values), NUM_BINS, (0.0, float(np.log(max(values.max(), 2))))
-    )[0].tolist()
+    counts: list[int] = np.histogram(np.log(values), NUM_BINS, (0.0, float(np.log(max(values.max(), 2)))))[
+        0
+    ].tolist()
     return counts
 
 

@@ -16,12 +16,31 @@ UNITS = {"arrival_s": "seconds", "prompt_tokens": "tokens", "output_tokens": "to
 MOONCAKE_BLOCK_TOKENS = 512
 """Tokens per hash id (Mooncake FAST'25 release, README of its traces)."""
 
-OWN_KEYS = {"arrival_s", "prompt_tokens", "output_tokens", "hash_ids", "priority", "tenant",
-            "session", "slo_ttft_s", "id", "after", "pause_s"}  # fmt: skip
+OWN_KEYS = {
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "hash_ids",
+    "priority",
+    "tenant",
+    "session",
+    "slo_ttft_s",
+    "id",
+    "after",
+    "pause_s",
+}
 BAILIAN_BLOCK_TOKENS = 16
 """Tokens per hash id, and seconds for timestamps (Alibaba's Qwen-Bailian usage traces, README)."""
-BAILIAN_KEYS = {"chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type",
-                "turn", "hash_ids"}  # fmt: skip
+BAILIAN_KEYS = {
+    "chat_id",
+    "parent_chat_id",
+    "timestamp",
+    "input_length",
+    "output_length",
+    "type",
+    "turn",
+    "hash_ids",
+}
 MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
 HEADER_KEYS = {"format", "version", "units", "seed", "provenance", "hash_block_tokens"}
 
@@ -192,9 +211,19 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         if after is None and pause_s is not None:
             raise row.error("a pause needs `after`, the id of an earlier row", "pause_s")
         yield TraceRequest(
-            request_id, previous_s, prompt, output, hash_ids, block_tokens, priority,
-            row.text("tenant"), session, row.span("slo_ttft_s"), after, pause_s or 0.0,
-        )  # fmt: skip
+            request_id,
+            previous_s,
+            prompt,
+            output,
+            hash_ids,
+            block_tokens,
+            priority,
+            row.text("tenant"),
+            session,
+            row.span("slo_ttft_s"),
+            after,
+            pause_s or 0.0,
+        )
         ids[request_id] = session
         index += 1
     if not index:
@@ -210,9 +239,7 @@ def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         prompt = row.tokens("input_length", "prompt")
         output = row.tokens("output_length", "output")
         hash_ids = row.hash_ids(prompt, MOONCAKE_BLOCK_TOKENS)
-        yield TraceRequest(
-            default_id(index), previous_s, prompt, output, hash_ids, MOONCAKE_BLOCK_TOKENS
-        )
+        yield TraceRequest(default_id(index), previous_s, prompt, output, hash_ids, MOONCAKE_BLOCK_TOKENS)
 
 
 def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
@@ -228,6 +255,5 @@ def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         chat, parent = row.number_of("chat_id"), row.number_of("parent_chat_id")
         root = roots[chat] = chat if parent < 0 else roots.get(parent, parent)
         yield TraceRequest(
-            default_id(index), previous_s, prompt, output, hash_ids, BAILIAN_BLOCK_TOKENS,
-            session=str(root),
-        )  # fmt: skip
+            default_id(index), previous_s, prompt, output, hash_ids, BAILIAN_BLOCK_TOKENS, session=str(root)
+        )

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.trace.csv_rows import DIALECTS, CsvRows
-from sim.trace.jsonl_rows import (
-    OWN_FORMAT,
-    bailian_rows,
-    check_header,
-    mooncake_rows,
-    own_rows,
-    parse_object,
-)
+from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows, parse_object
 from sim.trace.lines import read_lines, shown
 from sim.trace.record import TraceError, TraceRequest
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.results.directory import REQUESTS
+from sim.record.run_directory import REQUESTS
 from sim.trace.csv_rows import arrival_problem, tokens_problem
 from sim.trace.jsonl_rows import decode
 from sim.trace.record import TraceError, TraceRequest, default_id
@@ -28,9 +28,12 @@ def run_rows(folder: str) -> Iterator[TraceRequest]:
     previous_s = 0.0
     for index, row in enumerate(table.to_pylist()):
         request = TraceRequest(
-            row["request_id"], row["arrival_s"], row["num_prompt_tokens"],
-            row["num_output_tokens"], tenant=row["tenant"],
-        )  # fmt: skip
+            row["request_id"],
+            row["arrival_s"],
+            row["num_prompt_tokens"],
+            row["num_output_tokens"],
+            tenant=row["tenant"],
+        )
         _check(path, index + 1, request, previous_s)
         previous_s = request.arrival_s
         yield request
@@ -53,8 +56,9 @@ def bench_result_rows(path: str, values: dict[str, Any]) -> Iterator[TraceReques
     if not isinstance(starts, list) or not all(type(s) in (int, float) for s in starts):
         raise TraceError(path, 1, "it must be a list of seconds", "start_times")
     if not len(prompts) == len(outputs) == len(starts):
-        raise TraceError(path, 1, f"{len(prompts)} input_lens, {len(outputs)} output_lens and"
-                                  f" {len(starts)} start_times")  # fmt: skip
+        raise TraceError(
+            path, 1, f"{len(prompts)} input_lens, {len(outputs)} output_lens and {len(starts)} start_times"
+        )
     if not all(map(math.isfinite, starts)):
         raise TraceError(path, 1, "an instant is not finite", "start_times")
     first_s, previous_s = min(starts), 0.0

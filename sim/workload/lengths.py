@@ -141,6 +141,4 @@ class Empirical:
         return np.maximum(np.rint(drawn * self.scale), 1).astype(np.int64)
 
 
-Lengths = Annotated[
-    Fixed | Uniform | LogNormal | Zipf | Geometric | Empirical, Field(discriminator="kind")
-]
+Lengths = Annotated[Fixed | Uniform | LogNormal | Zipf | Geometric | Empirical, Field(discriminator="kind")]

@@ -102,9 +102,13 @@ class Contents:
 
 
 def session_rows(
-    seed: int, starts_s: list[float], prompts: list[int], sessions: Sessions | None,
-    output: Lengths, system: SystemPrompts | None,
-) -> Iterator[tuple[int, TraceRequest]]:  # fmt: skip
+    seed: int,
+    starts_s: list[float],
+    prompts: list[int],
+    sessions: Sessions | None,
+    output: Lengths,
+    system: SystemPrompts | None,
+) -> Iterator[tuple[int, TraceRequest]]:
     """The turns of every session with the number of the session, session by session.
 
     A later turn's `arrival_s` is the earliest possible: as if answers took no time.
@@ -119,9 +123,7 @@ def session_rows(
     contents = Contents(seed, system, count)
     system_tokens = 0 if system is None else system.tokens
     row = 0
-    for session, (start_s, first, num_turns) in enumerate(
-        zip(starts_s, prompts, turns, strict=True)
-    ):
+    for session, (start_s, first, num_turns) in enumerate(zip(starts_s, prompts, turns, strict=True)):
         arrival_s, tokens = start_s, first + system_tokens
         ids = contents.begin(session, tokens) if named else []
         previous: str | None = None
@@ -130,11 +132,20 @@ def session_rows(
             if turn and tokens > plan.max_prompt_tokens:
                 row += num_turns - turn
                 break
-            yield session, TraceRequest(
-                name, arrival_s, tokens, outputs[row], tuple(ids) if named else None,
-                BLOCK_TOKENS if named else 0, session=f"s{session}" if sessions else None,
-                after=previous, pause_s=pauses[row] if previous else 0.0,
-            )  # fmt: skip
+            yield (
+                session,
+                TraceRequest(
+                    name,
+                    arrival_s,
+                    tokens,
+                    outputs[row],
+                    tuple(ids) if named else None,
+                    BLOCK_TOKENS if named else 0,
+                    session=f"s{session}" if sessions else None,
+                    after=previous,
+                    pause_s=pauses[row] if previous else 0.0,
+                ),
+            )
             said = tokens + outputs[row]
             known, tokens = tokens, said + followups[row]
             if named:

@@ -59,9 +59,12 @@ def main() -> None:
     """Write them all, seed 0."""
     for path, (workload, provenance) in SHIPPED.items():
         num_requests = write_trace(
-            path, workload.requests(0), provenance=provenance, seed=0,
+            path,
+            workload.requests(0),
+            provenance=provenance,
+            seed=0,
             hash_block_tokens=workload.hash_block_tokens,
-        )  # fmt: skip
+        )
         print(path, num_requests)
 
 

@@ -61,9 +61,7 @@ class Workload:
         times = self.arrivals.times(stream(seed, "arrivals"), self.duration_s).round(6)
         times = times[times < self.duration_s]
         prompts = self.prompt.draw(stream(seed, "prompt lengths"), len(times)).tolist()
-        rows = session_rows(
-            seed, times.tolist(), prompts, self.sessions, self.output, self.system_prompts
-        )
+        rows = session_rows(seed, times.tolist(), prompts, self.sessions, self.output, self.system_prompts)
         if self.tenants:
             owners = self._owners(seed, len(times))
             rows = (

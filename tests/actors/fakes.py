@@ -165,8 +165,11 @@ class Bytes:
 def engine_config(**fields: Any) -> EngineConfig:
     """A small engine; `fields` go where they belong."""
     limits: dict[str, Any] = {
-        "max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128, "block_size": 4,
-    }  # fmt: skip
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 32,
+        "max_model_len": 128,
+        "block_size": 4,
+    }
     rest: dict[str, Any] = {}
     for name, value in fields.items():
         (limits if name in SchedulerConfig.__slots__ else rest)[name] = value

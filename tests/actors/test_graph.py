@@ -49,15 +49,9 @@ def before(seen: list[tuple[str, str]], event: str, first: str, second: str) -> 
 
 
 @pytest.mark.plain
-async def test_actors_start_from_the_leaves_and_end_from_the_root(
-    lives: list[tuple[str, str]],
-) -> None:
+async def test_actors_start_from_the_leaves_and_end_from_the_root(lives: list[tuple[str, str]]) -> None:
     """So whoever can be reached is there, and whoever ends has nobody above."""
-    async with open_graph(
-        engine_config(replicas=2),
-        two_backends(),
-        listeners=[Listener()],
-    ) as client:
+    async with open_graph(engine_config(replicas=2), two_backends(), listeners=[Listener()]) as client:
         assert all(event == "opened" for event, _ in lives)
         await read(await client.ask(Generate(5, Sampling(max_tokens=3))))
     for replica in (0, 1):

@@ -24,7 +24,7 @@ def serve(write: str) -> None:
     from hypercorn.trio.tcp_server import TCPServer
 
     from actors.api import ServedModel, create_app, tcp
-    from actors.api.server import serve_http
+    from actors.api.edge.server import serve_http
     from actors.messages import Accepted, Cancel, Generate
     from actors.stream import Delta, DeltaStream
 
@@ -57,9 +57,8 @@ def serve(write: str) -> None:
 
             async def run(*, task_status: trio.TaskStatus[int]) -> None:
                 await serve_http(
-                    app, host="127.0.0.1", port=0, shutdown=trio.sleep_forever,
-                    task_status=task_status,
-                )  # fmt: skip
+                    app, host="127.0.0.1", port=0, shutdown=trio.sleep_forever, task_status=task_status
+                )
 
             print(await nursery.start(run), flush=True)
 
@@ -92,9 +91,7 @@ def measure(write: str, num_streams: int, num_tokens: int, num_rounds: int) -> d
     """Tokens per second of one way of writing: the median of the rounds after one to warm up."""
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, __file__, "--serve", write]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, cwd=root, env={"PYTHONPATH": str(root)}
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root, env={"PYTHONPATH": str(root)})
     try:
         assert child.stdout is not None
         port = int(child.stdout.readline())

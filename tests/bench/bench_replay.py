@@ -40,12 +40,11 @@ def poisson(rate_per_s: float, folder: Path, count: int = 10_000) -> Path:
 def copied(name: str, folder: Path) -> Path:
     """A copy of the source, plain or compiled, to run in."""
     copy, ignore = folder / name, shutil.ignore_patterns("__pycache__", "*.so", "assets")
-    for part in ("actors", "sim"):
+    for part in ("actors", "sim", "sundog"):
         shutil.copytree(ROOT / part, copy / part, ignore=ignore)
-    for file in ("sundog.py", "sundog_fast.py", "sundog_options.py", "pyproject.toml"):
-        shutil.copy(ROOT / file, copy)
+    shutil.copy(ROOT / "pyproject.toml", copy)
     if name == "compiled":
-        command = [sys.executable, "-m", "sundog_fast", "build"]
+        command = [sys.executable, "-m", "sundog.fast", "build"]
         subprocess.run(command, cwd=copy, capture_output=True, check=True)
     return copy
 

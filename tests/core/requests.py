@@ -29,9 +29,7 @@ def submit(
         num_prompt_tokens=len(prompt),
         max_tokens=max_tokens,
         prompt_token_ids=prompt,
-        sampling=Sampling(
-            stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, min_tokens=min_tokens
-        ),
+        sampling=Sampling(stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, min_tokens=min_tokens),
         eos_token_id=eos,
         priority=priority,
         cache_salt=salt,

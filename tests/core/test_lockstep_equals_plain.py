@@ -60,9 +60,7 @@ def test_where_tokens_are_counted_lockstep_changes_nothing(seeds: range) -> None
 
 
 @pytest.mark.parametrize("seeds", COUNTED, ids=str)
-def test_equal_lengths_give_equal_decisions_whether_tokens_are_seen_or_counted(
-    seeds: range,
-) -> None:
+def test_equal_lengths_give_equal_decisions_whether_tokens_are_seen_or_counted(seeds: range) -> None:
     """The same batches, block for block: a simulation schedules what the engine would."""
     for seed in seeds:
         seen = Driven(counted(seed)).run()
@@ -88,8 +86,12 @@ def test_a_decode_run_leaves_what_its_steps_would_have_left(seeds: range) -> Non
 def test_decode_runs_save_most_steps_of_a_quiet_decode() -> None:
     """One request of 60 tokens: its prompt, and one run."""
     trace = random_trace(0)
-    trace["config"] |= {"max_model_len": 96, "num_gpu_blocks": 100, "async_scheduling": False,
-                        "max_num_batched_tokens": 96}  # fmt: skip
+    trace["config"] |= {
+        "max_model_len": 96,
+        "num_gpu_blocks": 100,
+        "async_scheduling": False,
+        "max_num_batched_tokens": 96,
+    }
     trace["requests"] = [trace["requests"][0] | {"prompt": [5] * 10, "max_tokens": 60}]
     driven = Driven(countable(trace | {"events": []}), counts=True, decode_runs=True)
     log = driven.run()
@@ -101,11 +103,19 @@ def test_a_prefill_takes_the_budget_before_a_decode_that_was_admitted_later() ->
     """As when an adaptive threshold, 1 token for two requests, is off (0) for three of them."""
     trace = random_trace(0)
     trace["config"] |= {
-        "max_num_seqs": 2, "max_num_batched_tokens": 2, "num_gpu_blocks": 13, "block_size": 2,
-        "max_model_len": 24, "enable_chunked_prefill": True, "policy": "fcfs", "watermark": 0.0,
-        "long_prefill_token_threshold": 0, "long_prefill_token_threshold_adaptive": True,
-        "async_scheduling": False, "max_num_active_seqs": None,
-    }  # fmt: skip
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 2,
+        "num_gpu_blocks": 13,
+        "block_size": 2,
+        "max_model_len": 24,
+        "enable_chunked_prefill": True,
+        "policy": "fcfs",
+        "watermark": 0.0,
+        "long_prefill_token_threshold": 0,
+        "long_prefill_token_threshold_adaptive": True,
+        "async_scheduling": False,
+        "max_num_active_seqs": None,
+    }
     row = trace["requests"][0] | {"max_tokens": 4, "outputs": [5] * 4, "stop_token_ids": []}
     long = row | {"id": "long", "arrival_step": 0, "prompt": [5] * 7}
     short = row | {"id": "short", "arrival_step": 0, "prompt": [6]}

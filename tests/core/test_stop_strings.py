@@ -52,9 +52,7 @@ def test_any_split_shows_the_text_before_the_first_stop_string() -> None:
     for seed in range(500):
         rng = random.Random(seed)
         text = "".join(rng.choices("ab\n", k=rng.randint(0, 30)))
-        stops = tuple(
-            "".join(rng.choices("ab\n", k=rng.randint(2, 4))) for _ in range(rng.randint(1, 3))
-        )
+        stops = tuple("".join(rng.choices("ab\n", k=rng.randint(2, 4))) for _ in range(rng.randint(1, 3)))
         pieces, rest = [], text
         while rest:
             size = rng.randint(1, 4)

@@ -120,9 +120,6 @@ def test_a_reset_of_running_requests_tells_the_runner_and_drops_what_is_in_fligh
     assert state.reset_prefix_cache(reset_running=True)
     second, _ = plan(state)
     assert second.preempted == ("b", "a")
-    assert [(each.request_id, each.resumed) for each in second.admitted] == [
-        ("a", True),
-        ("b", True),
-    ]
+    assert [(each.request_id, each.resumed) for each in second.admitted] == [("a", True), ("b", True)]
     assert update(state, StepResult(first.step, (0.0,), (("a", 9), ("b", 9)))) == []
     assert all(state.lockstep.num_tokens(each) == 3 for each in state.requests.values())

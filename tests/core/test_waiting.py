@@ -65,9 +65,7 @@ def test_the_queue_agrees_with_a_sorted_list_whatever_happens() -> None:
             if model and rng.random() < 0.45:
                 queue.discard(model.pop(rng.randrange(len(model))))
             else:
-                new = request(
-                    f"r{number:03}", priority=rng.randrange(3), arrival_s=float(number // 4)
-                )
+                new = request(f"r{number:03}", priority=rng.randrange(3), arrival_s=float(number // 4))
                 if rng.random() < 0.3:
                     queue.put_back(new)
                     model.insert(0, new)

@@ -84,19 +84,21 @@ def _requests(rng: random.Random, config: Trace) -> list[Trace]:
             EOS if rng.random() < eos_rate else rng.choice(vocabulary)
             for _ in range(rng.choice([max_tokens, rng.randint(0, max_tokens)]))
         ]
-        rows.append({
-            "id": f"r{index}" if rng.random() < 0.8 else f"q{index}",
-            "arrival_step": step,
-            "arrival_time": float(rng.choice([step, step // 4, 0])) + index * untied,
-            "prompt": prompt,
-            "outputs": outputs,
-            "max_tokens": max_tokens,
-            "min_tokens": rng.choice([0, 0, 0, 2, 5]),
-            "priority": rng.choice([0, 0, 1, 2]),
-            "ignore_eos": rng.random() < 0.4,
-            "stop_token_ids": rng.choice([[], [], [], [4], [3, 7]]),
-            "cache_salt": rng.choice([None, None, None, "tenant-a", "tenant-b"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": f"r{index}" if rng.random() < 0.8 else f"q{index}",
+                "arrival_step": step,
+                "arrival_time": float(rng.choice([step, step // 4, 0])) + index * untied,
+                "prompt": prompt,
+                "outputs": outputs,
+                "max_tokens": max_tokens,
+                "min_tokens": rng.choice([0, 0, 0, 2, 5]),
+                "priority": rng.choice([0, 0, 1, 2]),
+                "ignore_eos": rng.random() < 0.4,
+                "stop_token_ids": rng.choice([[], [], [], [4], [3, 7]]),
+                "cache_salt": rng.choice([None, None, None, "tenant-a", "tenant-b"]),
+            }
+        )
     return rows
 
 
@@ -105,19 +107,23 @@ def _events(rng: random.Random, requests: list[Trace], resets: bool) -> list[Tra
     events: list[Trace] = []
     for _ in range(rng.choice([0, 0, 1, 3, 6])):
         ids = [row["id"] for row in rng.sample(requests, min(len(requests), rng.choice([1, 1, 3])))]
-        events.append({
-            "step": rng.randint(0, last),
-            "when": rng.choice(["input", "executing"]),
-            "op": "abort",
-            "ids": [*ids, "nobody"][: rng.choice([1, 4])],
-        })  # fmt: skip
+        events.append(
+            {
+                "step": rng.randint(0, last),
+                "when": rng.choice(["input", "executing"]),
+                "op": "abort",
+                "ids": [*ids, "nobody"][: rng.choice([1, 4])],
+            }
+        )
     for _ in range(rng.choice([0, 0, 0, 1, 3]) if resets else 0):
-        events.append({
-            "step": rng.randint(0, last),
-            "when": "input",
-            "op": "reset_prefix_cache",
-            "reset_running": rng.random() < 0.5,
-        })  # fmt: skip
+        events.append(
+            {
+                "step": rng.randint(0, last),
+                "when": "input",
+                "op": "reset_prefix_cache",
+                "reset_running": rng.random() < 0.5,
+            }
+        )
     return events
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.sampling import Sampling
-from actors.runner import Backend
+from actors.engine.runner import Backend
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -50,11 +50,7 @@ class Driver:
         self.sequences: dict[str, Sequence] = {}
 
     def submit(
-        self,
-        name: str,
-        prompt: list[int],
-        sampling: Sampling = GREEDY,
-        sharing: str | None = None,
+        self, name: str, prompt: list[int], sampling: Sampling = GREEDY, sharing: str | None = None
     ) -> None:
         self.sequences[name] = Sequence(list(prompt), sampling)
         self.admit(name, sharing)

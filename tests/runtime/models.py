@@ -26,12 +26,7 @@ COMMON: dict[str, Any] = {
 }
 NARROW = {"head_dim": 16}
 WINDOW = {"sliding_window": 12}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 128,
-}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": NARROW,
@@ -43,12 +38,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "granite": {},
     "mixtral": {"num_local_experts": 4},
-    "qwen3_moe": {
-        **NARROW,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-    },
+    "qwen3_moe": {**NARROW, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "gpt_oss": {
         **NARROW,
         **WINDOW,

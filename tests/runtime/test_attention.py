@@ -9,7 +9,7 @@ from torch import Tensor
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.varlen import Sequences, can_attend, is_available
-from runtime.kv_cache import KVCache, LayerShape
+from runtime.paged_cache import KVCache, LayerShape
 
 BLOCK_SIZE, KEY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH = 4, 2, 6, 8, 5
 
@@ -41,15 +41,9 @@ def plain(
 
 @pytest.mark.parametrize("window", [None, 1, 3, 7, 100])
 @pytest.mark.parametrize(("softcap", "has_sinks"), [(None, False), (2.0, False), (None, True)])
-@pytest.mark.parametrize(
-    ("firsts", "num_queries"), [((0, 5, 17, 3), 1), ((6,), 7), ((0,), 9), ((13,), 2)]
-)
+@pytest.mark.parametrize(("firsts", "num_queries"), [((0, 5, 17, 3), 1), ((6,), 7), ((0,), 9), ((13,), 2)])
 def test_gathered_attention_is_the_plain_formula(
-    firsts: tuple[int, ...],
-    num_queries: int,
-    softcap: float | None,
-    has_sinks: bool,
-    window: int | None,
+    firsts: tuple[int, ...], num_queries: int, softcap: float | None, has_sinks: bool, window: int | None
 ) -> None:
     """Decodes and chunks, with and without earlier keys, windows, caps and sinks."""
     torch.manual_seed(0)
@@ -76,9 +70,17 @@ def test_gathered_attention_is_the_plain_formula(
     longest = -(-(max(firsts) + num_queries) // BLOCK_SIZE)
     group = Group(0, tables[:, :longest], positions_NQ, BLOCK_SIZE, fresh=firsts == (0,))
     out_THE = attend_group(
-        group, q_THD, k_TKD, v_TKE, cache.keys_SPKD[0], cache.values_SPKE[0],
-        scaling=0.3, window=window, softcap=softcap, sinks_H=sinks_H,
-    )  # fmt: skip
+        group,
+        q_THD,
+        k_TKD,
+        v_TKE,
+        cache.keys_SPKD[0],
+        cache.values_SPKE[0],
+        scaling=0.3,
+        window=window,
+        softcap=softcap,
+        sinks_H=sinks_H,
+    )
     torch.testing.assert_close(out_THE, torch.cat(expected))
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from actors.core.sampling import Sampling
-from runtime.runner import TorchBackend
+from runtime.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import ARCHITECTURES, build_model, generate, random_prompt
 
@@ -32,18 +32,14 @@ def open_model(tmp_path_factory: pytest.TempPathFactory) -> Opener:
 
 
 async def drive(folder: Path, *, budget: int = 24, chunk: int = 16) -> Driver:
-    backend = TorchBackend(
-        folder, dtype="float32", block_size=4, num_gpu_blocks=200, max_model_len=128
-    )
+    backend = TorchBackend(folder, dtype="float32", block_size=4, num_gpu_blocks=200, max_model_len=128)
     capacity = await backend.load()
     assert (capacity.num_blocks, capacity.block_size) == (200, 4)
     return Driver(backend, budget=budget, chunk=chunk)
 
 
 @pytest.mark.parametrize("architecture", MAIN)
-async def test_a_chunked_prompt_answers_as_generate_does(
-    open_model: Opener, architecture: str
-) -> None:
+async def test_a_chunked_prompt_answers_as_generate_does(open_model: Opener, architecture: str) -> None:
     """Chunks of five tokens attend to all chunks before them."""
     model, folder = open_model(architecture)
     prompt = random_prompt(1, 33)
@@ -53,9 +49,7 @@ async def test_a_chunked_prompt_answers_as_generate_does(
 
 
 @pytest.mark.parametrize("architecture", MAIN)
-async def test_requests_batched_together_answer_as_if_alone(
-    open_model: Opener, architecture: str
-) -> None:
+async def test_requests_batched_together_answer_as_if_alone(open_model: Opener, architecture: str) -> None:
     """Prefill and decode of requests of all lengths share steps, and arrive at different ones."""
     model, folder = open_model(architecture)
     prompts = {str(seed): random_prompt(seed, n) for seed, n in enumerate((40, 9, 23, 1, 90, 17))}
@@ -69,9 +63,7 @@ async def test_requests_batched_together_answer_as_if_alone(
 
 
 @pytest.mark.parametrize("architecture", MAIN)
-async def test_a_preempted_request_goes_on_where_it_was(
-    open_model: Opener, architecture: str
-) -> None:
+async def test_a_preempted_request_goes_on_where_it_was(open_model: Opener, architecture: str) -> None:
     """Its blocks go to others; its tokens are computed again and the answer does not change."""
     model, folder = open_model(architecture)
     prompts = {"a": random_prompt(1, 21), "b": random_prompt(2, 13), "c": random_prompt(3, 8)}
@@ -92,9 +84,7 @@ async def test_a_preempted_request_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("architecture", MAIN)
-async def test_a_cached_prefix_answers_as_a_computed_one(
-    open_model: Opener, architecture: str
-) -> None:
+async def test_a_cached_prefix_answers_as_a_computed_one(open_model: Opener, architecture: str) -> None:
     """A request that starts on another's blocks computes only the rest."""
     model, folder = open_model(architecture)
     first = random_prompt(1, 30)
@@ -111,9 +101,7 @@ async def test_a_cached_prefix_answers_as_a_computed_one(
 
 
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in MAIN])
-async def test_other_architectures_answer_as_generate_does(
-    open_model: Opener, architecture: str
-) -> None:
+async def test_other_architectures_answer_as_generate_does(open_model: Opener, architecture: str) -> None:
     """Chunked, batched and preempted at once, whatever kind of attention the layers have."""
     model, folder = open_model(architecture)
     prompts = {"a": random_prompt(1, 29), "b": random_prompt(2, 11)}
@@ -143,9 +131,7 @@ async def test_an_idle_request_misses_one_step_and_nothing_else(open_model: Open
     assert outputs["a"] == generate(model, prompt, NUM_TOKENS)
 
 
-async def test_a_seed_gives_the_same_tokens_alone_batched_and_preempted(
-    open_model: Opener,
-) -> None:
+async def test_a_seed_gives_the_same_tokens_alone_batched_and_preempted(open_model: Opener) -> None:
     """What else runs, and when, is no part of a request's stream of random numbers."""
     _, folder = open_model("llama")
     prompt = random_prompt(1, 12)

@@ -56,9 +56,7 @@ def test_an_unreadable_configuration_is_refused(tmp_path: Path) -> None:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "not a causal"),
     ],
 )
-def test_other_kinds_of_models_are_refused(
-    tmp_path: Path, config: dict[str, object], reason: str
-) -> None:
+def test_other_kinds_of_models_are_refused(tmp_path: Path, config: dict[str, object], reason: str) -> None:
     with pytest.raises(LoadError, match=f"{reason}.*decoder-only text models"):
         read_facts(folder_with(tmp_path, **config))
 
@@ -114,7 +112,7 @@ class Watch:
         if name == "torch":
             print(os.environ.get("GOMP_SPINCOUNT"))
 sys.meta_path.insert(0, Watch())
-import runtime.runner
+import runtime.backend
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["1000"]

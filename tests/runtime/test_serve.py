@@ -130,9 +130,13 @@ def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
     """Nothing is cut: the last chunk has a finish_reason, and the process ends well."""
     with sundog_serve("--api-key", "secret") as server:
         stream = server.client.completions.create(
-            model="sundog-tiny", prompt="Once upon a time", max_tokens=120, temperature=0,
-            stream=True, extra_body={"ignore_eos": True},
-        )  # fmt: skip
+            model="sundog-tiny",
+            prompt="Once upon a time",
+            max_tokens=120,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
         next(stream)
         server.process.send_signal(signal.SIGTERM)
         last = [chunk for chunk in stream if chunk.choices][-1]
@@ -146,8 +150,10 @@ def test_a_port_in_use_is_one_clear_message() -> None:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
             [sys.executable, "-m", "sundog", "serve", "--port", port, "--simulate", "h100"],
-            capture_output=True, text=True, timeout=START_S,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+        )
     assert done.returncode == 2
     assert "--port" in done.stderr and "Traceback" not in done.stderr
 

@@ -77,9 +77,7 @@ CHATS = [
 
 
 @pytest.mark.parametrize("chat", CHATS)
-def test_a_conversation_is_tokenised_as_transformers_does(
-    folder: Path, chat: list[ChatMessage]
-) -> None:
+def test_a_conversation_is_tokenised_as_transformers_does(folder: Path, chat: list[ChatMessage]) -> None:
     from transformers import AutoTokenizer
 
     turns = [{"role": turn.role, "content": turn.content} for turn in chat]
@@ -158,9 +156,7 @@ def test_a_model_without_a_template_refuses_chats(folder: Path, tmp_path: Path) 
         tokenizer.encode_chat(CHATS[0])
 
 
-def test_end_tokens_come_from_the_generation_configuration_first(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_end_tokens_come_from_the_generation_configuration_first(folder: Path, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert Tokenizer(tmp_path).eos_token_ids == (1,)

@@ -14,9 +14,7 @@ RELIABLE = ("add", "steps", "word_problem", "lists", "explain", "unknown")
 
 def test_grammar_is_deterministic_in_its_seed() -> None:
     """The same generator state writes the same documents, another one does not."""
-    first, again, other = (
-        [grammar.draw_document(rng) for _ in range(50)] for rng in map(Random, (1, 1, 2))
-    )
+    first, again, other = ([grammar.draw_document(rng) for _ in range(50)] for rng in map(Random, (1, 1, 2)))
     assert first == again
     assert first != other
 

@@ -3,8 +3,8 @@
 import pytest
 
 from actors.core.config import ConfigError
-from sim.metrics import summarize
-from sim.recorder import Recorder
+from sim.figures.metrics import summarize
+from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.trace.record import TraceRequest
 from sim.trace.retime import parse_rate, retimed
@@ -37,17 +37,20 @@ def test_a_later_turn_comes_its_pause_after_the_answer() -> None:
 def test_nobody_is_lost_whoever_waits_for_whom() -> None:
     """Sessions under a cap: every row is asked and finished, at most so many at once."""
     rows = [
-        row._replace(num_prompt_tokens=row.num_prompt_tokens % 60 + 2, num_output_tokens=9,
-                     hash_ids=None, hash_block_tokens=0, arrival_s=row.arrival_s / 200,
-                     pause_s=row.pause_s / 200)
+        row._replace(
+            num_prompt_tokens=row.num_prompt_tokens % 60 + 2,
+            num_output_tokens=9,
+            hash_ids=None,
+            hash_block_tokens=0,
+            arrival_s=row.arrival_s / 200,
+            pause_s=row.pause_s / 200,
+        )
         for row in SESSIONS.requests(0)[:300]
-    ]  # fmt: skip
+    ]
     columns = run(rows, 7).columns
     assert set(columns.request_id) == {row.request_id for row in rows}
     assert set(columns.reason) == {"stop"}
-    edges = sorted(
-        [(t, 1) for t in columns.arrival_s] + [(t, -1) for t in columns.finish_s],
-    )
+    edges = sorted([(t, 1) for t in columns.arrival_s] + [(t, -1) for t in columns.finish_s])
     level = most = 0
     for _, change in edges:
         level += change

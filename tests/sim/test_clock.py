@@ -206,8 +206,7 @@ def test_a_deadlock_names_who_waits_instead_of_hanging() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run_virtual(main)
     assert caught.group_contains(
-        Deadlock,
-        match=r"at 1\.250000 s nothing can happen any more; waiting:.* the-orphan in .*waits_for_",
+        Deadlock, match=r"at 1\.250000 s nothing can happen any more; waiting:.* the-orphan in .*waits_for_"
     )
 
 

@@ -12,9 +12,9 @@ from actors.core.config import ConfigError
 from actors.core.policies import POLICIES, find_policy, has_urgency
 from actors.core.request import Submit
 from actors.messages import Capacity
-from sim.metrics import summarize
+from sim.figures.metrics import summarize
 from sim.predictor import PREDICTORS, ClassMean, Noisy, find_predictor
-from sim.recorder import Recorder
+from sim.record.recorder import Recorder
 from sim.replay import counted_wish, replay
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
@@ -44,10 +44,13 @@ def test_every_policy_replays_and_decode_runs_change_no_byte(name: str) -> None:
     for decode_runs in (True, False):
         records.append(
             replay(
-                tenants(5), replace(config, decode_runs=decode_runs), COST, CAPACITY,
+                tenants(5),
+                replace(config, decode_runs=decode_runs),
+                COST,
+                CAPACITY,
                 predictor=find_predictor("noisy"),
             )
-        )  # fmt: skip
+        )
     assert digest(records[0]) == digest(records[1])
     columns = records[0].columns
     wanted = {row.request_id: row.num_output_tokens for row in tenants(5)}

@@ -16,17 +16,17 @@ from actors.core.policies import find_policy
 from actors.core.request import Request
 from actors.graph import open_graph
 from actors.messages import Cancel, Capacity
+from sim.backend import CostBackend, Pace
 from sim.client import Client, Recording
 from sim.clock import run_virtual
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
+from sim.figures.metrics import summarize
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.metrics import summarize
 from sim.oracle import Oracle
-from sim.recorder import Recorder
+from sim.record.recorder import Recorder
 from sim.replay import counted_wish, replay
-from sim.runner import CostBackend, Pace
 from sim.trace.record import TraceRequest
 
 COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead())
@@ -78,8 +78,15 @@ def digest(recorder: Recorder) -> str:
     """Everything that a run leaves behind."""
     columns = recorder.columns
     parts = [summarize(recorder).to_json().encode()]
-    for column in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s",
-                   "num_output_tokens", "num_preemptions", "prefix_hit_tokens"):  # fmt: skip
+    for column in (
+        "arrival_s",
+        "first_scheduled_s",
+        "first_token_s",
+        "finish_s",
+        "num_output_tokens",
+        "num_preemptions",
+        "prefix_hit_tokens",
+    ):
         parts.append(getattr(columns, column).tobytes())
     parts += [steps.end_s.tobytes() for steps in recorder.steps]
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -11,11 +11,11 @@ from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
+from sim.backend import CostBackend, Pace
 from sim.cost.calibrated import Calibrated
 from sim.cost.work import StepWork
 from sim.oracle import Oracle
-from sim.recorder import Recorder
-from sim.runner import CostBackend, Pace
+from sim.record.recorder import Recorder
 
 COST = Calibrated(1.3e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10)
 CAPACITY = Capacity(101, 16)
@@ -59,8 +59,7 @@ class Toy:
     def __post_init__(self) -> None:
         rng = random.Random(self.seed)
         self._requests = [
-            ToyRequest(f"r{i}", rng.randint(1, 30), rng.randint(1, 40))
-            for i in range(self.num_requests)
+            ToyRequest(f"r{i}", rng.randint(1, 30), rng.randint(1, 40)) for i in range(self.num_requests)
         ]
         self.lengths = {r.name: r.num_output_tokens for r in self._requests}
         self.prompts = {r.name: r.num_prompt_tokens for r in self._requests}
@@ -140,10 +139,16 @@ class Toy:
             del self.decoding[name]
         self.finished = ended
         return StepOutput(
-            0, batch, start_s, tuple(result.end_times_s), result.tokens,
+            0,
+            batch,
+            start_s,
+            tuple(result.end_times_s),
+            result.tokens,
             tuple(Finish(name, "stop") for name in ended),
-            len(self.decoding), len(self.waiting), 100 - 3 * len(self.decoding),
-        )  # fmt: skip
+            len(self.decoding),
+            len(self.waiting),
+            100 - 3 * len(self.decoding),
+        )
 
     def _pick(self, table: dict[int, float]) -> tuple[str, ...]:
         share = table.get(self.step, 0.0)
@@ -157,9 +162,8 @@ class Toy:
             self.recomputed[request.name] -= hit
         request.computed = hit
         return Admission(
-            request.name, request.known, request.num_prompt_tokens, hit, (), None,
-            Sampling(), request.resumed,
-        )  # fmt: skip
+            request.name, request.known, request.num_prompt_tokens, hit, (), None, Sampling(), request.resumed
+        )
 
     def _max_steps(self, chunks: list[Chunk], idle: tuple[str, ...]) -> int:
         events = [*self._arrivals[:1], *self._preempts, *self._idles]

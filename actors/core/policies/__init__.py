@@ -20,9 +20,7 @@ from actors.core.policies.vtc import VirtualTokenCounter
 from actors.core.request import Request
 from actors.core.view import View
 
-__all__ = [
-    "POLICIES", "Fcfs", "Policy", "Priority", "Request", "View", "find_policy", "has_urgency",
-]  # fmt: skip
+__all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Request", "View", "find_policy", "has_urgency"]
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fcfs": Fcfs,
@@ -54,9 +52,7 @@ def find_policy(text: str) -> Policy:
         return _construct(text, POLICIES[name], arguments)
     near = difflib.get_close_matches(name, POLICIES, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    raise ConfigError(
-        f"unknown policy {name!r}.{hint} Known: {', '.join(POLICIES)}, or FILE.py:NAME."
-    )
+    raise ConfigError(f"unknown policy {name!r}.{hint} Known: {', '.join(POLICIES)}, or FILE.py:NAME.")
 
 
 def _construct(text: str, make: Callable[..., Policy], arguments: str) -> Policy:
@@ -88,7 +84,6 @@ def _load(file: Path, class_name: str) -> type[Policy]:
         raise ConfigError(f"policy file {file} has no class {class_name}")
     if Policy not in found.__mro__:
         raise ConfigError(
-            f"class {class_name} in {file} is not a policy: let it inherit from"
-            " actors.core.policies.Policy"
+            f"class {class_name} in {file} is not a policy: let it inherit from actors.core.policies.Policy"
         )
     return found

@@ -24,9 +24,7 @@ class ShortestRemaining(Policy):
 
     def urgency(self, request: Request, view: View) -> int:
         submit = request.submit
-        predicted = (
-            submit.max_tokens if submit.predicted_tokens is None else submit.predicted_tokens
-        )
+        predicted = submit.max_tokens if submit.predicted_tokens is None else submit.predicted_tokens
         return max(min(predicted, submit.max_tokens) - view.num_output_tokens(request), 0)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:

@@ -36,16 +36,16 @@ EXPERTS = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "n
 CACHE: dict[str, object] = {"kv_cache_dtype": "bfloat16", "window_size": 0}
 WANTED: dict[str, tuple[str, str, Sequence[str], dict[str, object]]] = {
     "gemm": ("gemm", "gemm_perf", GEMM, {"gemm_dtype": "bfloat16"}),
-    "context": (
-        "attention", "context_attention_perf", CONTEXT, {**CACHE, "batch_size": 1, "step": 0},
-    ),
+    "context": ("attention", "context_attention_perf", CONTEXT, {**CACHE, "batch_size": 1, "step": 0}),
     "generation": ("attention", "generation_attention_perf", GENERATION, CACHE),
     "reduce": ("comm", "custom_allreduce_perf", REDUCE, {"backend": "vllm_graph"}),
     "experts": (
-        "moe", "moe_perf", EXPERTS,
+        "moe",
+        "moe_perf",
+        EXPERTS,
         {"moe_dtype": "bfloat16", "distribution": "power_law_1.2", "moe_ep_size": 1},
     ),
-}  # fmt: skip
+}
 """Our name, the package's folder and file, the columns that make a point, and which rows."""
 
 

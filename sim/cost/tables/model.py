@@ -79,9 +79,7 @@ class TablesCost:
     `name` is that of the GPU's tables (`has_tables`). Weights and cache are bfloat16.
     """
 
-    def __init__(
-        self, model: ModelShape, gpu: Gpu, name: str, *, tensor_parallel_size: int = 1
-    ) -> None:
+    def __init__(self, model: ModelShape, gpu: Gpu, name: str, *, tensor_parallel_size: int = 1) -> None:
         check_parallel(model, tensor_parallel_size)
         tables, ranks = load(name), tensor_parallel_size
         self.coverage = Coverage()

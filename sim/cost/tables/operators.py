@@ -128,9 +128,11 @@ def heads_like(
     heads, kv_heads = min(
         pairs,
         key=lambda pair: (
-            abs(math.log(pair[0] / pair[1] / group)), abs(math.log(pair[1] / num_kv_heads)), pair,
+            abs(math.log(pair[0] / pair[1] / group)),
+            abs(math.log(pair[1] / num_kv_heads)),
+            pair,
         ),
-    )  # fmt: skip
+    )
     rows &= (points[:, 0] == heads) & (points[:, 1] == kv_heads)
     return rows, heads, kv_heads
 
@@ -224,9 +226,8 @@ class Experts:
     """
 
     def __init__(
-        self, tables: dict[str, Any], shape: tuple[int, int, int, int], ranks: int,
-        coverage: Coverage,
-    ) -> None:  # fmt: skip
+        self, tables: dict[str, Any], shape: tuple[int, int, int, int], ranks: int, coverage: Coverage
+    ) -> None:
         hidden, inner, per_token, num_experts = shape
         points: Points = tables["experts"]
 

@@ -110,9 +110,14 @@ async def _serving(
 
             async def serve(*, task_status: trio.TaskStatus[int]) -> None:
                 await serve_http(
-                    app, host="127.0.0.1", port=0, shutdown=stop.wait, grace_s=grace_s,
-                    settings=settings or HttpSettings(), task_status=task_status,
-                )  # fmt: skip
+                    app,
+                    host="127.0.0.1",
+                    port=0,
+                    shutdown=stop.wait,
+                    grace_s=grace_s,
+                    settings=settings or HttpSettings(),
+                    task_status=task_status,
+                )
                 stopped.set()
 
             yield Site(llm, await server.start(serve), stop, stopped, app)

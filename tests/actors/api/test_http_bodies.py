@@ -41,15 +41,38 @@ def refused(body_type: type[Lenient], **fields: object) -> ApiError:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt", 3), ("prompt", []), ("prompt", [[]]), ("prompt", [1, "a"]), ("prompt", [1, -1]),
-        ("prompt", [True]), ("temperature", "0.5"), ("temperature", -0.1), ("temperature", True),
-        ("top_p", 0), ("top_p", 1.5), ("top_k", -2), ("top_k", 2.5), ("seed", "x"),
-        ("seed", 2**63), ("max_tokens", 0), ("max_tokens", "16"), ("max_tokens", 1.5),
-        ("min_tokens", -1), ("stop", 3), ("stop", [""]), ("stop", ["a"] * 65),
-        ("stop_token_ids", ["a"]), ("stop_token_ids", 5), ("ignore_eos", 1), ("priority", "high"),
-        ("cache_salt", ""), ("stream", "yes"), ("stream_options", 3), ("model", 7),
+        ("prompt", 3),
+        ("prompt", []),
+        ("prompt", [[]]),
+        ("prompt", [1, "a"]),
+        ("prompt", [1, -1]),
+        ("prompt", [True]),
+        ("temperature", "0.5"),
+        ("temperature", -0.1),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("top_k", 2.5),
+        ("seed", "x"),
+        ("seed", 2**63),
+        ("max_tokens", 0),
+        ("max_tokens", "16"),
+        ("max_tokens", 1.5),
+        ("min_tokens", -1),
+        ("stop", 3),
+        ("stop", [""]),
+        ("stop", ["a"] * 65),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", 5),
+        ("ignore_eos", 1),
+        ("priority", "high"),
+        ("cache_salt", ""),
+        ("stream", "yes"),
+        ("stream_options", 3),
+        ("model", 7),
     ],
-)  # fmt: skip
+)
 def test_wrong_types_and_values_are_refused_by_field(field: str, value: object) -> None:
     """The error's param and message name the field."""
     error = refused(CompletionBody, **{"prompt": "x", field: value})
@@ -83,10 +106,7 @@ def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
 
 @pytest.mark.parametrize(
     "turn",
-    [
-        {"role": "tool", "content": "42"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
-    ],
+    [{"role": "tool", "content": "42"}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
 )
 def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) -> None:
     """Tools are refused in messages as they are in fields."""

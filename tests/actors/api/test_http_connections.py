@@ -11,7 +11,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from actors.actor import ActorDied
 from actors.api import HttpSettings
-from actors.api.tcp import Connection
+from actors.api.edge.tcp import Connection
 from actors.messages import Refused
 
 pytestmark = pytest.mark.wall_clock
@@ -46,14 +46,9 @@ async def test_connection_close_closes(serving: Any) -> None:
                 assert (await read_to_end(stream)).endswith(ending)
 
 
-async def test_the_keep_alive_timer_starts_again_after_an_answer(
-    serving: Any, exchange: Any
-) -> None:
+async def test_the_keep_alive_timer_starts_again_after_an_answer(serving: Any, exchange: Any) -> None:
     """A connection is kept for the next request, and one that stays idle is closed."""
-    async with (
-        serving(settings=HttpSettings(keep_alive_s=0.3)) as site,
-        await site.connect() as stream,
-    ):
+    async with serving(settings=HttpSettings(keep_alive_s=0.3)) as site, await site.connect() as stream:
         for _ in range(3):
             assert (await exchange(stream, GET))[0] == 200
         assert await stream.receive_some() == b""
@@ -95,10 +90,7 @@ async def test_a_body_that_never_comes_is_given_up(
 ) -> None:
     """Whoever promises a body and does not send it is answered and hung up on."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % declared
-    async with (
-        serving(max_body_bytes=10_000, body_timeout_s=0.2) as site,
-        await site.connect() as stream,
-    ):
+    async with serving(max_body_bytes=10_000, body_timeout_s=0.2) as site, await site.connect() as stream:
         assert (await exchange(stream, head, b"{"))[0] == status
         assert await stream.receive_some() == b""
 
@@ -283,9 +275,7 @@ async def test_a_websocket_is_turned_down(serving: Any) -> None:
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
 
 
-async def test_a_connection_that_fails_is_dropped_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What goes wrong inside one connection does not leave it, so the others go on."""
 
     async def app(*_: object) -> None:

@@ -20,9 +20,7 @@ async def with_client(site: Any, use: Callable[[openai.OpenAI], T], key: str = "
     """Use the synchronous client in a thread; it retries nothing."""
 
     def run() -> T:
-        with openai.OpenAI(
-            base_url=f"{site.url}/v1", api_key=key, max_retries=0, timeout=20
-        ) as client:
+        with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
             return use(client)
 
     return await trio.to_thread.run_sync(run)
@@ -41,9 +39,7 @@ async def test_models_are_listed_and_shown(serving: Any) -> None:
 async def test_a_completion_is_answered_whole(serving: Any) -> None:
     """Without max_tokens a completion has vLLM's sixteen tokens, and usage counts them."""
     async with serving() as site:
-        answer = await with_client(
-            site, lambda client: client.completions.create(model=MODEL, prompt="abc")
-        )
+        answer = await with_client(site, lambda client: client.completions.create(model=MODEL, prompt="abc"))
     assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
     assert answer.choices[0].text.split() == [f"w{index}" for index in range(16)]
     assert answer.choices[0].finish_reason == "length"
@@ -63,9 +59,7 @@ async def test_a_completion_is_answered_whole(serving: Any) -> None:
         ([[1, 2], [3]], [(1, 2), (3,)]),
     ],
 )
-async def test_every_form_of_prompt_gives_its_choices(
-    serving: Any, prompt: Any, sent: list[object]
-) -> None:
+async def test_every_form_of_prompt_gives_its_choices(serving: Any, prompt: Any, sent: list[object]) -> None:
     """Several prompts give several choices, numbered by prompt, streamed or whole."""
     async with serving() as site:
 
@@ -113,9 +107,7 @@ async def test_an_answer_can_be_sent_back_as_a_turn(serving: Any) -> None:
             create(model=MODEL, messages=[*HELLO, turn, *HELLO])
 
         await with_client(site, use)
-        assert [message.role for message in site.llm.asked[1].prompt] == [
-            "user", "assistant", "user",
-        ]  # fmt: skip
+        assert [message.role for message in site.llm.asked[1].prompt] == ["user", "assistant", "user"]
 
 
 async def test_a_chat_is_streamed_with_usage(serving: Any) -> None:
@@ -124,9 +116,12 @@ async def test_a_chat_is_streamed_with_usage(serving: Any) -> None:
 
         def use(client: openai.OpenAI) -> list[Any]:
             stream = client.chat.completions.create(
-                model=MODEL, messages=HELLO, max_completion_tokens=3, stream=True,
+                model=MODEL,
+                messages=HELLO,
+                max_completion_tokens=3,
+                stream=True,
                 stream_options={"include_usage": True},
-            )  # fmt: skip
+            )
             return list(stream)
 
         *chunks, last = await with_client(site, use)
@@ -159,17 +154,33 @@ async def test_usage_can_come_with_every_chunk(serving: Any) -> None:
 async def test_sampling_parameters_reach_the_engine(serving: Any) -> None:
     """Every honoured field arrives in Generate under vLLM's names."""
     extra = {
-        "top_k": 5, "min_tokens": 1, "stop_token_ids": [7], "ignore_eos": True, "priority": 3,
-        "cache_salt": "pepper", "min_p": 0.0, "repetition_penalty": 1.0, "user": "me",
-    }  # fmt: skip
+        "top_k": 5,
+        "min_tokens": 1,
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+        "priority": 3,
+        "cache_salt": "pepper",
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "user": "me",
+    }
     async with serving() as site:
         await with_client(
             site,
             lambda client: client.completions.create(
-                model=MODEL, prompt="x", max_tokens=4, temperature=0.5, top_p=0.9, seed=11,
-                stop=["END"], n=1, logit_bias={}, presence_penalty=0, extra_body=extra,
+                model=MODEL,
+                prompt="x",
+                max_tokens=4,
+                temperature=0.5,
+                top_p=0.9,
+                seed=11,
+                stop=["END"],
+                n=1,
+                logit_bias={},
+                presence_penalty=0,
+                extra_body=extra,
             ),
-        )  # fmt: skip
+        )
         asked: Generate = site.llm.asked[0]
     sampling = asked.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 5)
@@ -212,9 +223,7 @@ async def test_an_overloaded_engine_asks_to_come_back(serving: Any) -> None:
     async with serving() as site:
         site.llm.refuse = lambda generate: Refused("full", "overloaded", retry_after_s=1.2)
         with pytest.raises(openai.RateLimitError) as caught:
-            await with_client(
-                site, lambda client: client.completions.create(model=MODEL, prompt="x")
-            )
+            await with_client(site, lambda client: client.completions.create(model=MODEL, prompt="x"))
     assert caught.value.response.headers["retry-after"] == "2"
 
 
@@ -222,9 +231,7 @@ async def test_another_model_is_not_found(serving: Any) -> None:
     """A name that is not served is NotFoundError with OpenAI's code."""
     async with serving() as site:
         with pytest.raises(openai.NotFoundError, match="tiny/story") as caught:
-            await with_client(
-                site, lambda client: client.completions.create(model="gpt-5", prompt="x")
-            )
+            await with_client(site, lambda client: client.completions.create(model="gpt-5", prompt="x"))
     assert caught.value.code == "model_not_found"
 
 
@@ -248,9 +255,7 @@ async def test_a_failing_engine_is_a_server_error(serving: Any) -> None:
     async with serving() as site:
         site.llm.fail_at = 2
         with pytest.raises(openai.InternalServerError, match="the engine died"):
-            await with_client(
-                site, lambda client: client.completions.create(model=MODEL, prompt="x")
-            )
+            await with_client(site, lambda client: client.completions.create(model=MODEL, prompt="x"))
 
 
 async def test_a_failure_in_mid_stream_is_an_event(serving: Any) -> None:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actors.api import HttpSettings, serve_http
-from actors.api.server import listen
+from actors.api.edge.server import listen
 from actors.core.config import ConfigError
 
 pytestmark = pytest.mark.wall_clock
@@ -19,9 +19,7 @@ GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def completion(**fields: object) -> bytes:
     body = json.dumps({"prompt": "x", **fields}).encode()
-    return (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    )
+    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def test_idle_connections_do_not_delay_shutdown(serving: Any, exchange: Any) -> None:
@@ -103,9 +101,7 @@ async def test_a_port_in_use_is_a_setting_that_cannot_work(serving: Any) -> None
     """The error names the option to change."""
     async with serving() as site:
         with pytest.raises(ConfigError, match="--port"):
-            await serve_http(
-                site.app, host="127.0.0.1", port=site.port, shutdown=trio.sleep_forever
-            )
+            await serve_http(site.app, host="127.0.0.1", port=site.port, shutdown=trio.sleep_forever)
 
 
 def test_an_address_that_is_not_ours_is_a_setting_that_cannot_work() -> None:

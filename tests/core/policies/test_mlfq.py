@@ -9,17 +9,13 @@ PREEMPTIVE = {"max_num_seqs": 1, "preempt_for_priority": True}
 def test_a_request_is_demoted_when_its_quantum_is_used_up() -> None:
     """Quanta double from level to level; the lowest has no end."""
     policy = Mlfq(quantum_steps=2, num_levels=4)
-    assert [policy.level(1, outputs) for outputs in (0, 1, 2, 5, 6, 13, 14, 500)] == [
-        0, 0, 1, 1, 2, 2, 3, 3,
-    ]  # fmt: skip
+    assert [policy.level(1, outputs) for outputs in (0, 1, 2, 5, 6, 13, 14, 500)] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_long_prompt_skips_the_levels_that_it_would_not_fit_into() -> None:
     """Skip-join: the first level whose quantum holds the prefill."""
     policy = Mlfq(quantum_steps=2, num_levels=4, prompt_tokens_per_step=10)
-    assert [policy.level(prompt, 0) for prompt in (1, 20, 21, 40, 41, 10_000)] == [
-        0, 0, 1, 1, 2, 3,
-    ]  # fmt: skip
+    assert [policy.level(prompt, 0) for prompt in (1, 20, 21, 40, 41, 10_000)] == [0, 0, 1, 1, 2, 3]
     assert policy.level(21, 3) == 1 and policy.level(21, 4) == 2
 
 

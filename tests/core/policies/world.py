@@ -46,8 +46,7 @@ class World:
         self.admissions += [admission.request_id for admission in batch.admitted]
         self.preemptions += batch.preempted
         view, members = self.state.view, self.state.lockstep.members.values()
-        ended = [r.request_id for r in members
-                 if view.num_output_tokens(r) + 1 >= self.lengths[r.request_id]]  # fmt: skip
+        ended = [r.request_id for r in members if view.num_output_tokens(r) + 1 >= self.lengths[r.request_id]]
         finishes = update(self.state, StepResult(batch.step, (0.0,), None, tuple(ended)))
         self.finished += [finish.request_id for finish in finishes]
         self.state.check()

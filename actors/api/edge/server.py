@@ -1,0 +1,130 @@
+"""Hypercorn on Trio, composed by hand: listen, serve, stop without losing or awaiting anyone.
+
+Hypercorn's own `serve` hides its connections, and stopping for certain needs them. The app has no
+lifespan hooks, so none are run.
+"""
+
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+from quart_trio import QuartTrio
+
+from actors.api.edge.tcp import Connection
+from actors.core.config import ConfigError
+
+log = logging.getLogger("sundog.api")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How connections are treated.
+
+    `backlog` connections may wait to be accepted (Hypercorn's 100 refuses bursts); an idle one is
+    kept for `keep_alive_s` (5 s resets pooled clients). A client that takes nothing of what was
+    sent for `stalled_client_s` is dropped.
+    """
+
+    backlog: int = 2048
+    keep_alive_s: float = 75.0
+    stalled_client_s: float = 60.0
+
+    def hypercorn_config(self) -> Config:
+        """Hypercorn's part of the settings; no access log, errors to our own log."""
+        config = Config()
+        config.keep_alive_timeout = self.keep_alive_s
+        config.include_server_header = False
+        config.accesslog = None
+        config.errorlog = log
+        return config
+
+
+async def serve_http(
+    app: QuartTrio,
+    *,
+    host: str,
+    port: int,
+    shutdown: Callable[[], Awaitable[object]],
+    grace_s: float = 30.0,
+    settings: HttpSettings = HttpSettings(),
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
+
+    After `shutdown()` nobody new is accepted, idle connections close at once, and answers have
+    `grace_s` to finish; then they are cut. Reports the bound port through `task_status`; port 0
+    binds a free one. Raises ConfigError if it cannot listen.
+    """
+    listener = listen(host, port, settings)
+    bound_port: int = listener.socket.getsockname()[1]
+    config = settings.hypercorn_config()
+    context = WorkerContext(None)
+    open_connections: set[Connection] = set()
+
+    async def serve_connection(stream: trio.SocketStream) -> None:
+        await Connection(ASGIWrapper(app), config, context, open_connections, stream).run()
+
+    async with trio.open_nursery() as guarded:
+        await guarded.start(_abort_when_cancelled, open_connections)
+        async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
+            accepting.start_soon(_accept, serve_connection, listener, serving)
+            task_status.started(bound_port)
+            await shutdown()
+            accepting.cancel_scope.cancel()
+            await context.terminated.set()
+            guarded.cancel_scope.deadline = trio.current_time() + grace_s
+        guarded.cancel_scope.cancel()
+
+
+async def _accept(
+    handler: Callable[[trio.SocketStream], Awaitable[object]],
+    listener: trio.SocketListener,
+    serving: trio.Nursery,
+) -> None:
+    await trio.serve_listeners(handler, [listener], handler_nursery=serving)
+
+
+async def _abort_when_cancelled(
+    open_connections: set[Connection], *, task_status: trio.TaskStatus[None]
+) -> None:
+    """Hypercorn shields its writes: a client that does not read ends only with its socket."""
+    task_status.started()
+    try:
+        await trio.sleep_forever()
+    finally:
+        for connection in tuple(open_connections):
+            connection.abort()
+
+
+def listen(host: str, port: int, settings: HttpSettings) -> trio.SocketListener:
+    """A listening socket whose connections inherit the limit on clients that do not read.
+
+    Raises ConfigError that names the option to change.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port is {port}: it must be 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
+        listening = socket.create_server(address, family=family, backlog=settings.backlog)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(_why_not(host, port, error)) from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(settings.stalled_client_s * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+
+
+def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: choose another with --port (0 takes a free one)"
+    if number == errno.EACCES:
+        return f"port {port} is not allowed to this user: choose one above 1023 with --port"
+    return f"cannot listen on {host} ({error}): choose an address of this host with --host"

@@ -1,0 +1,97 @@
+"""What each tenant has been served: virtual token counters, kept in O(what changed).
+
+A counter is `w_p * prompt tokens admitted + w_q * output tokens + lift`. A tenant that enters the
+queue of those that wait is lifted to the least served tenant there, or, if nobody waits, to the one
+that left last: absence earns no credit (Sheng et al., OSDI 2024, algorithm 2).
+
+Law: at any moment the counts are those that counting token by token would have given. The members
+of the lockstep get one token each with every step, so a tenant's are `members * steps done` plus a
+constant. Counts are whole numbers, so that no order of adding can change a sum.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.core.request import Request
+
+Tenant = str | None
+
+
+class Steps(Protocol):
+    """Whoever knows how many steps are done: the Lockstep."""
+
+    done: int
+
+
+@dataclass(slots=True)
+class Account:
+    """One tenant's."""
+
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    """Without what `num_members` add with every step that is done."""
+    num_members: int = 0
+    num_waiting: int = 0
+    lift: float = 0.0
+
+
+class Service:
+    """The accounts of one scheduler's tenants, with weights for prompt and output tokens."""
+
+    __slots__ = ("_accounts", "_input_weight", "_last_to_leave", "_output_weight", "_steps", "_waiting")
+
+    def __init__(self, weights: tuple[float, float], steps: Steps) -> None:
+        self._input_weight, self._output_weight = weights
+        self._steps = steps
+        self._accounts: dict[Tenant, Account] = {}
+        self._waiting: dict[Tenant, None] = {}
+        self._last_to_leave: Tenant = None
+
+    def of(self, tenant: Tenant) -> float:
+        """The tenant's counter, in weighted tokens."""
+        account = self._accounts.get(tenant)
+        return 0.0 if account is None else self._raw(account) + account.lift
+
+    def enter(self, request: Request) -> None:
+        """The request begins to wait. O(tenants that wait) if none of its tenant's did."""
+        tenant = request.submit.tenant
+        account = self._accounts.setdefault(tenant, Account())
+        account.num_waiting += 1
+        if tenant not in self._waiting:
+            others = self._waiting or (self._last_to_leave,)
+            floor = min(map(self.of, others))
+            account.lift = max(account.lift, floor - self._raw(account))
+            self._waiting[tenant] = None
+
+    def leave(self, request: Request) -> None:
+        """The request waits no longer."""
+        tenant = request.submit.tenant
+        account = self._accounts[tenant]
+        account.num_waiting -= 1
+        if account.num_waiting == 0:
+            del self._waiting[tenant]
+        self._last_to_leave = tenant
+
+    def admit(self, request: Request) -> None:
+        """Charge the prompt of a request that runs for the first time."""
+        self._accounts[request.submit.tenant].num_prompt_tokens += request.submit.num_prompt_tokens
+
+    def sample(self, request: Request) -> None:
+        """A request that is not in lockstep was given a token."""
+        self._accounts[request.submit.tenant].num_output_tokens += 1
+
+    def join(self, request: Request) -> None:
+        """The request joined the lockstep: from `joined` on, every step done gives it a token."""
+        account = self._accounts[request.submit.tenant]
+        account.num_members += 1
+        account.num_output_tokens -= request.joined - 1
+
+    def settle(self, request: Request) -> None:
+        """The request left the lockstep."""
+        account = self._accounts[request.submit.tenant]
+        account.num_members -= 1
+        account.num_output_tokens += max(self._steps.done, request.joined - 1)
+
+    def _raw(self, account: Account) -> float:
+        outputs = account.num_output_tokens + account.num_members * self._steps.done
+        return self._input_weight * account.num_prompt_tokens + self._output_weight * outputs

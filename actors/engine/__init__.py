@@ -1,0 +1,1 @@
+"""One replica: Scheduler, KVCacheManager, Executor and Runners, which live and die together."""

@@ -1,0 +1,114 @@
+"""The torch backend: folds batches into requests, computes a step, samples its tokens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from actors.clock import run_blocking
+from actors.messages import Batch, Capacity, StepResult
+from runtime.loader import check_context, import_torch, load_model
+
+# Before anything that imports torch, since it sets how torch's threads wait.
+import_torch()
+
+# ruff: noqa: E402
+import torch
+from transformers import PreTrainedModel
+
+from runtime.linear import pack_linears
+from runtime.model import Model, probe_layers
+from runtime.paged_cache import KVCache, LayerShape, block_bytes, choose_num_blocks, free_bytes
+from runtime.requests import Requests, Step
+from runtime.sampler import sample
+
+
+class TorchBackend:
+    """A decoder-only Hugging Face model from a local folder, on a paged cache.
+
+    `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
+    the available memory for the cache on the CPU (0.4 if None). `num_threads` None leaves torch's
+    choice. Every error in the settings or the folder is a ConfigError from `load`.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        device: str = "cpu",
+        dtype: str = "auto",
+        block_size: int = 16,
+        num_gpu_blocks: int | None = None,
+        max_model_len: int,
+        max_num_batched_tokens: int = 2048,
+        max_num_seqs: int = 256,
+        gpu_memory_utilization: float | None = None,
+        seed: int = 0,
+        eos_token_ids: Sequence[int] = (),
+        num_threads: int | None = None,
+    ) -> None:
+        self._model_dir = Path(model_dir)
+        self._device = device
+        self._dtype = dtype
+        self._block_size = block_size
+        self._num_gpu_blocks = num_gpu_blocks
+        self._max_model_len = max_model_len
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_seqs = max_num_seqs
+        self._utilization = gpu_memory_utilization
+        self._num_threads = num_threads
+        self._requests = Requests(block_size, max_model_len, seed, tuple(eos_token_ids))
+        self._model: Model | None = None
+
+    async def load(self) -> Capacity:
+        """Read the weights and make the cache; ConfigError when either cannot be."""
+        self._model, num_blocks = await run_blocking(self._load)
+        return Capacity(num_blocks, self._block_size)
+
+    async def execute(self, batch: Batch) -> StepResult:
+        """One step of the batch, whatever its `max_steps`; a token for each sampling request."""
+        step = self._requests.fold(batch)
+        tokens = await run_blocking(self._compute, step) if len(step.token_T) else []
+        self._requests.advance(step, tokens)
+        pairs = tuple(zip(step.request_ids, tokens, strict=True))
+        return StepResult(batch.step, (trio.current_time(),), tokens=pairs)
+
+    async def close(self) -> None:
+        """Let go of weights and cache."""
+        self._model = None
+
+    def _load(self) -> tuple[Model, int]:
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        check_context(self._model_dir, self._max_model_len)
+        model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
+        pack_linears(model)
+        layers, step_bytes = self._probe(model)
+        has_bytes = free_bytes(model.device, self._utilization) - step_bytes
+        num_blocks = choose_num_blocks(
+            block_bytes(layers, self._block_size),
+            has_bytes,
+            block_size=self._block_size,
+            max_model_len=self._max_model_len,
+            max_num_seqs=self._max_num_seqs,
+            wanted=self._num_gpu_blocks,
+        )
+        cache = KVCache(layers, num_blocks, self._block_size, model.device)
+        return Model(model, cache), num_blocks
+
+    def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
+        """The layers, and on CUDA the bytes that the largest step takes while it runs."""
+        if model.device.type != "cuda":
+            return probe_layers(model), 0
+        torch.cuda.reset_peak_memory_stats(model.device)
+        before = torch.cuda.memory_allocated(model.device)
+        layers = probe_layers(model, self._max_num_batched_tokens, self._max_num_seqs)
+        step_bytes = torch.cuda.max_memory_allocated(model.device) - before
+        torch.cuda.empty_cache()
+        return layers, step_bytes
+
+    def _compute(self, step: Step) -> list[int]:
+        if self._model is None:
+            raise RuntimeError("execute before load")
+        logits_RV = self._model.logits(step)
+        return sample(logits_RV, step.choices) if step.request_ids else []

@@ -1,0 +1,122 @@
+"""The paged key and value tensors: their shapes, their price in bytes, and how many fit.
+
+Shapes: S blocks, P slots a block, K key/value heads, D key width, E value width.
+Block 0 is the null block of the block pool: never a request's, used here as padding.
+"""
+
+import math
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped]  # ships no types
+import torch
+from torch import Tensor
+
+from actors.core.config import ConfigError
+
+CUDA_SHARE = 0.9
+# A CPU's memory belongs to everyone: the operating system, other replicas, the page cache.
+CPU_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer keeps of a token."""
+
+    num_heads: int
+    key_width: int
+    value_width: int
+    dtype: torch.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        return self.num_heads * (self.key_width + self.value_width) * self.dtype.itemsize
+
+
+class KVCache:
+    """Keys [S, P, K, D] and values [S, P, K, E] of every layer.
+
+    Zeros rather than whatever memory held: a masked slot weighs 0, and 0 times NaN is NaN. On the
+    CPU zeroed pages cost nothing before they are first written.
+    """
+
+    __slots__ = ("block_size", "keys_SPKD", "values_SPKE")
+
+    def __init__(
+        self, layers: list[LayerShape], num_blocks: int, block_size: int, device: torch.device
+    ) -> None:
+        self.block_size = block_size
+        room = (num_blocks, block_size)
+        self.keys_SPKD = [
+            torch.zeros(*room, s.num_heads, s.key_width, dtype=s.dtype, device=device) for s in layers
+        ]
+        self.values_SPKE = [
+            torch.zeros(*room, s.num_heads, s.value_width, dtype=s.dtype, device=device) for s in layers
+        ]
+
+    @property
+    def num_blocks(self) -> int:
+        return self.keys_SPKD[0].shape[0]
+
+    def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKE: Tensor) -> None:
+        """Keep the keys and values of T tokens in their slots (block * block_size + offset)."""
+        self.keys_SPKD[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKD)
+        self.values_SPKE[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKE)
+
+
+def block_bytes(layers: list[LayerShape], block_size: int) -> int:
+    """Bytes of one block over all layers."""
+    return block_size * sum(shape.token_bytes for shape in layers)
+
+
+def free_bytes(device: torch.device, utilization: float | None) -> int:
+    """Bytes the cache may take: a share of all memory on CUDA, of the available on the CPU."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return int(total * (CUDA_SHARE if utilization is None else utilization)) - (total - free)
+    share = CPU_SHARE if utilization is None else utilization
+    return int(psutil.virtual_memory().available * share)
+
+
+def choose_num_blocks(
+    bytes_per_block: int,
+    has_bytes: int,
+    *,
+    block_size: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    wanted: int | None = None,
+) -> int:
+    """How many blocks to make, the null block included.
+
+    `wanted` if given; else what fits in `has_bytes`, though never more than `max_num_seqs` requests
+    of full length can use. Raises ConfigError when the memory does not hold that, or not even one
+    request of `max_model_len`.
+    """
+    one_request = math.ceil(max_model_len / block_size) + 1
+    fits = max(has_bytes, 0) // bytes_per_block
+    if wanted is None:
+        useful = max_num_seqs * (one_request - 1) + 1
+        needed, chosen = one_request, min(fits, useful)
+    else:
+        needed = chosen = wanted
+    if needed > fits:
+        raise ConfigError(
+            f"not enough memory for the KV cache: needs {_size(needed * bytes_per_block)}"
+            f" ({needed} blocks of {block_size} tokens), has {_size(has_bytes)};"
+            f" lower {'--max-model-len' if wanted is None else '--num-gpu-blocks'}"
+            f" or free memory"
+        )
+    if chosen < one_request:
+        raise ConfigError(
+            f"--num-gpu-blocks {chosen} cannot hold one request of --max-model-len"
+            f" {max_model_len}: it needs {one_request}, the null block included"
+        )
+    return chosen
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.4g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"

@@ -1,0 +1,209 @@
+"""The cost backend: what a Runner runs where a GPU would be. It computes durations and waits.
+
+On a virtual clock the wait is an event; on the wall clock it is a sleep, and the graph around it
+serves at the pace of a GPU that is not there. Durations are whole ticks (`sim.ticks`), so that a
+run of steps done in one event ends at the very times of the steps done one by one.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from actors.actor import Reply
+from actors.clock import Event, Timer, call_at, now_s, sleep_until
+from actors.core.batch import Batch, StepResult
+from actors.engine.runner import Backend
+from actors.messages import Capacity
+from sim.cost.work import CostModel, StepWork
+from sim.cost.work_fold import WorkFold
+from sim.ticks import end_times_s, instant, to_s, to_ticks
+
+
+class Sampled(NamedTuple):
+    """What some steps sampled: `tokens` None where they are only counted, else of one step.
+
+    `ended` names the requests whose token in the last step was the end token.
+    """
+
+    tokens: tuple[tuple[str, int], ...] | None
+    ended: tuple[str, ...]
+
+
+class TokenSource(Protocol):
+    """Where the tokens of a run come from, and with them the end of each request."""
+
+    def begin(self, batch: Batch) -> int:
+        """Fold the diff in; the most steps to do: through the first in which a request ends."""
+        ...
+
+    def sample(self, num_steps: int) -> Sampled:
+        """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
+        ...
+
+
+@dataclass(slots=True)
+class Pace:
+    """Turns work into end times on the run's clock.
+
+    `key` orders this backend's steps among others that end at the same instant. A step begins
+    now. On the wall clock, `catch_up_s` lets one that continues earlier work begin when the last
+    one ended, up to so much earlier, which makes up for what the host took in between; it ends
+    now at the earliest. On a virtual clock it must stay 0.
+    """
+
+    cost: CostModel
+    key: str = ""
+    catch_up_s: float = 0.0
+    _end_tick: int = 0
+
+    def end_times_s(self, work: StepWork, num_steps: int, continues: bool = False) -> tuple[float, ...]:
+        """When each of `num_steps` steps of `work` ends.
+
+        `continues` says that there has been work ever since the last step ended.
+        """
+        now = start = instant(now_s())
+        if self.catch_up_s and continues and self._end_tick < now:
+            start = max(self._end_tick, now - instant(self.catch_up_s))
+        if num_steps == 1:
+            return (to_s(max(start + to_ticks(self.cost.step_s(work)), now)),)
+        if num_steps < 8:
+            # Below this the set-up of numpy costs more than the steps: same formula, same bits.
+            durations = [to_ticks(self.cost.step_s(step)) for step in _steps(work, num_steps)]
+            return tuple(map(to_s, accumulate(durations, initial=start)))[1:]
+        return end_times_s(start, self.cost.run_s(work, num_steps))
+
+    def done(self, end_s: float) -> None:
+        """The last of the steps that were done ended then."""
+        self._end_tick = instant(end_s)
+
+
+def _steps(work: StepWork, num_steps: int) -> list[StepWork]:
+    decodes, context = work.num_decodes, work.decode_context_tokens
+    return [
+        StepWork(decodes, context + index * decodes, (), work.num_samples, work.num_shared_tokens)
+        for index in range(num_steps)
+    ]
+
+
+class CostBackend:
+    """A Backend of modelled time and handed-in tokens.
+
+    `source` is the oracle of a trace, or canned text for an emulated server. A batch without tokens
+    takes no time. Costs O(what the batch changes), plus O(steps) for their end times.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_capacity",
+        "_end_times_s",
+        "_fold",
+        "_pace",
+        "_queue",
+        "_reply",
+        "_source",
+        "_timer",
+    )
+
+    def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
+        self._pace, self._source, self._capacity = pace, source, capacity
+        self._fold = WorkFold(capacity.block_size)
+        self._queue: deque[tuple[Batch, Reply]] = deque()
+        self._batch: Batch | None = None
+        self._reply = Reply()
+        self._end_times_s: tuple[float, ...] = ()
+        self._timer: Timer | None = None
+
+    async def load(self) -> Capacity:
+        """The capacity that was handed in."""
+        return self._capacity
+
+    def execute(self, batch: Batch) -> Reply:
+        """Up to `max_steps` steps, ending at the first in which a request ends: a StepResult."""
+        reply = Reply()
+        if self._batch is None:
+            self._begin(batch, reply)
+        else:
+            self._queue.append((batch, reply))
+        return reply
+
+    def interrupt(self) -> None:
+        """End the run under way at its next step boundary."""
+        if self._timer is None or len(self._end_times_s) == 1:
+            return
+        num_steps = bisect_left(self._end_times_s, now_s()) + 1
+        if num_steps < len(self._end_times_s):
+            self._timer.stop()
+            self._end_times_s = self._end_times_s[:num_steps]
+            self._wait()
+
+    async def close(self) -> None:
+        """Nothing was taken."""
+
+    def _begin(self, batch: Batch, reply: Reply) -> None:
+        self._batch, self._reply = batch, reply
+        work = self._fold.begin(batch)
+        num_steps = self._source.begin(batch)
+        self._end_times_s = (
+            self._pace.end_times_s(work, num_steps, self._fold.continues) if work.num_tokens else (now_s(),)
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        end_s = self._end_times_s[-1]
+        self._timer = call_at(end_s, Event.STEP_END, self._pace.key, self._end)
+
+    def _end(self) -> None:
+        """The last step ended: answer, and begin what is next."""
+        batch, reply = self._batch, self._reply
+        assert batch is not None
+        self._batch = self._timer = None
+        try:
+            num_steps = len(self._end_times_s)
+            self._pace.done(self._end_times_s[-1])
+            self._fold.advance(num_steps)
+            tokens, ended = self._source.sample(num_steps)
+            result = StepResult(batch.step, self._end_times_s, tokens, ended)
+            if self._queue:
+                self._begin(*self._queue.popleft())
+        except Exception as error:
+            reply.fail(error)
+        else:
+            reply.set(result)
+
+
+class Paced:
+    """Real tokens of an inner Backend at the modelled pace: torch on the virtual clock.
+
+    Does one step per batch. Where the inner backend itself takes time, the step ends when both
+    the model and the inner backend are done.
+    """
+
+    __slots__ = ("_fold", "_inner", "_pace")
+
+    def __init__(self, inner: Backend, pace: Pace) -> None:
+        self._inner, self._pace = inner, pace
+        self._fold = WorkFold()
+
+    async def load(self) -> Capacity:
+        """The inner backend's capacity."""
+        return await self._inner.load()
+
+    async def execute(self, batch: Batch) -> StepResult:
+        """One step: the inner backend's tokens, the cost model's end time."""
+        work = self._fold.begin(batch)
+        end_times_s: tuple[float, ...] = ()
+        if work.num_tokens:
+            end_times_s = self._pace.end_times_s(work, 1, self._fold.continues)
+        result = await self._inner.execute(batch)
+        if end_times_s:
+            await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
+            self._pace.done(end_times_s[0])
+        self._fold.advance(1)
+        end_s = max((now_s(), *end_times_s))
+        return StepResult(batch.step, (end_s,), result.tokens, result.ended)
+
+    async def close(self) -> None:
+        """Close the inner backend."""
+        await self._inner.close()

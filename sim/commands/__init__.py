@@ -1,1 +1,0 @@
-"""Commands of the command line that only simulate: one file, one command."""

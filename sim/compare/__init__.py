@@ -1,1 +1,0 @@
-"""`sundog compare`: what differs between runs, and how sure that is."""

@@ -1,0 +1,1 @@
+"""A cost model from what was observed."""

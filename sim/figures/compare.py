@@ -1,0 +1,127 @@
+"""Two runs held side by side: settings, latencies with confidence, who gained and who lost."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.figures.statistics.intervals import Floats, Interval, difference, quantile_difference, run_interval
+from sim.record.run_directory import Run
+
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+QUANTILES = (0.5, 0.99)
+MOVED = 5
+
+
+class Compared(NamedTuple):
+    """One figure of both runs; `change` is the second less the first."""
+
+    name: str
+    first: float
+    second: float
+    change: Interval
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.first == 0 else self.second / self.first - 1
+
+
+class Moved(NamedTuple):
+    """A request whose time to the first token or whole answer differs much; seconds."""
+
+    request_id: str
+    first_s: float
+    second_s: float
+
+
+class Comparison(NamedTuple):
+    """`is_paired`: the runs met the same requests, which are compared one by one."""
+
+    settings: dict[str, tuple[Any, Any]]
+    is_paired: bool
+    num_requests: int
+    figures: list[Compared]
+    gained: list[Moved]
+    lost: list[Moved]
+
+
+def compare(first: Run, second: Run) -> Comparison:
+    """What changed from the first run to the second. O(requests)."""
+    a, b = _columns(first), _columns(second)
+    is_paired, rows = _pairing(a, b)
+    figures = [figure for name in LATENCIES for figure in _figures(name, a[name], b[name], rows)]
+    gained, lost = _moved(a, b, rows) if is_paired and rows is not None else ([], [])
+    names = dict.fromkeys([*first.config, *second.config])
+    settings = {
+        name: (first.config.get(name), second.config.get(name))
+        for name in names
+        if first.config.get(name) != second.config.get(name)
+    }
+    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost)
+
+
+Columns = dict[str, Any]
+Rows = tuple["np.ndarray[Any, np.dtype[np.int64]]", "np.ndarray[Any, np.dtype[np.int64]]"]
+
+
+def _columns(run: Run) -> Columns:
+    table = run.requests()
+    columns: Columns = {name: table[name].to_numpy().astype(np.float64) for name in (*LATENCIES, "arrival_s")}
+    columns["request_id"] = table["request_id"].to_pylist()
+    for name in ("num_prompt_tokens", "num_output_tokens"):
+        columns[name] = table[name].to_numpy()
+    return columns
+
+
+def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
+    """Rows of the same request in both runs; None unless nearly all are in both, and alike."""
+    where = {name: row for row, name in enumerate(b["request_id"])}
+    both = [(row, where[name]) for row, name in enumerate(a["request_id"]) if name in where]
+    if not both or len(both) < 0.99 * max(len(a["request_id"]), len(b["request_id"])):
+        return False, None
+    rows_a, rows_b = (np.array(rows) for rows in zip(*both, strict=True))
+    alike = all(
+        np.array_equal(a[name][rows_a], b[name][rows_b]) for name in ("arrival_s", "num_prompt_tokens")
+    )
+    return (True, (rows_a, rows_b)) if alike else (False, None)
+
+
+def _figures(name: str, a: Floats, b: Floats, rows: Rows | None) -> list[Compared]:
+    short = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E", "queueing_s": "queueing"}[name]
+    if rows is None:
+        first, second = a[~np.isnan(a)], b[~np.isnan(b)]
+        if not (len(first) and len(second)):
+            return []
+        changes = [difference(first, second)]
+        changes += [
+            Interval(float(np.quantile(second, q) - np.quantile(first, q)), np.nan) for q in QUANTILES
+        ]
+    else:
+        first, second = a[rows[0]], b[rows[1]]
+        known = ~(np.isnan(first) | np.isnan(second))
+        first, second = first[known], second[known]
+        if not len(first):
+            return []
+        changes = [run_interval(second - first)]
+        changes += [quantile_difference(first, second, q) for q in QUANTILES]
+    values = [(float(first.mean()), float(second.mean()))]
+    values += [(float(np.quantile(first, q)), float(np.quantile(second, q))) for q in QUANTILES]
+    kinds = ("mean", *(f"p{q * 100:g}" for q in QUANTILES))
+    return [
+        Compared(f"{short} {kind}", *pair, change)
+        for kind, pair, change in zip(kinds, values, changes, strict=True)
+    ]
+
+
+def _moved(a: Columns, b: Columns, rows: Rows) -> tuple[list[Moved], list[Moved]]:
+    first, second = a["e2e_s"][rows[0]], b["e2e_s"][rows[1]]
+    change = np.where(np.isnan(second - first), 0.0, second - first)
+    order: Sequence[int] = np.argsort(change, kind="stable").tolist()
+
+    def named(chosen: Sequence[int], sign: int) -> list[Moved]:
+        ids = a["request_id"]
+        return [
+            Moved(ids[rows[0][i]], float(first[i]), float(second[i])) for i in chosen if sign * change[i] > 0
+        ]
+
+    return named(order[:MOVED], -1), named(order[::-1][:MOVED], 1)

@@ -1,0 +1,271 @@
+"""From a Recorder's columns to the figures people compare; numpy, no loop over requests.
+
+Times are seconds, per request unless said otherwise:
+
+    TTFT      first token - arrival, and what the front end takes (E2E as well)
+    TPOT      (finish - first token) / (output tokens - 1), requests with more than one
+    ITL       time between a token and the one before it, over every token
+    E2E       finish - arrival
+    queueing  first step that the request was part of begins - arrival
+    normal.   E2E / output tokens
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.figures.saturation import saturation
+from sim.figures.statistics.distribution import Distribution, Part, distribution_of
+from sim.record.recorder import Recorder
+from sim.record.rows import Floats, RequestTimes, Rows, latencies, step_intervals
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run in figures; seconds, tokens and fractions. A distribution of nothing is None.
+
+    Throughput counts finished requests over the span from the first arrival to the last finish.
+    `saturation` is requests in the server over those it can run at once, on average; from 1 on the
+    queue grows as long as the load lasts. Goodput counts those that met every limit of `Terms`, of
+    all that arrived. `busy_fraction` is of all replicas' time. `fairness` is Jain's index
+    (sum x)^2 / (n sum x^2) over the tenants' served tokens, prompts and outputs; None without
+    tenants. Energy takes the GPUs' rated power all the time, cost their price: upper bounds for
+    idle ones.
+    `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
+    time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
+    """
+
+    num_requests: int
+    num_finished: int
+    num_aborted: int
+    num_refused: int
+    num_steps: int
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    itl_s: Distribution | None
+    e2e_s: Distribution | None
+    queueing_s: Distribution | None
+    num_kv_blocks: int
+    kv_use_mean: float
+    kv_use_max: float
+    prefix_hit_tokens: int
+    prefix_hit_rate: float
+    num_preemptions: int
+    recomputed_tokens: int
+    normalized_latency_s: Distribution | None
+    busy_fraction: float
+    tokens_per_step: float
+    saturation: float | None
+    goodput_requests_per_s: float | None
+    slo_attainment: float | None
+    fairness: float | None
+    energy_j_per_output_token: float | None
+    cost_per_million_output_tokens: float | None
+
+    def to_json(self) -> str:
+        """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
+        return json.dumps(asdict(self), indent=2, allow_nan=False)
+
+
+class InMemory:
+    """A recorder that has kept everything, as a Source."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def requests(self) -> Iterator[Rows]:
+        yield Rows.of(self._recorder.columns)
+
+    def intervals(self) -> Iterator[Part]:
+        for steps in self._recorder.steps:
+            yield step_intervals(steps)
+            yield np.array(steps.gaps_s), None
+
+
+class Source(Protocol):
+    """Where the rows of a run are: in memory, or on disk."""
+
+    def requests(self) -> Iterator[Rows]:
+        """All requests in order, in parts."""
+        ...
+
+    def intervals(self) -> Iterator[Part]:
+        """The intervals between the tokens of each request, in any order, with their numbers."""
+        ...
+
+
+def request_times(recorder: Recorder) -> RequestTimes:
+    """The latencies of every request that the recorder has in memory."""
+    return latencies(Rows.of(recorder.columns), recorder.front_end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a run is held against: limits per request in seconds, and what its GPUs take.
+
+    `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
+    currency.
+    """
+
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+    num_gpus: int = 1
+    max_num_running: int | None = None
+    block_size: int = 16
+    gpu_power_w: float | None = None
+    price_per_gpu_h: float | None = None
+
+
+NO_TERMS = Terms()
+
+
+def _met(times: RequestTimes, done: NDArray[np.bool_], terms: Terms) -> NDArray[np.bool_] | None:
+    """Which requests met every limit; None without any. One token has no TPOT to miss."""
+    limits = (
+        (times.ttft_s, terms.slo_ttft_s),
+        (times.tpot_s, terms.slo_tpot_s),
+        (times.e2e_s, terms.slo_e2e_s),
+    )
+    if all(limit is None for _, limit in limits):
+        return None
+    met = done.copy()
+    for values, limit in limits:
+        if limit is not None:
+            met &= ~(values > limit)
+    return met
+
+
+def _fairness(served: dict[str, int]) -> float | None:
+    """Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984)."""
+    total, squares = sum(served.values()), sum(tokens**2 for tokens in served.values())
+    return total**2 / (len(served) * squares) if squares else None
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums over all requests."""
+
+    num_requests: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_met: int | None = None
+    first_arrival_s: float = math.inf
+    last_finish_s: float = -math.inf
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    admitted_tokens: int = 0
+    hit_tokens: int = 0
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    served: dict[str, int] = field(default_factory=dict)
+
+    def add(self, rows: Rows, terms: Terms, front_end_s: float) -> None:
+        if not len(rows.arrival_s):
+            return
+        done = rows.is_done
+        self.num_requests += len(done)
+        self.num_finished += int(done.sum())
+        self.num_aborted += sum(reason == "abort" for reason in rows.reason)
+        met = _met(latencies(rows, front_end_s), done, terms)
+        if met is not None:
+            self.num_met = (self.num_met or 0) + int(met.sum())
+        self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))
+        if done.any():
+            self.last_finish_s = max(self.last_finish_s, float(rows.finish_s[done].max()))
+        self.prompt_tokens += int(rows.num_prompt_tokens[done].sum())
+        self.output_tokens += int(rows.num_output_tokens[done].sum())
+        self.admitted_tokens += int(rows.num_prompt_tokens[rows.is_admitted].sum())
+        self.hit_tokens += int(rows.prefix_hit_tokens.sum())
+        self.num_preemptions += int(rows.num_preemptions.sum())
+        self.recomputed_tokens += int(rows.recomputed_tokens.sum())
+        tokens = np.where(done, rows.num_prompt_tokens + rows.num_output_tokens, 0).tolist()
+        for tenant, count in zip(rows.tenant, tokens, strict=True):
+            if tenant is not None:
+                self.served[tenant] = self.served.get(tenant, 0) + count
+
+
+def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None = None) -> Summary:
+    """The figures of a run; latencies are over finished requests, ITL over all tokens.
+
+    `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
+    """
+    source = source or InMemory(recorder)
+    front_s, totals = recorder.front_end_s, _Totals()
+    for rows in source.requests():
+        totals.add(rows, terms, front_s)
+
+    def over(figure: Callable[[Rows, RequestTimes], Floats]) -> Distribution | None:
+        def parts() -> Iterator[Part]:
+            for rows in source.requests():
+                values = figure(rows, latencies(rows, front_s))[rows.is_done]
+                yield values[~np.isnan(values)], None
+
+        return distribution_of(parts)
+
+    duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
+    per_s = 1 / duration_s if duration_s else 0.0
+    blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
+    busy_s = sum(use.busy_s for use in kv_use)
+    num_steps = sum(each.num_steps for each in steps)
+    gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
+    return Summary(
+        num_requests=totals.num_requests,
+        num_finished=totals.num_finished,
+        num_aborted=totals.num_aborted,
+        num_refused=recorder.num_refused,
+        num_steps=num_steps,
+        duration_s=duration_s,
+        prompt_tokens=totals.prompt_tokens,
+        output_tokens=output_tokens,
+        requests_per_s=totals.num_finished * per_s,
+        output_tokens_per_s=output_tokens * per_s,
+        total_tokens_per_s=(totals.prompt_tokens + output_tokens) * per_s,
+        ttft_s=over(lambda rows, times: times.ttft_s),
+        tpot_s=over(lambda rows, times: times.tpot_s),
+        itl_s=distribution_of(source.intervals),
+        e2e_s=over(lambda rows, times: times.e2e_s),
+        queueing_s=over(lambda rows, times: times.queueing_s),
+        num_kv_blocks=blocks,
+        kv_use_mean=sum(use.block_seconds for use in kv_use) / (busy_s * blocks) if busy_s else 0.0,
+        kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
+        prefix_hit_tokens=totals.hit_tokens,
+        prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
+        num_preemptions=totals.num_preemptions,
+        recomputed_tokens=totals.recomputed_tokens,
+        normalized_latency_s=over(lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)),
+        busy_fraction=sum(each.busy_s for each in steps) / (duration_s * len(steps)) if duration_s else 0.0,
+        tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
+        saturation=None
+        if terms.max_num_running is None
+        else saturation(
+            lambda: ((rows, rows.is_done) for rows in source.requests()),
+            terms.max_num_running,
+            blocks * recorder.num_replicas + 1,
+            terms.block_size,
+        ),
+        goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
+        slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
+        fairness=_fairness(totals.served),
+        energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
+        cost_per_million_output_tokens=_per_token(
+            None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
+            gpu_s,
+            output_tokens,
+        ),
+    )
+
+
+def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:
+    return None if rate_per_s is None or not num_tokens else rate_per_s * gpu_s / num_tokens

@@ -1,0 +1,50 @@
+"""How near a server is to as many requests as it can run at once."""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.record.rows import Floats, Rows
+
+KNEE = 0.85
+"""From this saturation on small errors of step time become large ones of waiting time."""
+Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
+"""Requests in parts, and which of them count, all of which finished."""
+
+
+def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
+    """Requests in the server while they came, over the fewer of its seats and its KV cache's room.
+
+    By Little's law; None without requests. They are taken to hold the blocks of their prompts and
+    half of their answers; prompts that hit the prefix cache share blocks, which this leaves out.
+    Sums are exact, so that it does not matter how the requests are cut into parts.
+    """
+
+    def total(figure: Callable[[Rows], Floats]) -> float:
+        return math.fsum(chain.from_iterable(figure(rows)[chosen].tolist() for rows, chosen in parts()))
+
+    spent_s = total(_spent_s)
+    if not spent_s:
+        return None
+    spans = [
+        (float(rows.arrival_s[chosen].min()), float(rows.arrival_s[chosen].max()))
+        for rows, chosen in parts()
+        if chosen.any()
+    ]
+    span_s = max(last for _, last in spans) - min(first for first, _ in spans)
+    held_blocks = max(total(_held_token_s) / spent_s / block_size, 1.0)
+    return spent_s / (span_s or 1.0) / min(max_num_running, (num_blocks - 1) / held_blocks)
+
+
+def _spent_s(rows: Rows) -> Floats:
+    spent: Floats = rows.finish_s - rows.arrival_s
+    return spent
+
+
+def _held_token_s(rows: Rows) -> Floats:
+    held = rows.num_prompt_tokens - rows.prefix_hit_tokens + rows.num_output_tokens / 2
+    product: Floats = held * _spent_s(rows)
+    return product

@@ -1,0 +1,115 @@
+"""A log of every request of one server: `meta.json` and `requests.jsonl.gz`.
+
+Rows give `input_toks`, `output_toks` and the instants `queued_ts`, `first_token_ts` and
+`last_token_ts` of one monotonic clock, taken in the engine: no front end is in them.
+"""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.figures.statistics.distribution import distribution
+from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
+from sim.trace.record import TraceRequest
+
+INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")
+COUNTS = ("input_toks", "output_toks")
+
+
+def read_log(folder: Path) -> Server:
+    """The server that wrote `folder`; raises MeasuredError naming file, line and field."""
+    meta = _object(folder / "meta.json")
+    rows = read_rows(folder / "requests.jsonl.gz")
+    start_s = rows[0]["queued_ts"]
+    requests = [
+        TraceRequest(str(i), row["queued_ts"] - start_s, row["input_toks"], row["output_toks"])
+        for i, row in enumerate(rows)
+    ]
+    engine = meta.get("engine_kwargs")
+    if not isinstance(engine, dict):
+        raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs is missing")
+    try:
+        return Server(
+            name=folder.name,
+            model=_short(str(engine["model"])),
+            gpu=folder.name.partition("_")[0],
+            tensor_parallel_size=int(engine["tensor_parallel_size"]),
+            max_num_seqs=int(engine["max_num_seqs"]),
+            max_num_batched_tokens=int(engine["max_num_batched_tokens"]),
+            max_model_len=engine.get("max_model_len"),
+            num_gpu_blocks=(meta.get("kv_cache") or {}).get("num_gpu_blocks"),
+            async_scheduling=_is_async(str(meta.get("vllm_version", ""))),
+            at_client=False,
+            requests=requests,
+            stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs: {error}") from None
+
+
+def _short(model: str) -> str:
+    """The name of a known model for a hub's name of it."""
+    return model.rpartition("/")[2].lower().removesuffix("-hf")
+
+
+def _is_async(version: str) -> bool:
+    """Whether that vLLM schedules asynchronously by default: 0.14 was the first."""
+    try:
+        major, minor = (int(part) for part in version.split(".")[:2])
+    except ValueError:
+        return False
+    return (major, minor) >= (0, 14)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MeasuredError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise MeasuredError(f"{path}: not an object")
+    return value
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log in order of arrival, their instants and counts checked."""
+    try:
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise MeasuredError(f"{path}: {error}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            for name in INSTANTS:
+                row[name] = float(row[name])
+            for name in COUNTS:
+                if int(row[name]) < 1:
+                    raise ValueError(f"{name} is {row[name]}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise MeasuredError(f"{path}, line {number}: {error}") from None
+        rows.append(row)
+    if len(rows) < 2:
+        raise MeasuredError(f"{path}: {len(rows)} rows, at least 2 are needed")
+    return sorted(rows, key=lambda row: row["queued_ts"])
+
+
+def _figures(rows: list[dict[str, Any]]) -> Figures:
+    queued, first, last = (np.array([row[name] for row in rows]) for name in INSTANTS)
+    tokens = np.array([row["output_toks"] for row in rows])
+    many = tokens > 1
+    figures: Figures = {}
+    for name, values in (
+        ("ttft", first - queued),
+        ("tpot", (last - first)[many] / (tokens[many] - 1)),
+        ("e2e", last - queued),
+    ):
+        found = distribution(values)
+        assert found is not None
+        for kind in ("mean", "p50", "p90", "p99"):
+            figures[f"{name} {kind}"] = getattr(found, kind)
+    return figures

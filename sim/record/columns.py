@@ -1,0 +1,239 @@
+"""What a Recorder keeps: columns of numbers, a row per request and a row per group of steps."""
+
+import math
+from array import array
+
+from actors.messages import StepOutput
+
+ABSENT = math.nan
+"""An instant that never came, in the columns of times."""
+
+
+class Columns:
+    """One row per request that arrived, in order of arrival; seconds, tokens and counts.
+
+    `replica` is -1 until the first admission. A request still running has no `reason`.
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "finish_s",
+        "first_scheduled_s",
+        "first_token_s",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "prefix_hit_tokens",
+        "reason",
+        "recomputed_tokens",
+        "replica",
+        "request_id",
+        "tenant",
+    )
+
+    def __init__(self) -> None:
+        self.request_id: list[str] = []
+        self.tenant: list[str | None] = []
+        self.reason: list[str | None] = []
+        self.arrival_s = array("d")
+        self.first_scheduled_s = array("d")
+        self.first_token_s = array("d")
+        self.finish_s = array("d")
+        self.num_prompt_tokens = array("q")
+        self.num_output_tokens = array("q")
+        self.num_preemptions = array("q")
+        self.prefix_hit_tokens = array("q")
+        self.recomputed_tokens = array("q")
+        self.replica = array("q")
+
+    def __len__(self) -> int:
+        return len(self.request_id)
+
+    def add(self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None) -> int:
+        """A new row; returns its index."""
+        self.request_id.append(request_id)
+        self.tenant.append(tenant)
+        self.reason.append(None)
+        self.arrival_s.append(arrival_s)
+        self.num_prompt_tokens.append(num_prompt_tokens)
+        for times in (self.first_scheduled_s, self.first_token_s, self.finish_s):
+            times.append(ABSENT)
+        for counts in (
+            self.num_output_tokens,
+            self.num_preemptions,
+            self.prefix_hit_tokens,
+            self.recomputed_tokens,
+        ):
+            counts.append(0)
+        self.replica.append(-1)
+        return len(self.request_id) - 1
+
+    def drop(self, count: int) -> None:
+        """Forget the first rows."""
+        for texts in (self.request_id, self.tenant, self.reason):
+            del texts[:count]
+        for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s):
+            del times[:count]
+        for counts in (
+            self.num_prompt_tokens,
+            self.num_output_tokens,
+            self.num_preemptions,
+            self.prefix_hit_tokens,
+            self.recomputed_tokens,
+            self.replica,
+        ):
+            del counts[:count]
+
+
+class Groups:
+    """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
+
+    `start_s` is when the first of them began. Those that waited are counted during all steps but
+    the last, and at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample.
+    Intervals are those between two tokens of a request that end with the first, any other, and the
+    last step.
+    """
+
+    __slots__ = (
+        "num_decodes",
+        "num_finished",
+        "num_first_intervals",
+        "num_intervals",
+        "num_last_intervals",
+        "num_preempted",
+        "num_prefill_tokens",
+        "num_prefills",
+        "num_steps",
+        "num_waiting",
+        "num_waiting_at_end",
+        "start_s",
+        "used_blocks",
+    )
+
+    def __init__(self) -> None:
+        self.start_s = array("d")
+        self.num_steps = array("q")
+        self.num_decodes = array("q")
+        self.num_prefills = array("q")
+        self.num_prefill_tokens = array("q")
+        self.num_preempted = array("q")
+        self.num_finished = array("q")
+        self.num_waiting = array("q")
+        self.num_waiting_at_end = array("q")
+        self.num_first_intervals = array("q")
+        self.num_intervals = array("q")
+        self.num_last_intervals = array("q")
+        self.used_blocks = array("q")
+
+    def add(
+        self,
+        output: StepOutput,
+        num_prefill_tokens: int,
+        used_blocks: int,
+        num_intervals: tuple[int, int, int],
+    ) -> None:
+        """The steps of one output; intervals with the first, any other and the last of them."""
+        batch = output.batch
+        self.start_s.append(output.start_s)
+        self.num_steps.append(len(output.end_times_s))
+        self.num_decodes.append(batch.num_decodes)
+        self.num_prefills.append(len(batch.chunks))
+        self.num_prefill_tokens.append(num_prefill_tokens)
+        self.num_preempted.append(len(batch.preempted))
+        self.num_finished.append(len(output.finished))
+        self.num_waiting.append(output.num_waiting_planned)
+        self.num_waiting_at_end.append(output.num_waiting)
+        self.used_blocks.append(used_blocks)
+        self.num_first_intervals.append(num_intervals[0])
+        self.num_intervals.append(num_intervals[1])
+        self.num_last_intervals.append(num_intervals[2])
+
+
+class Steps:
+    """The steps of one replica; `end_s` and `groups` those that are still in memory.
+
+    `before_s` is when the step before these ended. `gaps_s` are the intervals between tokens that
+    span idle steps or a preemption; `busy_s` the time in which any step ran, overlaps once.
+    """
+
+    __slots__ = (
+        "before_s",
+        "busy_s",
+        "end_s",
+        "gaps_s",
+        "groups",
+        "last_end_s",
+        "num_batched_tokens",
+        "num_open",
+        "num_steps",
+        "restarting",
+    )
+
+    def __init__(self) -> None:
+        self.end_s = array("d")
+        self.groups = Groups()
+        self.gaps_s = array("d")
+        self.before_s = 0.0
+        self.busy_s = 0.0
+        self.last_end_s = 0.0
+        self.num_batched_tokens = 0
+        self.num_steps = 0
+        self.num_open = 0
+        """Ranges with a token in the last step."""
+        self.restarting: list[Live] = []
+        """Those whose next range begins with the next step."""
+
+
+class KvUse:
+    """KV blocks in use over time: samples after steps that prefill or in which a request ends.
+
+    Between two samples the use is taken to grow evenly; while no step runs it stands still. Other
+    steps are no samples, so that grouping them into runs changes nothing.
+    """
+
+    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "busy_s", "max_blocks")
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._since_s = self._last_end_s = ABSENT
+        self.block_seconds = 0.0
+        self.busy_s = 0.0
+        self.max_blocks = 0
+
+    def stepped(self, start_s: float, end_s: float) -> None:
+        """Steps ran from `start_s` to `end_s`."""
+        if math.isnan(self._since_s):
+            self._since_s = start_s
+        elif start_s > self._last_end_s:
+            self.block_seconds += self._used * (start_s - self._since_s)
+            self.busy_s += start_s - self._since_s
+            self._since_s = start_s
+        self._last_end_s = end_s
+
+    def sample(self, num_used_blocks: int) -> None:
+        """`num_used_blocks` are in use at the end of the last step."""
+        span_s = self._last_end_s - self._since_s
+        self.block_seconds += (self._used + num_used_blocks) / 2 * span_s
+        self.busy_s += span_s
+        self._since_s = self._last_end_s
+        self._used = num_used_blocks
+        self.max_blocks = max(self.max_blocks, num_used_blocks)
+
+
+class Live:
+    """A request that has not ended: its row, and the range of steps that is open, if any.
+
+    `first_s` is the time of the open range's first token, `last_s` of the last range's last one.
+    """
+
+    __slots__ = ("computed_tokens", "first_s", "is_open", "last_s", "lost_tokens", "row", "start")
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.computed_tokens = 0
+        self.lost_tokens = 0
+        self.start: int | None = None
+        self.is_open = False
+        """Whether `Steps.num_open` counts it."""
+        self.first_s = ABSENT
+        self.last_s = ABSENT

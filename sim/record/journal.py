@@ -1,0 +1,132 @@
+"""A journal of one run, of any world: every Submit and StepOutput, to learn from or to repeat."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from actors.actor import Actor
+from actors.core.batch import Batch
+from actors.core.sampling import Sampling
+from actors.messages import Generate, StepOutput, Submit
+from sim.cost.work import StepWork
+from sim.cost.work_fold import WorkFold
+from sim.trace.record import TraceRequest
+
+
+class Journal(Actor):
+    """The listener that keeps everything it hears; memory grows with the run."""
+
+    def __init__(self) -> None:
+        super().__init__("journal")
+        self.submits: list[Submit] = []
+        self.outputs: list[StepOutput] = []
+
+    def handle(self, message: Any) -> None:
+        match message:
+            case Submit():
+                self.submits.append(message)
+            case StepOutput():
+                self.outputs.append(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a journal knows of some requests: enough to ask the same again, in any world."""
+
+    submits: dict[str, Submit]
+    output_tokens: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, journal: Journal, *, since: int = 0) -> "Past":
+        """The requests from the `since`-th on, with the tokens they were given.
+
+        Under async scheduling a backend may sample once more for a request that has ended.
+        """
+        submits = {submit.request_id: submit for submit in journal.submits[since:]}
+        tokens: dict[str, list[int]] = {name: [] for name in submits}
+        unfinished = set(submits)
+        for output in journal.outputs:
+            for name, token in output.tokens or ():
+                if name in unfinished:
+                    tokens[name].append(token)
+            unfinished -= {finish.request_id for finish in output.finished}
+        return cls(submits, {name: tuple(ids) for name, ids in tokens.items()})
+
+    def trace(self) -> list[TraceRequest]:
+        """The requests as a trace that begins at 0, with the lengths they turned out to have."""
+        start_s = min((submit.arrival_s for submit in self.submits.values()), default=0.0)
+        return [
+            TraceRequest(
+                request_id=name,
+                arrival_s=submit.arrival_s - start_s,
+                num_prompt_tokens=submit.num_prompt_tokens,
+                num_output_tokens=len(self.output_tokens[name]),
+                priority=submit.priority,
+                tenant=submit.tenant,
+            )
+            for name, submit in self.submits.items()
+            if self.output_tokens[name]
+        ]
+
+    def counted(self, request: TraceRequest) -> Generate:
+        """The same wish where tokens are only counted: the prompt's contents as block keys."""
+        submit = self.submits[request.request_id]
+        limits = Sampling(max_tokens=submit.max_tokens)
+        return replace(
+            self.exact(request),
+            prompt=submit.num_prompt_tokens,
+            sampling=limits,
+            block_hashes=submit.block_hashes,
+        )
+
+    def exact(self, request: TraceRequest) -> Generate:
+        """The same wish, with the prompt's tokens."""
+        submit = self.submits[request.request_id]
+        assert submit.prompt_token_ids is not None, f"{request.request_id} has only a count"
+        return Generate(
+            prompt=submit.prompt_token_ids,
+            sampling=submit.sampling,
+            request_id=submit.request_id,
+            priority=submit.priority,
+            cache_salt=submit.cache_salt,
+            tenant=submit.tenant,
+        )
+
+
+class Observation(NamedTuple):
+    """What one step did and how long it took."""
+
+    step: int
+    work: StepWork
+    seconds: float
+
+
+def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
+    """The work of each step of one replica, with the seconds until its end.
+
+    Counted from the end of the step before where the engine went on without a pause, so that the
+    host's time between two steps is part of the second.
+    """
+    fold = WorkFold()
+    previous_end_s: float | None = None
+    for output in outputs:
+        work = fold.begin(output.batch)
+        fold.advance(len(output.end_times_s))
+        if not work.num_tokens:
+            previous_end_s = None
+            continue
+        start_s = output.start_s if previous_end_s is None else previous_end_s
+        end_s = output.end_times_s[-1]
+        if len(output.end_times_s) == 1:
+            yield Observation(output.step, work, end_s - start_s)
+        previous_end_s = end_s if output.num_running else None
+
+
+def decisions(outputs: Sequence[StepOutput]) -> list[tuple[float, Batch]]:
+    """Every batch and when it began, without what only one world has: tokens and how to sample."""
+    return [(output.start_s, _bare(output.batch)) for output in outputs]
+
+
+def _bare(batch: Batch) -> Batch:
+    admitted = tuple(a._replace(token_ids=None, sampling=Sampling()) for a in batch.admitted)
+    return batch._replace(admitted=admitted)

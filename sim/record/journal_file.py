@@ -1,0 +1,249 @@
+"""A run on disk: `journal.jsonl.gz`, one line per arrival and per StepOutput, written as it goes.
+
+It holds what `sundog explain` needs and no prompt: times, who was admitted, computed, preempted,
+ended, and why nobody more was admitted. The first line is the header. Times are seconds since the
+journal was opened (virtual time begins at 0). Same run, same bytes.
+
+    {"journal":1,"block_size":16,...}
+    {"submit":"r1","arrival":0.5,"prompt":120,"max_tokens":64}
+    {"step":7,"start":0.5,"ends":[0.52],"decodes":3,"admitted":[["r1",120,16,0]],
+     "chunks":[["r1",104,1]],"blocked":["r2","KV blocks"],"planned_free":12,"free":14}
+
+Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
+"""
+
+import gzip
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from actors.actor import Actor
+from actors.clock import now_s
+from actors.config import EngineConfig
+from actors.core.batch import Blocked, Chunk
+from actors.core.config import ConfigError
+from actors.messages import StepOutput, Submit
+
+NAME = "journal.jsonl.gz"
+VERSION = 1
+FLUSH_LINES = 256
+FLUSH_S = 1.0
+"""On the run's clock: so that what a server does can be explained while it runs."""
+COMPRESSION = 3
+"""Of 1 to 9: the higher ones cost more than they save on lines like these."""
+
+
+class JournalError(ConfigError):
+    """A record that cannot be read; the message names the file, the line and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The deployment, as far as it explains waiting; None is unknown. `unit` is of all times."""
+
+    block_size: int | None = None
+    num_blocks: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    num_watermark_blocks: int = 0
+    policy: str | None = None
+    replicas: int = 1
+    unit: str = "s"
+
+    @classmethod
+    def of(cls, config: EngineConfig, num_blocks: int | None = None) -> "Header":
+        scheduler = config.scheduler
+        if num_blocks is None:
+            num_blocks = config.num_gpu_blocks
+        return cls(
+            block_size=scheduler.block_size,
+            num_blocks=num_blocks,
+            max_num_seqs=scheduler.max_num_active_seqs or scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            num_watermark_blocks=int(scheduler.watermark * (num_blocks or 0)),
+            policy=type(config.policy).__name__,
+            replicas=config.replicas,
+        )
+
+
+class Arrival(NamedTuple):
+    """A request came; `num_prompt_tokens` is None where the record does not say."""
+
+    request_id: str
+    time_s: float
+    num_prompt_tokens: int | None
+    max_tokens: int | None = None
+    priority: int = 0
+    tenant: str | None = None
+
+
+class Admitted(NamedTuple):
+    """A request began to run, or runs again; `num_tokens` it knows, the first of them a hit."""
+
+    request_id: str
+    num_tokens: int | None
+    num_hit_tokens: int
+    resumed: bool
+
+
+class Preempted(NamedTuple):
+    """A request lost its blocks to `for_request` (itself, if it was the victim of its own growth).
+
+    None: nobody says for whom. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` when the
+    other was admitted in its place.
+    """
+
+    request_id: str
+    for_request: str | None
+    cause: str = "KV blocks"
+
+
+class Ended(NamedTuple):
+    """A request ended; it got a token in the first `num_tokens` steps of this output."""
+
+    request_id: str
+    reason: str
+    num_tokens: int
+
+
+class Step(NamedTuple):
+    """What one StepOutput said: one step, or a run of decode steps."""
+
+    step: int
+    start_s: float
+    ends_s: tuple[float, ...]
+    num_free_blocks: int
+    replica: int = 0
+    num_decodes: int = 0
+    admitted: tuple[Admitted, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    idle: tuple[str, ...] = ()
+    preempted: tuple[Preempted, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    blocked: Blocked | None = None
+    num_free_blocks_planned: int | None = None
+    """KV blocks that the (first) step's plan left, if somebody was blocked."""
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class JournalFile(Actor):
+    """The listener that writes `journal.jsonl.gz` into a directory, which it makes.
+
+    Memory is bounded by `FLUSH_LINES` lines. Raises ConfigError when it cannot write.
+    """
+
+    def __init__(self, directory: Path | str, header: Header) -> None:
+        super().__init__("journal-file")
+        self._path = Path(directory) / NAME
+        self._lines = [json.dumps({"journal": VERSION, **asdict(header)}, separators=(",", ":"))]
+        self._origin_s = self._flush_due_s = 0.0
+        self._raw: IO[bytes] | None = None
+        self._file: gzip.GzipFile | None = None
+
+    async def opened(self) -> None:
+        self._origin_s = now_s()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._raw = self._path.open("wb")
+        except OSError as error:
+            raise ConfigError(f"cannot write {self._path}: {error}") from None
+        self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
+        self._flush()
+
+    async def run(self) -> None:
+        # A journal of a run that crashes or is cancelled is the one that people want to read.
+        try:
+            await super().run()
+        finally:
+            self._close()
+
+    def handle(self, message: Any) -> None:
+        match message:
+            case StepOutput():
+                self._lines.append(_step_line(message, self._origin_s))
+                if not (message.num_running or message.num_waiting):
+                    # Nothing may follow for long, and nobody shall wait for what has happened.
+                    self._flush_due_s = 0.0
+            case Submit():
+                self._lines.append(_submit_line(message, self._origin_s))
+        if len(self._lines) >= FLUSH_LINES or now_s() >= self._flush_due_s:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._file is not None
+        lines, self._lines = self._lines, []
+        self._file.write("".join(line + "\n" for line in lines).encode())
+        self._file.flush()
+        self._flush_due_s = now_s() + FLUSH_S
+
+    def _close(self) -> None:
+        assert self._file is not None and self._raw is not None
+        self._flush()
+        self._file.close()
+        self._raw.close()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+
+def _submit_line(submit: Submit, origin_s: float) -> str:
+    row: dict[str, object] = {
+        "submit": submit.request_id,
+        "arrival": submit.arrival_s - origin_s,
+        "prompt": submit.num_prompt_tokens,
+        "max_tokens": submit.max_tokens,
+    }
+    if submit.priority:
+        row["priority"] = submit.priority
+    if submit.tenant is not None:
+        row["tenant"] = submit.tenant
+    return _encode(row)
+
+
+def _step_line(output: StepOutput, origin_s: float) -> str:
+    batch, ends_s = output.batch, output.end_times_s
+    row: dict[str, object] = {
+        "step": batch.step,
+        "start": output.start_s - origin_s,
+        "ends": [end_s - origin_s for end_s in ends_s] if origin_s else ends_s,
+        "free": output.num_free_blocks,
+    }
+    if output.replica:
+        row["replica"] = output.replica
+    if batch.num_decodes:
+        row["decodes"] = batch.num_decodes
+    if batch.admitted:
+        row["admitted"] = [
+            (a.request_id, a.num_tokens, a.num_computed_tokens, int(a.resumed)) for a in batch.admitted
+        ]
+    if batch.chunks:
+        row["chunks"] = [(name, num, int(samples)) for name, num, samples in batch.chunks]
+    if batch.idle:
+        row["idle"] = batch.idle
+    if batch.preempted:
+        row["preempted"] = list(zip(batch.preempted, batch.preempted_for, strict=True))
+    if output.finished:
+        row["ended"] = _ended(output)
+    if output.blocked is not None:
+        row["blocked"] = output.blocked
+        row["planned_free"] = output.num_free_blocks_planned
+    return _encode(row)
+
+
+def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
+    """Who ended, and in how many steps of this output each got a token (if it decoded)."""
+    num_steps, gone = len(output.end_times_s), set(output.batch.finished)
+    sampled = None if output.tokens is None else {name for name, _ in output.tokens}
+    rows = []
+    for name, reason, _ in output.finished:
+        if name in gone:
+            num_tokens = 0
+        elif reason == "abort" or (sampled is not None and name not in sampled):
+            num_tokens = max(num_steps - 1, 0)
+        else:
+            num_tokens = num_steps
+        rows.append((name, reason, num_tokens))
+    return rows

@@ -1,0 +1,227 @@
+"""What happened, kept in O(what changed) per step: columns of numbers, one row per request.
+
+A token's time is the end of the step that made it, so nothing is kept per token: while a request
+decodes it owns a range of steps of its replica, opened by the chunk that samples and closed when
+it idles, is preempted or ends. How many ranges go on from one step to the next says how often the
+time between the two is an interval between tokens.
+
+With a `Sink` what is complete leaves the memory as the run goes on.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.core.batch import Batch
+from actors.messages import StepOutput
+from sim.record.columns import ABSENT, Columns, Groups, KvUse, Live, Steps
+
+
+class Sink(Protocol):
+    """Takes what a Recorder has complete; rows and steps come in order."""
+
+    def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
+        """The first `count` rows."""
+        ...
+
+    def steps(self, replica: int, steps: Steps) -> None:
+        """All steps of one replica that are in memory."""
+        ...
+
+
+SPILL = 2**15
+"""Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Fed with arrivals and every StepOutput; `columns`, `steps` and `kv_use` hold the rest.
+
+    `num_blocks` is each replica's KV blocks with the null block, as in Capacity. A request that
+    was never announced by `arrived` (a warm-up, say) is left out. `front_end_s` is what a client
+    waits in front of the engine, for each request: part of its latencies, of no column of times.
+    """
+
+    num_blocks: int
+    num_replicas: int = 1
+    front_end_s: float = 0.0
+    sink: Sink | None = None
+    columns: Columns = field(default_factory=Columns)
+    num_refused: int = 0
+    steps: list[Steps] = field(init=False)
+    kv_use: list[KvUse] = field(init=False)
+    _live: dict[str, Live] = field(default_factory=dict)
+    _spill_at: int = SPILL
+
+    def __post_init__(self) -> None:
+        self.steps = [Steps() for _ in range(self.num_replicas)]
+        self.kv_use = [KvUse() for _ in range(self.num_replicas)]
+
+    def arrived(
+        self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None = None
+    ) -> None:
+        """A request was submitted."""
+        if request_id in self._live:
+            raise ValueError(f"request {request_id} arrived twice")
+        if self.sink is not None and len(self.columns) >= self._spill_at:
+            self._spill_requests(self.sink)
+        row = self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
+        self._live[request_id] = Live(row)
+
+    def refused(self, request_id: str) -> None:
+        """A request was turned away at the entrance, before or after `arrived`."""
+        self.num_refused += 1
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self.columns.reason[live.row] = "refused"
+
+    def observe(self, output: StepOutput) -> None:
+        """Take in one output; costs O(what its batch changes), plus its steps' end times."""
+        batch, ends = output.batch, output.end_times_s
+        steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
+        now, last = steps.num_steps, steps.num_steps + len(ends) - 1
+        steps.end_s.extend(ends)
+        starting: list[Live] = []
+        if steps.restarting and ends:
+            for live in steps.restarting:
+                live.first_s = ends[0]
+            starting, steps.restarting = steps.restarting, starting
+        num_prefill_tokens = batch.num_tokens - batch.num_decodes if batch.chunks else 0
+        steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * len(ends)
+        if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
+            self._fold(batch, output, now, starting)
+        num_first = num_last = num_intervals = steps.num_open
+        if ends and len(ends) > 1:
+            num_last = num_intervals = num_first + sum(live.start == now for live in starting)
+        if output.finished:
+            num_last -= self._finish(output, last)
+        used_blocks = -1
+        if ends:
+            for live in starting:
+                if live.start == now:
+                    live.is_open = True
+                    steps.num_open += 1
+            steps.num_steps = last + 1
+            steps.busy_s += ends[-1] - max(output.start_s, steps.last_end_s)
+            steps.last_end_s = ends[-1]
+            kv_use.stepped(output.start_s, ends[-1])
+            if batch.chunks or output.finished:
+                used_blocks = self.num_blocks - 1 - output.num_free_blocks
+                kv_use.sample(used_blocks)
+        steps.groups.add(output, num_prefill_tokens, used_blocks, (num_first, num_intervals, num_last))
+        if self.sink is not None and len(steps.end_s) >= SPILL:
+            self._spill_steps(self.sink, output.replica)
+
+    def spill(self) -> None:
+        """The run is over: give the sink all that is left."""
+        if self.sink is not None:
+            for replica in range(self.num_replicas):
+                self._spill_steps(self.sink, replica)
+            self.sink.requests(self.columns, len(self.columns), self.front_end_s)
+            self.columns.drop(len(self.columns))
+
+    def _spill_steps(self, sink: Sink, replica: int) -> None:
+        steps = self.steps[replica]
+        sink.steps(replica, steps)
+        steps.before_s = steps.last_end_s
+        steps.end_s, steps.groups, steps.gaps_s = array("d"), Groups(), array("d")
+
+    def _spill_requests(self, sink: Sink) -> None:
+        """Those at the front that have ended; O(unfinished)."""
+        count = min((live.row for live in self._live.values()), default=len(self.columns))
+        if count:
+            sink.requests(self.columns, count, self.front_end_s)
+            self.columns.drop(count)
+            for live in self._live.values():
+                live.row -= count
+        self._spill_at = len(self.columns) + SPILL
+
+    def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[Live]) -> None:
+        live, columns, steps = self._live, self.columns, self.steps[output.replica]
+        for request_id in batch.finished:
+            # Only one that was aborted between two steps is still known here.
+            request = live.get(request_id)
+            if request is not None:
+                self._close(request, steps, now)
+        for request_id in batch.preempted:
+            request = live.get(request_id)
+            if request is not None:
+                columns.num_preemptions[request.row] += 1
+                self._close(request, steps, now)
+                request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
+        for admission in batch.admitted:
+            request = live.get(admission.request_id)
+            if request is None:
+                continue
+            row, hit_tokens = request.row, admission.num_computed_tokens
+            request.computed_tokens = hit_tokens
+            if admission.resumed:
+                columns.recomputed_tokens[row] += max(request.lost_tokens - hit_tokens, 0)
+            else:
+                columns.first_scheduled_s[row] = output.start_s
+                columns.prefix_hit_tokens[row] = hit_tokens
+                columns.replica[row] = output.replica
+        for request_id, num_tokens, samples in batch.chunks:
+            request = live.get(request_id)
+            if request is not None:
+                request.computed_tokens += num_tokens
+                if samples:
+                    request.start = now
+                    request.first_s = output.end_times_s[0]
+                    starting.append(request)
+                    if math.isnan(columns.first_token_s[request.row]):
+                        columns.first_token_s[request.row] = output.end_times_s[0]
+        for request_id in batch.idle:
+            request = live.get(request_id)
+            if request is not None and request.start is not None:
+                self._close(request, steps, now)
+                # The next range begins with a decode, which computes a token as a chunk does not.
+                request.computed_tokens += 1
+                request.start = now + len(output.end_times_s)
+                steps.restarting.append(request)
+
+    def _close(self, request: Live, steps: Steps, stop: int) -> None:
+        """End the open range before step `stop`, and count its tokens."""
+        start, request.start = request.start, None
+        if start is None or stop < start:
+            return
+        if request.is_open:
+            request.is_open = False
+            steps.num_open -= 1
+        # The first token of a range comes with its chunk; each later one computed one token more.
+        request.computed_tokens += stop - start - 1
+        if stop > start:
+            if not math.isnan(request.last_s):
+                steps.gaps_s.append(request.first_s - request.last_s)
+            request.last_s = steps.last_end_s
+            self.columns.num_output_tokens[request.row] += stop - start
+
+    def _finish(self, output: StepOutput, last_step: int) -> int:
+        """Requests that end with this output; an aborted one gets no token from its last step.
+
+        Returns how many intervals that end with the last step there are not, for this reason.
+        """
+        num_missing, stop = 0, last_step + 1
+        columns, steps = self.columns, self.steps[output.replica]
+        end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
+        delivered: set[str] | None = None
+        for request_id, reason, _ in output.finished:
+            request = self._live.pop(request_id, None)
+            if request is None:
+                continue
+            last = stop
+            if reason == "abort":
+                last = stop - 1
+            elif output.tokens is not None and request.start is not None:
+                if delivered is None:
+                    delivered = {pair[0] for pair in output.tokens}
+                last = stop if request_id in delivered else stop - 1
+            if last < stop and request.start is not None and request.start < last_step:
+                num_missing += 1
+            self._close(request, steps, last)
+            if columns.num_output_tokens[request.row] == 0:
+                columns.first_token_s[request.row] = ABSENT
+            columns.finish_s[request.row] = end_s
+            columns.reason[request.row] = reason
+        return num_missing

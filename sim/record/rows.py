@@ -1,0 +1,102 @@
+"""Requests and steps as numpy columns, and what follows from them for each request."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.record.columns import Columns, Steps
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Some requests, one element each, in order of arrival; NaN where there is none.
+
+    `is_done` tells those that finished, and were neither aborted nor refused.
+    """
+
+    arrival_s: Floats
+    first_scheduled_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints
+    num_preemptions: Ints
+    prefix_hit_tokens: Ints
+    recomputed_tokens: Ints
+    is_admitted: NDArray[np.bool_]
+    is_done: NDArray[np.bool_]
+    reason: Sequence[str | None]
+    tenant: Sequence[str | None]
+
+    @classmethod
+    def of(cls, columns: Columns, count: int | None = None) -> "Rows":
+        """The first `count` rows of a recorder, or all."""
+
+        def floats(values: "array[float]") -> Floats:
+            return np.array(values[:count], dtype=np.float64)
+
+        def whole(values: "array[int]") -> Ints:
+            return np.array(values[:count], dtype=np.int64)
+
+        return cls(
+            floats(columns.arrival_s),
+            floats(columns.first_scheduled_s),
+            floats(columns.first_token_s),
+            floats(columns.finish_s),
+            whole(columns.num_prompt_tokens),
+            whole(columns.num_output_tokens),
+            whole(columns.num_preemptions),
+            whole(columns.prefix_hit_tokens),
+            whole(columns.recomputed_tokens),
+            whole(columns.replica) >= 0,
+            finished(columns.reason[:count]),
+            columns.reason[:count],
+            columns.tenant[:count],
+        )
+
+
+def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
+    """Which requests ended with all their tokens."""
+    return np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
+
+
+def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
+    """The time between each step in memory and the one before, and how many intervals it is."""
+    groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
+    sizes = np.array(groups.num_steps, dtype=np.int64)
+    counts = np.repeat(np.array(groups.num_intervals, dtype=np.int64), sizes)
+    last = np.cumsum(sizes)[sizes > 0] - 1
+    first = last - sizes[sizes > 0] + 1
+    counts[first] = np.array(groups.num_first_intervals, dtype=np.int64)[sizes > 0]
+    counts[last] = np.array(groups.num_last_intervals, dtype=np.int64)[sizes > 0]
+    return np.diff(end_s, prepend=steps.before_s), counts
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """Per-request figures, one element per row of the recorder; NaN where there is none."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    queueing_s: Floats
+
+
+def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
+    """The latencies of some requests."""
+    later_tokens = rows.num_output_tokens.astype(np.float64) - 1
+    tpot = np.full(len(later_tokens), np.nan)
+    decoding_s = rows.finish_s - rows.first_token_s
+    np.divide(decoding_s, later_tokens, out=tpot, where=later_tokens > 0)
+    return RequestTimes(
+        rows.first_token_s - rows.arrival_s + front_end_s,
+        tpot,
+        rows.finish_s - rows.arrival_s + front_end_s,
+        rows.first_scheduled_s - rows.arrival_s,
+    )

@@ -1,0 +1,164 @@
+"""Writing a run's tables while it runs, in bounded memory, and reading them again in parts.
+
+Law: the bytes depend on the rows alone, not on when they came: every row group but the last of
+each replica has `ROWS` rows.
+"""
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actors.core.config import ConfigError
+from sim.figures.statistics.distribution import Floats, Part
+from sim.record.columns import Columns, Steps
+from sim.record.recorder import Recorder
+from sim.record.rows import Rows, finished
+from sim.record.run_directory import REQUESTS, STEPS
+from sim.record.tables import requests_table, steps_table
+
+ROWS = 2**16
+
+
+class _TableFile:
+    """A Parquet file whose rows come bit by bit."""
+
+    def __init__(self, path: Path, empty: pa.Table) -> None:
+        self.path = path
+        self._buffer = empty
+        self._writer = pq.ParquetWriter(path, empty.schema, compression="zstd")
+
+    def add(self, table: pa.Table) -> None:
+        self._buffer = pa.concat_tables([self._buffer, table])
+        while len(self._buffer) >= ROWS:
+            self._writer.write_table(self._buffer.slice(0, ROWS).combine_chunks())
+            self._buffer = self._buffer.slice(ROWS)
+
+    def close(self) -> None:
+        if len(self._buffer):
+            self._writer.write_table(self._buffer.combine_chunks())
+        self._writer.close()
+
+
+class RunWriter:
+    """A recorder's Sink that writes into a directory, which it makes; then a Source of metrics.
+
+    Raises ConfigError when it cannot write. The steps of replicas wait in files of their own until
+    `close` puts them one after another.
+    """
+
+    def __init__(self, directory: Path | str, num_replicas: int) -> None:
+        self._folder = Path(directory)
+        self._gaps_s = array("d")
+        with _reporting(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            rows = requests_table(Columns(), 0, 0.0)
+            self._requests = _TableFile(self._folder / REQUESTS, rows)
+            self._steps = [
+                _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, Steps()))
+                for replica in range(num_replicas)
+            ]
+
+    def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
+        """Part of Sink."""
+        with _reporting(self._folder):
+            self._requests.add(requests_table(columns, count, front_end_s))
+
+    def steps(self, replica: int, steps: Steps) -> None:
+        """Part of Sink."""
+        self._gaps_s.extend(steps.gaps_s)
+        with _reporting(self._folder):
+            self._steps[replica].add(steps_table(replica, steps))
+
+    def close(self) -> "OnDisk":
+        """The run is over: complete the files, and say where the rows are."""
+        with _reporting(self._folder):
+            for file in (self._requests, *self._steps):
+                file.close()
+            final = self._folder / STEPS
+            if len(self._steps) == 1:
+                self._steps[0].path.replace(final)
+            else:
+                self._merge(final)
+        return OnDisk(self._folder, self._gaps_s)
+
+    def _merge(self, final: Path) -> None:
+        with pq.ParquetWriter(final, steps_table(0, Steps()).schema, compression="zstd") as writer:
+            for file in self._steps:
+                for table in _groups(file.path):
+                    writer.write_table(table)
+                file.path.unlink()
+
+
+class _reporting:
+    """Turns trouble with files into one clear error."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot write results to {self._folder}: {error}") from None
+
+
+class OnDisk:
+    """The rows of a written run in parts; a Source of metrics."""
+
+    def __init__(self, folder: Path, gaps_s: "array[float]") -> None:
+        self._folder, self._gaps_s = folder, gaps_s
+
+    def requests(self) -> Iterator[Rows]:
+        """Part of Source."""
+        for table in _groups(self._folder / REQUESTS):
+            reasons, tenants = (table[name].to_pylist() for name in ("reason", "tenant"))
+
+            def numbers(name: str, table: pa.Table = table) -> Any:
+                return table[name].to_numpy()
+
+            yield Rows(
+                numbers("arrival_s"),
+                numbers("first_scheduled_s"),
+                numbers("first_token_s"),
+                numbers("finish_s"),
+                numbers("num_prompt_tokens"),
+                numbers("num_output_tokens"),
+                numbers("num_preemptions"),
+                numbers("prefix_hit_tokens"),
+                numbers("recomputed_tokens"),
+                table["replica"].is_valid().to_numpy(),
+                finished(reasons),
+                reasons,
+                tenants,
+            )
+
+    def intervals(self) -> Iterator[Part]:
+        """Part of Source."""
+        before_s = 0.0
+        for table in _groups(self._folder / STEPS, ["end_s", "num_intervals"]):
+            end_s: Floats = table["end_s"].to_numpy()
+            # Where another replica begins the difference means nothing, and counts nothing.
+            yield np.diff(end_s, prepend=before_s), table["num_intervals"].to_numpy()
+            before_s = float(end_s[-1])
+        yield np.array(self._gaps_s), None
+
+
+def _groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns)
+
+
+def write_tables(directory: Path | str, recorder: Recorder) -> None:
+    """Write the tables of a recorder that has kept everything."""
+    writer = RunWriter(directory, recorder.num_replicas)
+    writer.requests(recorder.columns, len(recorder.columns), recorder.front_end_s)
+    for replica, steps in enumerate(recorder.steps):
+        writer.steps(replica, steps)
+    writer.close()

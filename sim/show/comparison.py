@@ -1,0 +1,82 @@
+"""A comparison for people, and as JSON."""
+
+import json
+import math
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sim.figures.compare import Compared, Comparison, Moved
+
+
+def verdict(figure: Compared) -> str:
+    """In words: lower by so much, or no difference shown."""
+    change = figure.change
+    if math.isnan(change.half_width):
+        return "not told: too few, or not the same requests"
+    if not change.excludes_zero:
+        return "no difference shown"
+    word = "lower" if change.mean < 0 else "higher"
+    if not figure.first:
+        return f"{word} by {_ms(abs(change.mean))} ± {_ms(change.half_width)} ms"
+    share, doubt = abs(change.mean) / figure.first, change.half_width / figure.first
+    return f"{word} by {share:.1%} ± {doubt:.1%}"
+
+
+def print_comparison(found: Comparison, names: tuple[str, str], console: Console) -> None:
+    """Settings, figures with verdicts, and who gained and lost most."""
+    for setting, (a, b) in found.settings.items():
+        console.print(f"{setting.replace('_', '-')}: {a} → {b}", markup=False)
+    if not found.settings:
+        console.print("The settings are the same.")
+    console.print(
+        f"{found.num_requests:,} requests, "
+        + (
+            "the same in both: compared one by one"
+            if found.is_paired
+            else "not the same in both: compared as wholes"
+        ),
+        markup=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("milliseconds")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("with 95 % confidence")
+    for figure in found.figures:
+        table.add_row(figure.name, _ms(figure.first), _ms(figure.second), verdict(figure))
+    console.print(table)
+    for title, moved in (("gained most", found.gained), ("lost most", found.lost)):
+        if moved:
+            console.print(f"{title}: " + ", ".join(map(_words, moved)), markup=False)
+
+
+def _words(moved: Moved) -> str:
+    return f"{moved.request_id} {moved.first_s:.2f} → {moved.second_s:.2f} s"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f}"
+
+
+def to_json(found: Comparison) -> str:
+    """Everything on the page; NaN is null."""
+
+    def plain(value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return plain(asdict(value))
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            return {name: plain(item) for name, item in value._asdict().items()}
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    data = plain(found)
+    for figure, row in zip(found.figures, data["figures"], strict=True):
+        row["verdict"] = verdict(figure)
+    return json.dumps(data, indent=1, allow_nan=False)

@@ -1,0 +1,221 @@
+"""The life of one request, as a page for people."""
+
+from itertools import groupby
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from sim.explain.history import History
+from sim.explain.lives import Life, Stay, Wait
+from sim.explain.phases import Phase, phases, stay_phases, totals, wait_phases
+from sim.show import words
+
+MOST_PHASES = 8
+"""A wait with more changes of cause than these is shown by cause, unless all are asked for."""
+
+
+def console_for(file: IO[str] | None = None) -> Console:
+    """Standard output: as wide as the terminal, or 96 columns where there is none."""
+    console = Console(file=file, highlight=False)
+    return console if console.is_terminal else Console(file=file, highlight=False, width=96)
+
+
+class RequestPage:
+    """One request's page; `every` shows each change of cause of long waits too."""
+
+    def __init__(self, history: History, life: Life, *, every: bool = False) -> None:
+        self.history = history
+        self.header = history.header
+        self.life = life
+        self.every = every
+
+    def print(self, console: Console) -> None:
+        console.print(self._title(), style="bold", markup=False)
+        console.print(self._summary(), markup=False)
+        console.print()
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True, style="dim")
+        table.add_column(overflow="fold")
+        for start_s, took_s, text, style in self._rows():
+            took = "" if took_s is None else words.length(took_s, self.header)
+            table.add_row(words.moment(start_s, self.header), took, _plain(text), style=style)
+        console.print(table)
+        console.print()
+        console.print(self._totals(), markup=False)
+
+    # --- above and below -------------------------------------------------------------------------
+
+    def _title(self) -> str:
+        arrival, life = self.life.arrival, self.life
+        parts = [f"Request {life.request_id}"]
+        if arrival.num_prompt_tokens is not None:
+            parts.append(words.count(arrival.num_prompt_tokens, "prompt token"))
+        parts.append(words.count(life.num_output_tokens, "output token"))
+        if arrival.tenant is not None:
+            parts.append(f"tenant {arrival.tenant}")
+        if arrival.priority:
+            parts.append(f"priority {arrival.priority}")
+        if self.header.replicas > 1 and life.replica is not None:
+            parts.append(f"replica {life.replica}")
+        return " · ".join(parts)
+
+    def _summary(self) -> str:
+        life, start_s = self.life, self.life.arrival.time_s
+        first = life.first_token_s
+        parts = [f"arrived at {words.moment(start_s, self.header)}"]
+        if first is None:
+            parts.append("no token came")
+        else:
+            parts.append(f"first token after {words.length(first - start_s, self.header)}")
+        if life.end_s is None:
+            parts.append("unfinished when the record ends")
+        else:
+            took = words.length(life.end_s - start_s, self.header)
+            parts.append(f"ended after {took} ({life.reason})")
+        return " · ".join(parts)
+
+    def _totals(self) -> str:
+        sums = totals(phases(self.history, self.life))
+        whole_s = sum(sums.values())
+        parts = [
+            f"{kind} {words.length(seconds, self.header)} ({seconds / whole_s:.0%})"
+            for kind, seconds in sums.items()
+            if seconds > 0
+        ]
+        recomputed = sum(stay.recomputed_tokens for stay in self.life.stays)
+        if recomputed:
+            parts.append(f"{words.count(recomputed, 'token')} computed again")
+        return "In all: " + " · ".join(parts or ["nothing took any time"])
+
+    # --- the rows --------------------------------------------------------------------------------
+
+    def _rows(self) -> list[tuple[float, float | None, str, str]]:
+        rows: list[tuple[float, float | None, str, str]] = []
+        life = self.life
+        for number, wait in enumerate(life.waits):
+            if number == 0:
+                rows.append((wait.start_s, None, self._arrived(wait), ""))
+            rows += self._waited(wait)
+            if number < len(life.stays):
+                rows += self._stayed(life.stays[number], wait)
+        if life.end_s is not None:
+            rows.append((life.end_s, None, f"ended: {life.reason}", "bold"))
+        return rows
+
+    def _arrived(self, wait: Wait) -> str:
+        text = "arrived"
+        queue = None if self.life.replica is None else self.history.queues[self.life.replica]
+        first = None if queue is None else queue.admitted_first(wait)
+        if first:
+            text += f"; {words.count(first, 'other')} went first"
+        return text
+
+    def _waited(self, wait: Wait) -> list[tuple[float, float | None, str, str]]:
+        found = wait_phases(self.history, self.life, wait)
+        if len(found) <= MOST_PHASES or self.every:
+            return [(p.start_s, p.seconds, self._why(p), "") for p in found]
+        took_s = found[-1].end_s - found[0].start_s
+        num_steps = sum(phase.num_steps or 0 for phase in found)
+        text = (
+            f"waited {words.count(num_steps, 'step')}, with {len(found):,} changes of cause"
+            " (--all shows each); in all:"
+        )
+        rows: list[tuple[float, float | None, str, str]] = [(found[0].start_s, took_s, text, "")]
+        for group in self._by_cause(found):
+            rows.append((group.start_s, group.end_s - group.start_s, "  " + self._why(group), ""))
+        return rows
+
+    def _by_cause(self, found: list[Phase]) -> list[Phase]:
+        """The phases of one cause as one, as if they had followed each other at once."""
+
+        def key(phase: Phase) -> tuple[str, bool]:
+            return (phase.reason or "", phase.own)
+
+        merged = []
+        for _, same in groupby(sorted(found, key=key), key=key):
+            group = list(same)
+            heads: dict[str, float] = {}
+            for phase in group:
+                heads |= phase.heads
+            first = group[0]
+            merged.append(
+                Phase(
+                    first.kind,
+                    first.start_s,
+                    first.start_s + sum(p.seconds for p in group),
+                    sum(p.num_steps or 0 for p in group),
+                    first.reason,
+                    first.own,
+                    heads,
+                    first.needed_blocks,
+                    first.free_blocks,
+                    first.num_running,
+                )
+            )
+        return sorted(merged, key=lambda phase: -phase.seconds)
+
+    def _why(self, phase: Phase) -> str:
+        why = words.cause(phase, self.header)
+        is_said = self.header.unit == "steps" or not phase.num_steps
+        return f"waited {'' if is_said else words.count(phase.num_steps or 0, 'step') + ', '}{why}"
+
+    def _stayed(self, stay: Stay, wait: Wait) -> list[tuple[float, float | None, str, str]]:
+        rows: list[tuple[float, float | None, str, str]] = []
+        for number, phase in enumerate(stay_phases(stay)):
+            match phase.kind:
+                case "prefill" | "recompute":
+                    text = self._caught_up(stay, wait)
+                case "stalled":
+                    text = "stalled: the token budget of the step was given to others"
+                case _:
+                    text = f"decoded: {self._tokens(stay)}" if number < 2 else "decoded on"
+            rows.append((phase.start_s, phase.seconds, text, ""))
+        if stay.preempted is not None:
+            assert stay.end_s is not None
+            rows.append((stay.end_s, None, self._lost(stay), "bold"))
+        return rows
+
+    def _tokens(self, stay: Stay) -> str:
+        stalls = ", stalls included" if stay.stalls else ""
+        again = " more" if stay.admitted.resumed else ""
+        return words.count(stay.num_output_tokens, "token").replace(" ", f"{again} ", 1) + stalls
+
+    def _caught_up(self, stay: Stay, wait: Wait) -> str:
+        num_tokens, hit = sum(stay.chunks), stay.admitted.num_hit_tokens
+        text = "admitted again; " if stay.admitted.resumed else "admitted; "
+        if hit:
+            text += f"{words.count(hit, 'token')} found in the prefix cache; "
+        chunks = f" in {words.count(len(stay.chunks), 'chunk')}" if len(stay.chunks) > 1 else ""
+        text += f"computed {num_tokens:,}{chunks}"
+        if len(stay.chunks) > 1 and stay.catch_up_steps > len(stay.chunks):
+            text += f" over {words.count(stay.catch_up_steps, 'step')}"
+        if stay.recomputed_tokens:
+            text += f", {stay.recomputed_tokens:,} of them for the second time"
+        if stay.caught_up_s is None or (stay.end_s or 0.0) < stay.caught_up_s:
+            text += ", and did not catch up"
+        return text
+
+    def _lost(self, stay: Stay) -> str:
+        preempted = stay.preempted
+        assert preempted is not None
+        name = preempted.for_request
+        if preempted.cause == "urgency":
+            whose = f"for {name}, which is more urgent and was admitted in its place"
+        elif preempted.cause != "KV blocks":
+            whose = f"by a {preempted.cause}"
+        elif name is None:
+            whose = "(the record does not say for whom)"
+        elif name == self.life.request_id:
+            whose = "because its own next token needed a block and none was free"
+        else:
+            whose = f"for {name}, which needed a KV block to grow when none was free"
+        lost = words.count(stay.num_computed_tokens, "computed token")
+        return f"preempted {whose}; lost {lost}"
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)

@@ -1,0 +1,107 @@
+"""A whole run as a page: the causes of waiting, the longest waits, preemptions, what would help."""
+
+from collections import Counter
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sim.explain.findings import Findings, WorstWait
+from sim.record.journal_file import Header
+from sim.show import words
+
+MOST_REQUESTS = 5
+"""Shown of those preempted most often, and of those for whom."""
+
+
+def print_run(console: Console, title: str, found: Findings, header: Header) -> None:
+    """The page of a run."""
+    unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
+    console.print(
+        f"{title}: {words.count(found.num_requests, 'request')}{unfinished},"
+        f" {words.count(found.num_steps, 'step')}",
+        style="bold",
+        markup=False,
+    )
+    total_s = found.causes.total_s
+    share = total_s / found.life_s if found.life_s else 0.0
+    console.print(
+        f"All requests together waited {words.length(total_s, header)},"
+        f" {share:.1%} of the time from arrival to end;"
+        f" {words.length(found.causes.own_turn_s, header)} of it as the next in the queue.",
+        markup=False,
+    )
+    if total_s:
+        console.print(_causes(found, header))
+        console.print(_worst(found.worst, header))
+    for line in _preemptions(found):
+        console.print(line, markup=False)
+    for text in found.suggestions:
+        table = Table.grid(padding=(0, 1))
+        table.add_row("→", Text(text))
+        console.print(table)
+
+
+def _causes(found: Findings, header: Header) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what the next in the queue lacked")
+    for name in ("waited", "share", "requests"):
+        table.add_column(name, justify="right")
+    total_s = found.causes.total_s
+    for reason, seconds in found.causes.ordered:
+        table.add_row(
+            Text(reason),
+            words.length(seconds, header),
+            f"{seconds / total_s:.1%}",
+            f"{found.causes.num_requests[reason]:,}",
+        )
+    return table
+
+
+def _worst(worst: list[WorstWait], header: Header) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("longest waits", no_wrap=True)
+    table.add_column("from", justify="right", no_wrap=True)
+    table.add_column("waited", justify="right", no_wrap=True)
+    table.add_column("lacking")
+    table.add_column("longest next in the queue")
+    for entry in worst:
+        again = "" if entry.wait is entry.life.waits[0] else " (again)"
+        reasons = ", ".join(
+            f"{reason} {seconds / entry.seconds:.0%}"
+            for reason, seconds in list(entry.by_reason.items())[:3]
+            if seconds >= entry.seconds / 100
+        )
+        who = "itself" if entry.longest_head == entry.life.request_id else entry.longest_head
+        head = "" if who is None else f"{who}, {words.length(entry.longest_head_s, header)}"
+        table.add_row(
+            Text(entry.life.request_id + again),
+            words.moment(entry.wait.start_s, header),
+            words.length(entry.seconds, header),
+            Text(reasons),
+            Text(head),
+        )
+    return table
+
+
+def _preemptions(found: Findings) -> list[str]:
+    p = found.preemptions
+    if not p.num:
+        return ["Nobody was preempted."]
+    own = f", {p.num_self:,} of them by their own growth" if p.num_self else ""
+    waste = p.recomputed_tokens / (p.computed_tokens or 1)
+    lines = [
+        f"{words.count(p.num, 'preemption')} of {words.count(len(p.victims), 'request')}{own};"
+        f" {p.recomputed_tokens:,} tokens computed again ({waste:.1%} of all computed),"
+        f" {p.rehit_tokens:,} found again in the prefix cache.",
+        f"Most often preempted: {_often(p.victims)}.",
+    ]
+    if p.for_requests:
+        lines.append(f"Most often for: {_often(p.for_requests)}.")
+    return lines
+
+
+def _often(counts: Counter[str]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_REQUESTS]
+    return ", ".join(f"{name} ({number:,} ×)" for name, number in ordered)

@@ -1,0 +1,190 @@
+"""The words and figures of the page: headline figures, worst requests, tenants, settings."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.record.journal_file import NAME as JOURNAL
+from sim.record.run_directory import Run
+
+WORST = 10
+
+
+class Figure(NamedTuple):
+    """One row of the table of figures: a value per run, the best marked."""
+
+    name: str
+    values: list[str]
+    best: int | None
+
+
+class Setting(NamedTuple):
+    """An option and what it was in each run."""
+
+    name: str
+    values: list[str]
+    differs: bool
+
+
+class Worst(NamedTuple):
+    """A request that waited long for its first token."""
+
+    request_id: str
+    ttft: str
+    queueing: str
+    prompt: str
+    output: str
+    preemptions: int
+    cause: str
+
+
+class Tenant(NamedTuple):
+    """What one tenant was given."""
+
+    name: str
+    num_requests: int
+    tokens: str
+    ttft_p50: str
+    ttft_p99: str
+    e2e_p99: str
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that reads best."""
+    if value is None or np.isnan(value):
+        return "–"
+    if value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 600 else f"{value / 60:,.0f} min"
+
+
+ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
+    ("TTFT, median", ("ttft_s", "p50"), "s", -1),
+    ("TTFT, p99", ("ttft_s", "p99"), "s", -1),
+    ("TPOT, median", ("tpot_s", "p50"), "s", -1),
+    ("TPOT, p99", ("tpot_s", "p99"), "s", -1),
+    ("ITL, p99", ("itl_s", "p99"), "s", -1),
+    ("E2E, median", ("e2e_s", "p50"), "s", -1),
+    ("E2E, p99", ("e2e_s", "p99"), "s", -1),
+    ("queueing, p99", ("queueing_s", "p99"), "s", -1),
+    ("requests per second", ("requests_per_s",), "n", 1),
+    ("output tokens per second", ("output_tokens_per_s",), "n", 1),
+    ("goodput, requests per second", ("goodput_requests_per_s",), "n", 1),
+    ("within the limits", ("slo_attainment",), "%", 1),
+    ("engines busy", ("busy_fraction",), "%", 0),
+    ("tokens per step", ("tokens_per_step",), "n", 0),
+    ("saturation", ("saturation",), "%", 0),
+    ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
+    ("KV blocks in use, most", ("kv_use_max",), "%", 0),
+    ("prefix hit rate", ("prefix_hit_rate",), "%", 0),
+    ("preemptions", ("num_preemptions",), "n", -1),
+    ("tokens recomputed", ("recomputed_tokens",), "n", -1),
+    ("fairness among tenants", ("fairness",), "n", 1),
+    ("J per output token, at most", ("energy_j_per_output_token",), "n", -1),
+    ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
+    ("requests finished", ("num_finished",), "n", 0),
+    ("requests refused", ("num_refused",), "n", 0),
+    ("steps", ("num_steps",), "n", 0),
+)
+"""Name, place in the summary, unit, and whether more (1) or less (-1) is better."""
+
+
+def figures(runs: Sequence[Run]) -> list[Figure]:
+    """The summaries side by side; rows that no run has are left out."""
+    rows = []
+    for name, path, unit, sense in ROWS:
+        values = [_at(run.summary, path) for run in runs]
+        if all(value is None for value in values):
+            continue
+        known = [value for value in values if value is not None]
+        shown, best = [_shown(value, unit) for value in values], None
+        if sense and len(known) == len(runs) and len(set(shown)) > 1:
+            best = known.index(max(known) if sense > 0 else min(known))
+        rows.append(Figure(name, shown, best))
+    return rows
+
+
+def _at(summary: dict[str, Any], path: tuple[str, ...]) -> float | None:
+    value: Any = summary
+    for key in path:
+        value = None if value is None else value.get(key)
+    return None if value is None else float(value)
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "s":
+        return seconds(value)
+    if unit == "%":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.3g}"
+
+
+def settings(runs: Sequence[Run]) -> list[Setting]:
+    """Every option of any run, those that differ first."""
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    rows = []
+    for name in names:
+        values = [str(run.config.get(name, "–")) for run in runs]
+        rows.append(Setting(name.replace("_", "-"), values, len(set(values)) > 1))
+    return sorted(rows, key=lambda row: not row.differs)
+
+
+def worst(run: Run) -> list[Worst]:
+    """Who waited longest for the first token, with the cause if the run kept a journal."""
+    rows = [row for row in run.requests().to_pylist() if row["ttft_s"] is not None]
+    rows.sort(key=lambda row: (-row["ttft_s"], row["request_id"]))
+    causes = _causes(run) if rows else {}
+    return [
+        Worst(
+            row["request_id"],
+            seconds(row["ttft_s"]),
+            seconds(row["queueing_s"]),
+            f"{row['num_prompt_tokens']:,}",
+            f"{row['num_output_tokens']:,}",
+            row["num_preemptions"],
+            causes.get(row["request_id"], ""),
+        )
+        for row in rows[:WORST]
+    ]
+
+
+def _causes(run: Run) -> dict[str, str]:
+    """Why those with the longest waits waited, longest reason first."""
+    if not (run.path / JOURNAL).exists():
+        return {}
+    from sim.explain.findings import findings
+    from sim.explain.load import load
+
+    causes: dict[str, str] = {}
+    for each in findings(load(run.path), 3 * WORST).worst:
+        reasons = sorted(each.by_reason.items(), key=lambda pair: -pair[1])
+        words = [f"{reason} {seconds(spent_s)}" for reason, spent_s in reasons[:2] if spent_s]
+        causes.setdefault(each.life.request_id, ", ".join(words))
+    return causes
+
+
+def tenants(run: Run) -> list[Tenant]:
+    """Each tenant's share and latencies; empty if nobody names one."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in run.requests().to_pylist():
+        if row["tenant"] is not None:
+            by_name.setdefault(row["tenant"], []).append(row)
+    return [
+        Tenant(
+            name,
+            len(rows),
+            f"{sum(r['num_prompt_tokens'] + r['num_output_tokens'] for r in rows):,}",
+            *(
+                _percentile([r[column] for r in rows if r[column] is not None], percent)
+                for column, percent in (("ttft_s", 50), ("ttft_s", 99), ("e2e_s", 99))
+            ),
+        )
+        for name, rows in sorted(by_name.items())
+    ]
+
+
+def _percentile(values: list[float], percent: float) -> str:
+    return seconds(float(np.percentile(values, percent))) if values else "–"

@@ -1,0 +1,103 @@
+"""A run's tables as the few hundred points that a chart can show."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.record.run_directory import Run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+
+NUM_BUCKETS = 240
+"""Points of a timeline: about one for three pixels."""
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [99.5, 99.9, 100]))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One run, ready to be drawn: cumulative distributions, and timelines of `time_s`.
+
+    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing. Timelines are per bucket:
+    means over time but for `waiting`, which is the most, so that no queue hides between points.
+    """
+
+    time_s: list[float]
+    cdfs: dict[str, list[float] | None]
+    waiting: list[float]
+    batch: list[float]
+    kv_use: list[float]
+    decode_tokens_per_s: list[float]
+    prefill_tokens_per_s: list[float]
+    arrivals_per_s: list[float]
+
+
+def series(run: Run) -> Series:
+    """What the charts of a run need. O(requests + steps)."""
+    requests, steps = run.requests(), run.steps()
+    arrivals = _floats(requests, "arrival_s")
+    start, end = _floats(steps, "start_s"), _floats(steps, "end_s")
+    first = float(arrivals.min()) if len(arrivals) else 0.0
+    span_s = max((float(end.max()) if len(end) else 1.0) - first, 1e-9)
+    edges = first + np.linspace(0, span_s, NUM_BUCKETS + 1)
+    width_s = span_s / NUM_BUCKETS
+    bucket = np.clip(((end - first) / width_s).astype(int), 0, NUM_BUCKETS - 1)
+    decodes, prefills = _floats(steps, "num_decodes"), _floats(steps, "num_prefill_tokens")
+    size = decodes + _floats(steps, "num_prefills")
+    centers = (edges[1:] + edges[:-1]) / 2
+    return Series(
+        time_s=_rounded(centers - first),
+        cdfs={name: _cdf(requests, name) for name in LATENCIES},
+        waiting=_rounded(_most(steps, bucket)),
+        batch=_rounded(np.bincount(bucket, size * (end - start), NUM_BUCKETS) / width_s),
+        kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
+        decode_tokens_per_s=_rounded(np.bincount(bucket, decodes, NUM_BUCKETS) / width_s),
+        prefill_tokens_per_s=_rounded(np.bincount(bucket, prefills, NUM_BUCKETS) / width_s),
+        arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
+    )
+
+
+def _floats(table: "pa.Table", name: str) -> Floats:
+    """A column as float64, NaN where it is null."""
+    values: Floats = table[name].to_numpy().astype(np.float64)
+    return values
+
+
+def _cdf(requests: "pa.Table", name: str) -> list[float] | None:
+    values = _floats(requests, name)
+    values = values[~np.isnan(values)]
+    return _rounded(np.percentile(values, PERCENTS)) if len(values) else None
+
+
+def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
+    """The most that waited in each bucket, all replicas together."""
+    most = np.zeros(NUM_BUCKETS)
+    replica, waiting = _floats(steps, "replica"), _floats(steps, "num_waiting")
+    for number in np.unique(replica):
+        of_replica = replica == number
+        own = np.zeros(NUM_BUCKETS)
+        np.maximum.at(own, bucket[of_replica], waiting[of_replica])
+        most += own
+    return most
+
+
+def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
+    """The share of all replicas' blocks in use, evenly between two samples."""
+    used, end = _floats(steps, "used_blocks"), _floats(steps, "end_s")
+    replica, total = _floats(steps, "replica"), np.zeros(len(times_s))
+    replicas = np.unique(replica)
+    for number in replicas:
+        known = (replica == number) & ~np.isnan(used)
+        if known.any():
+            total += np.interp(times_s, end[known], used[known], left=0.0, right=0.0)
+    return total / max(num_blocks * len(replicas), 1)
+
+
+def _rounded(values: Floats) -> list[float]:
+    """Six significant digits: more than a chart shows, and half the size of the page."""
+    return [float(f"{value:.6g}") for value in values]

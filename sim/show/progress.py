@@ -1,0 +1,31 @@
+"""A progress bar on stderr, for people who watch a long run; none where nobody does."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+UPDATE_EVERY = 64
+
+
+@contextmanager
+def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
+    """A function to call with the number of requests that have arrived; None without a terminal.
+
+    `count` says how many will be, and is asked only where somebody sees it.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("replay", total=count())
+
+        def update(number: int) -> None:
+            if number % UPDATE_EVERY == 0:
+                bar.update(task, completed=number)
+
+        yield update

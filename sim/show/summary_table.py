@@ -1,0 +1,84 @@
+"""A run for people: two tables on the terminal."""
+
+from typing import IO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sim.figures.metrics import Summary
+from sim.figures.statistics.distribution import Distribution
+
+
+def print_summary(summary: Summary, title: str = "", file: IO[str] | None = None) -> None:
+    """The tables, plain and 80 columns wide when `file` (standard output) is no terminal."""
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=file, highlight=False, width=80)
+    if title:
+        console.print(title, style="bold", markup=False)
+    console.print(_latencies(summary))
+    console.print(_totals(summary))
+
+
+def _latencies(summary: Summary) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("milliseconds", "mean", "p50", "p90", "p99", "count"):
+        table.add_column(name, justify="left" if name == "milliseconds" else "right")
+    rows: tuple[tuple[str, Distribution | None], ...] = (
+        ("TTFT", summary.ttft_s),
+        ("TPOT", summary.tpot_s),
+        ("ITL", summary.itl_s),
+        ("E2E", summary.e2e_s),
+        ("queueing", summary.queueing_s),
+        ("E2E per token", summary.normalized_latency_s),
+    )
+    for name, d in rows:
+        if d is None:
+            table.add_row(name, *["-"] * 4, "0")
+            continue
+        values = (f"{value * 1e3:,.2f}" for value in (d.mean, d.p50, d.p90, d.p99))
+        table.add_row(name, *values, f"{d.count:,}")
+    return table
+
+
+def _totals(summary: Summary) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column()
+    lost = []
+    for count, what in ((summary.num_aborted, "aborted"), (summary.num_refused, "refused")):
+        lost += [f"{count:,} {what}"] if count else []
+    requests = f"{summary.num_finished:,} of {summary.num_requests:,} finished"
+    table.add_row("requests", ", ".join([requests, *lost]))
+    table.add_row("duration", f"{summary.duration_s:,.3f} s in {summary.num_steps:,} steps")
+    table.add_row(
+        "throughput",
+        f"{summary.requests_per_s:,.3f} requests/s, {summary.output_tokens_per_s:,.1f} output"
+        f" tokens/s, {summary.total_tokens_per_s:,.1f} tokens/s",
+    )
+    if summary.goodput_requests_per_s is not None and summary.slo_attainment is not None:
+        table.add_row(
+            "goodput",
+            f"{summary.goodput_requests_per_s:,.3f} requests/s,"
+            f" {summary.slo_attainment:.1%} within the limits",
+        )
+    table.add_row(
+        "engines busy",
+        f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
+    )
+    if summary.saturation is not None:
+        table.add_row("saturation", f"{summary.saturation:.0%} of what can run at once")
+    table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
+    table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
+    table.add_row(
+        "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
+    )
+    if summary.fairness is not None:
+        table.add_row("fairness", f"{summary.fairness:.3f} (Jain's index of the tenants' tokens)")
+    if summary.energy_j_per_output_token is not None:
+        energy = f"at most {summary.energy_j_per_output_token:,.3f} J per output token"
+        if summary.cost_per_million_output_tokens is not None:
+            energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
+        table.add_row("energy, cost" if "per million" in energy else "energy", energy)
+    return table

@@ -1,0 +1,73 @@
+"""How the pages say things: moments and lengths in the record's unit, causes, lists of ids."""
+
+from collections.abc import Iterable
+
+from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
+from sim.record.journal_file import Header
+
+
+def moment(time_s: float, header: Header) -> str:
+    """A moment: seconds with milliseconds, or a step's number."""
+    return f"{time_s:,.0f}" if header.unit == "steps" else f"{time_s:,.3f}"
+
+
+def length(seconds: float, header: Header) -> str:
+    """A length with its unit; a millisecond is the finest that is shown."""
+    if header.unit == "steps":
+        return count(round(seconds), "step")
+    return f"{seconds:,.3f} s"
+
+
+def count(number: int, word: str) -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def names(found: Iterable[str], most: int = 3) -> str:
+    """`r1, r2 and 7 others`."""
+    ids = list(found)
+    if len(ids) <= most:
+        return ", ".join(ids[:-1]) + (" and " if len(ids) > 1 else "") + "".join(ids[-1:])
+    rest = len(ids) - most + 1
+    return f"{', '.join(ids[: most - 1])} and {rest:,} others"
+
+
+def cause(phase: Phase, header: Header) -> str:
+    """Why a request waited in one phase, as a clause about whoever was next."""
+    if phase.reason == UNDER_WAY:
+        return "for the step under way"
+    who = "next in the queue" if phase.own else f"behind {names(phase.heads)}"
+    reason = lack(phase.reason or UNKNOWN, header)
+    if phase.reason != "KV blocks":
+        return f"{who}: {reason}"
+    parts = []
+    if phase.needed_blocks is not None:
+        owner = "" if phase.own or len(phase.heads) < 2 else f"{next(iter(phase.heads))} "
+        parts.append(f"{owner}needed up to {phase.needed_blocks:,}")
+    if phase.free_blocks is not None:
+        parts.append(f"{phase.free_blocks:,} free")
+        if header.num_watermark_blocks:
+            parts.append(f"{header.num_watermark_blocks:,} of them kept back as watermark")
+    if phase.num_running is not None:
+        parts.append(f"{phase.num_running:,} running")
+    return f"{who}: {reason}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def lack(reason: str, header: Header) -> str:
+    """What was lacking, with the limit if it is known."""
+    match reason:
+        case "KV blocks":
+            return "too few free KV blocks"
+        case "max_num_seqs":
+            limit = "all" if header.max_num_seqs is None else f"all {header.max_num_seqs:,}"
+            return f"{limit} places taken (max_num_seqs)"
+        case "token budget":
+            budget = header.max_num_batched_tokens
+            of = "" if budget is None else f" of {budget:,}"
+            return f"the step's token budget{of} was used up"
+        case "preemption":
+            return "the step preempted, and such a step admits nobody"
+        case "unknown":
+            return "unknown (the log has no configuration)"
+        case _:
+            return reason

@@ -1,0 +1,43 @@
+"""`sundog calibrate`: a cost model from what requests saw."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A .toml for `replay --cost FILE`.",
+)
+def calibrate(log: Path, output: Path) -> None:
+    """Fit a cost model to LOG: the folder of a run, or of a server's log of requests.
+
+    A log has meta.json and requests.jsonl.gz (sim/figures/validate/logs.py says which fields).
+    """
+    import numpy as np
+
+    from sim.cost.cost_file import write_cost
+    from sim.figures.calibrate.from_requests import fit_requests
+    from sim.figures.calibrate.observed import read_lives
+
+    lives = read_lives(log)
+    model, error, num_left_out = fit_requests(lives)
+    write_cost(output, model, f"sundog calibrate {log.resolve().name}")
+    click.echo(
+        f"{output}: {model.step * 1e3:.2f} ms a step, {model.per_token * 1e6:.2f} us a token,"
+        f" {model.per_decode * 1e6:.2f} us a decode, {model.per_context_token * 1e9:.2f} ns a token"
+        f" of context, {model.per_prefill_pair * 1e12:.2f} ps a pair, from"
+        f" {int((np.asarray(lives.num_output_tokens) > 1).sum()):,} requests",
+        err=True,
+    )
+    click.echo(
+        f"explains how long requests decoded to {error:.1%} (median); {num_left_out:,} left out,"
+        " which took too long for it",
+        err=True,
+    )

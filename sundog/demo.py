@@ -1,0 +1,275 @@
+"""The main job on one page: a real model answers over HTTP, and its simulation agrees with it.
+
+Serve the embedded model and ask it several questions at once; calibrate a cost model from that
+run; predict the run by simulation; then run both worlds in step, the torch backend on the virtual
+clock beside the cost backend, and compare every batch.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import httpx
+import numpy as np
+import trio
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from actors.actor import Actor
+from actors.api.serve import Door, ServedModel, serve
+from actors.config import EngineConfig, SchedulerConfig
+from actors.engine.runner import Backend
+from actors.messages import Capacity
+from runtime.serve import RealModel, torch_backends
+from sim.backend import CostBackend, Pace, Paced
+from sim.client import Recording
+from sim.cost.calibrated import Calibrated, fit
+from sim.figures.metrics import request_times
+from sim.oracle import Oracle
+from sim.record.journal import Journal, Past, decisions, observations
+from sim.record.recorder import Recorder
+from sim.replay import replay_on
+from sim.show.timeline import timeline
+
+QUESTIONS = (
+    "Tell me a story about a dragon named Luna.",
+    "What is 17 + 25?",
+    "What is rocket backwards?",
+    "What is Sundog?",
+    "What is the KV cache?",
+    "Count down from 20 to 1.",
+)
+WARM_UP = "Hello!"
+GAP_S = 0.03
+"""Between two questions: the first is still being answered when the last arrives."""
+MAX_TOKENS = 120
+LIMITS = SchedulerConfig(max_model_len=512, max_num_batched_tokens=32, max_num_seqs=4, num_gpu_blocks=64)
+"""Small, so that chunked prefill and waiting can be seen."""
+CONFIG = EngineConfig(scheduler=LIMITS, num_gpu_blocks=LIMITS.num_gpu_blocks)
+CAPACITY = Capacity(LIMITS.num_gpu_blocks, LIMITS.block_size)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One question as its client sees it."""
+
+    question: str
+    text: str = ""
+    asked_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run of the graph leaves behind."""
+
+    journal: Journal = field(default_factory=Journal)
+    recorder: Recorder = field(default_factory=lambda: Recorder(LIMITS.num_gpu_blocks))
+
+    def listeners(self) -> list[Actor]:
+        return [self.journal, Recording(self.recorder)]
+
+
+def run_demo(seed: int) -> int:
+    """Play the page; 0 if the worlds agreed, 1 if not."""
+    console = Console(highlight=False)
+    started = time.monotonic()
+    model = RealModel.open(None)
+    served, backends = Run(), torch_backends(model, CONFIG, seed=seed)
+    console.rule("A real model answers, over HTTP")
+    answers = trio.run(_serve_and_ask, console, model, served, backends)
+    past = Past.of(served.journal, since=1)
+    outputs = served.journal.outputs
+    warm_up_id = served.journal.submits[0].request_id
+    warm_up_end = next(o.step for o in outputs if warm_up_id in (f.request_id for f in o.finished))
+    console.rule("What its scheduler did")
+    steps = [o for o in outputs if o.step > warm_up_end]
+    console.print(timeline(past.submits, steps, [answer.question for answer in answers]))
+    seen = [(o.work, o.seconds) for o in observations(outputs) if o.step > warm_up_end]
+    cost = fit(seen)
+    predicted = _simulate(past, cost)
+    console.rule("What the simulation says of the same requests")
+    console.print(_latencies(past, served.recorder, predicted.recorder, answers))
+    console.rule("Both worlds, step by step")
+    agreed = _compare(console, _run_real(past, model, cost, seed), predicted, past)
+    _where_next(console, time.monotonic() - started)
+    return 0 if agreed else 1
+
+
+# --- serving -------------------------------------------------------------------------------------
+
+
+async def _serve_and_ask(
+    console: Console, model: RealModel, run: Run, backends: Sequence[Backend]
+) -> list[Answer]:
+    """Serve on a free port, ask everything at once, and stop."""
+    stop, ready, urls = trio.Event(), trio.Event(), list[str]()
+
+    def on_ready(url: str) -> None:
+        urls.append(url)
+        ready.set()
+
+    answers = [Answer(question) for question in QUESTIONS]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(
+                serve,
+                CONFIG,
+                backends,
+                ServedModel(model.name, LIMITS.max_model_len, int(time.time())),
+                model.tokenizer,
+                model.facts,
+                Door(port=0),
+                on_ready=on_ready,
+                stop=stop,
+                listeners=run.listeners(),
+            )
+        )
+        await ready.wait()
+        async with httpx.AsyncClient(base_url=urls[0], timeout=60) as client:
+            await _ask(client, Answer(WARM_UP), 0.0, lambda: None)
+            with Live(_answers(answers), console=console, auto_refresh=False) as live:
+                async with trio.open_nursery() as asking:
+                    for number, answer in enumerate(answers):
+                        asking.start_soon(
+                            _ask,
+                            client,
+                            answer,
+                            number * GAP_S,
+                            lambda: live.update(_answers(answers), refresh=True),
+                        )
+        stop.set()
+    if not console.is_terminal:
+        console.line()
+    return answers
+
+
+async def _ask(
+    client: httpx.AsyncClient, answer: Answer, delay_s: float, on_text: Callable[[], None]
+) -> None:
+    """Stream one greedy answer."""
+    await trio.sleep(delay_s)
+    body = {
+        "messages": [{"role": "user", "content": answer.question}],
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        "stream": True,
+    }
+    answer.asked_s = trio.current_time()
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            delta = json.loads(line[6:])["choices"][0]["delta"]
+            if delta.get("content"):
+                answer.last_s = trio.current_time()
+                answer.first_s = answer.first_s or answer.last_s
+                answer.text += delta["content"]
+                on_text()
+
+
+def _answers(answers: list[Answer]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", max_width=22)
+    table.add_column()
+    for answer in answers:
+        table.add_row(answer.question, answer.text)
+    return table
+
+
+# --- the same requests again ---------------------------------------------------------------------
+
+
+def _simulate(past: Past, cost: Calibrated) -> Run:
+    """The cost backend on the virtual clock; only the oracle knows how long answers will be."""
+    run, trace = Run(), past.trace()
+    oracle = Oracle({request.request_id: request.num_output_tokens for request in trace})
+    backend = CostBackend(Pace(cost, "runner-0"), oracle, CAPACITY)
+    run.recorder = replay_on(trace, CONFIG, [backend], CAPACITY, wishes=past.counted, listeners=[run.journal])
+    return run
+
+
+def _run_real(past: Past, model: RealModel, cost: Calibrated, seed: int) -> Run:
+    """The torch backend on the virtual clock, its steps as long as the cost model says."""
+    run = Run()
+    backend = Paced(torch_backends(model, CONFIG, seed=seed)[0], Pace(cost, "runner-0"))
+    run.recorder = replay_on(
+        past.trace(),
+        CONFIG,
+        [backend],
+        CAPACITY,
+        wishes=past.exact,
+        listeners=[run.journal],
+        facts=model.facts,
+    )
+    return run
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def _latencies(past: Past, measured: Recorder, predicted: Recorder, answers: list[Answer]) -> Table:
+    """Measured at the engine and at the client, beside predicted, in milliseconds."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("milliseconds", no_wrap=True, max_width=26)
+    for name in ("TTFT", "simulated", "at client", "TPOT", "simulated"):
+        table.add_column(name, justify="right")
+    rows = {name: row for row, name in enumerate(measured.columns.request_id)}
+    there, here = request_times(measured), request_times(predicted)
+    totals = []
+    for number, (name, answer) in enumerate(zip(past.submits, answers, strict=True)):
+        row = rows[name]
+        values = (
+            there.ttft_s[row],
+            here.ttft_s[number],
+            answer.first_s - answer.asked_s,
+            there.tpot_s[row],
+            here.tpot_s[number],
+        )
+        totals.append(values)
+        table.add_row(answer.question, *(f"{value * 1e3:.1f}" for value in values))
+    table.add_row("mean", *(f"{value * 1e3:.1f}" for value in np.mean(totals, axis=0)), style="bold")
+    return table
+
+
+def _compare(console: Console, real: Run, simulated: Run, past: Past) -> bool:
+    """Whether both worlds took the same decisions at the same times, and say so."""
+    ours, theirs = decisions(real.journal.outputs), decisions(simulated.journal.outputs)
+    same_answers = sum(
+        past.output_tokens[name] == tokens for name, tokens in Past.of(real.journal).output_tokens.items()
+    )
+    if ours == theirs:
+        num_chunks = sum(len(batch.chunks) for _, batch in ours)
+        console.print(
+            f"The torch backend on the virtual clock and the cost backend formed the same"
+            f" {len(ours)} batches ({num_chunks} prefill chunks, {len(past.submits)} requests)"
+            " at the same instants.",
+            style="bold green",
+        )
+    else:
+        index = next(
+            (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
+            min(len(ours), len(theirs)),
+        )
+        console.print(f"The worlds differ from batch {index} on:", style="bold red")
+        console.print(ours[index : index + 1], theirs[index : index + 1])
+    console.print(f"{same_answers} of {len(past.submits)} answers came out token for token as over HTTP.")
+    return ours == theirs
+
+
+def _where_next(console: Console, seconds: float) -> None:
+    console.rule("Where to go next")
+    console.print(
+        "sundog serve                    talk to this model at 127.0.0.1:8000/v1\n"
+        "sundog serve --simulate h100    the same server at the pace of an absent GPU\n"
+        "sundog replay TRACE --gpu h100  hours of traffic in seconds; see traces/\n"
+        "sundog explain DIR --request ID why a request of a recorded run waited\n"
+        "README.md                       how a request walks through the graph",
+        markup=False,
+    )
+    console.print(f"This page took {seconds:.0f} s.", style="dim")

@@ -1,0 +1,110 @@
+"""Ahead-of-time compilation of the modules a simulation spends its time in: optional, by mypyc.
+
+The source stays the one truth: the same files, compiled beside themselves, give the same bytes,
+only sooner. Needs a C compiler. `make fast` builds, `make plain` removes what was built. A build
+older than its source is refused at start-up instead of used.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODULES = (
+    "actors/actor.py",
+    "actors/front/async_llm.py",
+    "actors/clock.py",
+    *(
+        f"actors/core/{name}.py"
+        for name in (
+            "admit",
+            "batch",
+            "block_pool",
+            "draft",
+            "kv_cache",
+            "lockstep",
+            "plan",
+            "request",
+            "sampling",
+            "tenant_service",
+            "state",
+            "stop_strings",
+            "update",
+            "view",
+            "waiting",
+        )
+    ),
+    "actors/engine/executor.py",
+    "actors/front/intake.py",
+    "actors/messages.py",
+    "actors/router/router.py",
+    "actors/engine/runner.py",
+    "actors/engine/scheduler.py",
+    "actors/stream.py",
+    "sim/client.py",
+    "sim/clock.py",
+    "sim/record/columns.py",
+    "sim/cost/overhead.py",
+    "sim/cost/tables/model.py",
+    "sim/cost/tables/operators.py",
+    "sim/cost/work.py",
+    "sim/cost/work_fold.py",
+    "sim/oracle.py",
+    "sim/record/recorder.py",
+    "sim/replay.py",
+    "sim/backend.py",
+    "sim/ticks.py",
+)
+"""Not the policies, which people write: they stay plain Python in a compiled simulator."""
+
+
+SHARED = "actors.compiled"
+"""The library of all of them lies in a package, for an installation knows packages, not files."""
+
+
+def built(root: Path = ROOT) -> list[Path]:
+    """The compiled modules below `root`, with the library they share."""
+    own = [path for name in MODULES for path in root.glob(name.removesuffix(".py") + ".*.so")]
+    return [*own, *root.glob(SHARED.replace(".", "/") + "__mypyc.*.so")]
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """The sources that have changed since they were compiled."""
+    changed = []
+    for name in MODULES:
+        source = root / name
+        libraries = source.parent.glob(f"{source.stem}.*.so")
+        if any(library.stat().st_mtime < source.stat().st_mtime for library in libraries):
+            changed.append(name)
+    return changed
+
+
+def remove(root: Path = ROOT) -> None:
+    """Back to plain Python."""
+    for path in built(root):
+        path.unlink()
+
+
+def build(root: Path = ROOT, opt_level: str = "3") -> None:
+    """Compile all modules in place; takes about a minute. The working folder must be `root`."""
+    from mypyc.build import mypycify
+    from setuptools import setup
+
+    remove(root)
+    extensions = mypycify([*MODULES], opt_level=opt_level, debug_level="0", group_name=SHARED)
+    arguments = ["--quiet", "build_ext", "--inplace", "--build-temp", "build/fast"]
+    setup(name="sundog-fast", ext_modules=extensions, packages=[], py_modules=[], script_args=arguments)
+    for path in built(root):
+        path.touch()  # A library whose shell did not change is copied with its old time.
+    print(f"compiled {len(MODULES)} modules; `make plain` goes back", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["build"]:
+            build()
+        case ["build", level]:
+            build(opt_level=level)
+        case ["remove"]:
+            remove()
+        case _:
+            sys.exit("usage: python -m sundog.fast build [LEVEL] | remove")

@@ -1,0 +1,56 @@
+"""The paged cache: what it costs, how many blocks are made, and where tokens are kept."""
+
+import pytest
+import torch
+
+from actors.core.config import ConfigError
+from runtime.paged_cache import KVCache, LayerShape, block_bytes, choose_num_blocks, free_bytes
+
+LAYERS = [LayerShape(2, 24, 16, torch.bfloat16), LayerShape(2, 8, 8, torch.float32)]
+LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
+
+
+def test_a_block_costs_what_its_tensors_hold() -> None:
+    """Bytes per block times blocks is the size of all tensors, whatever widths layers have."""
+    cache = KVCache(LAYERS, num_blocks=5, block_size=16, device=torch.device("cpu"))
+    tensors = [*cache.keys_SPKD, *cache.values_SPKE]
+    assert sum(t.nbytes for t in tensors) == 5 * block_bytes(LAYERS, 16)
+    assert cache.num_blocks == 5
+
+
+def test_blocks_fill_the_memory_given() -> None:
+    assert choose_num_blocks(1000, 40_500, **LIMITS) == 40
+
+
+def test_no_more_blocks_are_made_than_requests_can_use() -> None:
+    """Four requests of sixteen blocks, and the null block."""
+    assert choose_num_blocks(1000, 10**9, **LIMITS) == 4 * 16 + 1
+
+
+def test_too_little_memory_names_need_have_and_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"needs 16\.6 KiB .* has 1000 B; lower --max-model-len"):
+        choose_num_blocks(1000, 1000, **LIMITS)
+
+
+def test_more_blocks_wanted_than_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"not enough memory .* lower --num-gpu-blocks"):
+        choose_num_blocks(1000, 20_000, **LIMITS, wanted=21)
+
+
+def test_fewer_blocks_wanted_than_one_request_needs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--num-gpu-blocks 16 cannot hold one request"):
+        choose_num_blocks(1000, 10**9, **LIMITS, wanted=16)
+
+
+def test_a_share_of_the_cpus_memory_is_taken() -> None:
+    cpu = torch.device("cpu")
+    assert 0 < free_bytes(cpu, 0.1) < free_bytes(cpu, 0.2)
+
+
+def test_tokens_are_kept_in_their_slots() -> None:
+    """Slot s is block s // block_size, offset s % block_size; nothing else changes."""
+    cache = KVCache(LAYERS[1:], num_blocks=4, block_size=16, device=torch.device("cpu"))
+    k_TKD, v_TKE = torch.ones(2, 2, 8), torch.full((2, 2, 8), 2.0)
+    cache.write(0, torch.tensor([3 * 16 + 5, 16]), k_TKD, v_TKE)
+    assert (cache.keys_SPKD[0][3, 5] == 1).all() and (cache.values_SPKE[0][1, 0] == 2).all()
+    assert cache.keys_SPKD[0].sum() == k_TKD.sum()

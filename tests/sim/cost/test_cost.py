@@ -1,0 +1,180 @@
+"""Cost models: runs equal steps bit for bit, more work is never cheaper, fits recover the truth."""
+
+import random
+
+import numpy as np
+import pytest
+
+from actors.core.config import ConfigError
+from sim.cost.calibrated import Calibrated, errors, fit, nonnegative_least_squares
+from sim.cost.overhead import HostOverhead, WithOverhead, host_overhead
+from sim.cost.roofline import Roofline
+from sim.cost.tables import TablesCost
+from sim.cost.work import CostModel, StepWork
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from tests.sim.roofline_points import POINTS, predicted_s
+
+H100 = load_gpu("h100")
+
+
+def roofline(name: str = "llama-3.1-8b", **options: object) -> Roofline:
+    return Roofline(load_model(name), H100, **options)  # type: ignore[arg-type]
+
+
+def tables(model: str = "llama-3.1-8b", gpu: str = "h100", **options: int) -> TablesCost:
+    described = load_gpu(gpu)
+    return TablesCost(load_model(model), described, described.key, **options)
+
+
+MODELS: dict[str, CostModel] = {
+    "roofline": roofline(),
+    "mixtral": roofline("mixtral-8x7b", tensor_parallel_size=2),
+    "fp8 cache": roofline("qwen3-14b", kv_dtype="float8"),
+    "with overhead": WithOverhead(roofline("qwen3-0.6b"), HostOverhead()),
+    "tables": tables(),
+    "tables of experts": tables("mixtral-8x7b", tensor_parallel_size=2),
+    "tables, many key heads": tables("llama-2-7b", "a100"),
+    "with hidden overhead": WithOverhead(tables(), host_overhead(True)),
+    "calibrated": Calibrated(1e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10),
+}
+
+
+def decode(num_decodes: int, context: int) -> StepWork:
+    return StepWork(num_decodes, context, (), num_decodes)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_run_costs_what_its_steps_cost_bit_for_bit(name: str) -> None:
+    """run_s[i] equals step_s of the i-th step exactly, for random batches and lengths."""
+    model, rng = MODELS[name], random.Random(7)
+    for _ in range(50):
+        num_decodes, num_steps = rng.randint(1, 300), rng.randint(1, 200)
+        context = num_decodes * rng.randint(1, 30_000) + rng.randint(0, 99)
+        run = model.run_s(decode(num_decodes, context), num_steps)
+        steps = [model.step_s(decode(num_decodes, context + i * num_decodes)) for i in range(num_steps)]
+        assert run.dtype == np.float64
+        assert run.tolist() == steps
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_more_work_never_costs_less(name: str) -> None:
+    """More decodes, longer contexts, more prompt tokens: each at least as long.
+
+    Measured attention may take a percent less for the same context of more requests.
+    """
+    model = MODELS[name]
+    base = model.step_s(StepWork(8, 8000, ((256, 0),), 9))
+    measured = "tables" in name or name == "with hidden overhead"
+    for more in (
+        StepWork(9, 8000, ((256, 0),), 10),
+        StepWork(8, 9000, ((256, 0),), 9),
+        StepWork(8, 8000, ((300, 0),), 9),
+        StepWork(8, 8000, ((256, 512),), 9),
+        StepWork(8, 8000, ((256, 0), (1, 0)), 10),
+    ):
+        assert model.step_s(more) >= base * (0.99 if measured else 1) > 0
+
+
+def test_no_tokens_cost_nothing() -> None:
+    """An empty step launches nothing."""
+    for model in MODELS.values():
+        assert model.step_s(StepWork(0, 0)) == 0.0
+
+
+def test_a_lone_decode_is_bound_by_the_weights() -> None:
+    """One decode of Llama-3.1-8B reads 16 GB: at least 4.8 ms of an H100's 3.35 TB/s."""
+    read_s = load_model("llama-3.1-8b").weight_bytes() / 3.35e12
+    assert read_s < MODELS["roofline"].step_s(decode(1, 100)) < 1.5 * read_s
+
+
+def test_a_long_prefill_is_bound_by_arithmetic() -> None:
+    """8,192 tokens of an 8B model take 131 TFLOP in projections: at least 0.13 s of an H100."""
+    seconds = MODELS["roofline"].step_s(StepWork(0, 0, ((8192, 0),), 1))
+    assert 2 * 8192 * 7.5e9 / 989.4e12 < seconds < 0.3
+
+
+def test_two_ranks_are_faster_than_one_but_not_twice() -> None:
+    """All-reduces and launches do not shrink."""
+    one, two = (roofline(tensor_parallel_size=n).step_s(decode(64, 64_000)) for n in (1, 2))
+    assert one / 2 < two < one
+
+
+def test_few_tokens_read_few_experts() -> None:
+    """One token of Mixtral reads 2 of 8 experts of a layer, many tokens read all."""
+    model = roofline("mixtral-8x7b")
+    shape = load_model("mixtral-8x7b")
+    expert_s = 2 * shape.expert_params / (3.35e12 * H100.efficiency.weight_bandwidth)
+    assert model.linear_s(64) - model.linear_s(1) == pytest.approx(6 * expert_s, rel=0.01)
+
+
+def test_a_cache_of_eight_bits_halves_decode_attention() -> None:
+    """Decode attention is bound by the bytes of the cache."""
+    half = roofline(kv_dtype="float8")
+    full, none = roofline(), decode(10, 0)
+    read = decode(10, 1_000_000)
+    ratio = (half.step_s(read) - half.step_s(none)) / (full.step_s(read) - full.step_s(none))
+    assert ratio == pytest.approx(0.5)
+
+
+def test_a_gpu_without_the_units_refuses_the_dtype() -> None:
+    """The A100 has no 8-bit floating point units."""
+    with pytest.raises(ConfigError, match="A100.*does not compute in float8"):
+        Roofline(load_model("qwen3-8b"), load_gpu("a100"), dtype="float8")
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda p: f"{p.model}-{p.rate}")
+def test_the_h100_fit_stays_within_six_percent(point: object) -> None:
+    """Mean TPOT of real servers in a steady state, to which the efficiencies were fitted."""
+    from tests.sim.roofline_points import Point
+
+    assert isinstance(point, Point)
+    # These servers schedule asynchronously, which hides what a token costs the host.
+    hidden = HostOverhead(token_s=0.0)
+    assert predicted_s(point, hidden) * 1e3 == pytest.approx(point.tpot_ms, rel=0.06)
+
+
+def test_host_overhead_adds_to_steps_and_again_to_prefills() -> None:
+    """Separate and additive."""
+    inner = roofline()
+    model = WithOverhead(inner, HostOverhead(0.25, 0.001, 0.5))
+    assert model.step_s(decode(4, 400)) == inner.step_s(decode(4, 400)) + 0.254
+    prefill = StepWork(0, 0, ((64, 0),), 1)
+    assert model.step_s(prefill) == pytest.approx(inner.step_s(prefill) + 0.751)
+
+
+def observations(truth: Calibrated, noise: float) -> list[tuple[StepWork, float]]:
+    rng, rows = random.Random(3), []
+    for _ in range(300):
+        n = rng.randint(0, 40)
+        chunks = tuple((rng.randint(1, 500), rng.randint(0, 900)) for _ in range(rng.randint(0, 2)))
+        work = StepWork(n, n * rng.randint(1, 2000), chunks, n + len(chunks))
+        if work.num_tokens:
+            rows.append((work, truth.step_s(work) * rng.uniform(1 - noise, 1 + noise)))
+    return rows
+
+
+def test_calibration_recovers_the_model_that_made_the_steps() -> None:
+    """Exactly without noise; within a few percent of every step with 5 % of it."""
+    truth = Calibrated(2e-3, 3e-6, 4e-9, 5e-6, 2e-9)
+    exact = fit(observations(truth, 0))
+    assert np.allclose(errors(exact, observations(truth, 0)), 0, atol=1e-9)
+    noisy = fit(observations(truth, 0.05))
+    assert abs(errors(noisy, observations(truth, 0))).max() < 0.05
+
+
+def test_calibration_never_makes_work_shorten_a_step() -> None:
+    """Coefficients stay at zero or above, also where least squares alone would go below."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a, b = rng.normal(size=(20, 5)), rng.normal(size=20)
+        x = nonnegative_least_squares(a, b)
+        gradient = a.T @ (b - a @ x)
+        assert (x >= 0).all() and (gradient <= 1e-8).all()
+        assert np.allclose(gradient[x > 0], 0, atol=1e-8)
+
+
+def test_calibration_needs_an_observation() -> None:
+    """Nothing to fit is an error, not a model of zeros."""
+    with pytest.raises(ConfigError, match="nothing to calibrate"):
+        fit([(StepWork(0, 0), 1.0)])

@@ -1,0 +1,241 @@
+"""Laws of `sundog explain`: phases tile lives, causes are those recorded, pages say so."""
+
+import gzip
+import json
+import math
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sim.explain.causes import causes
+from sim.explain.decisions import log_header, log_records
+from sim.explain.findings import findings
+from sim.explain.history import History
+from sim.explain.load import load
+from sim.explain.phases import UNDER_WAY, phases, totals
+from sim.explain.record import Lines
+from sim.record.journal import Journal
+from sim.record.journal_file import JournalError, Step
+from sim.record.recorder import Recorder
+from sim.schedule import Drive, build
+from sundog.cli import main
+from sundog.explain import explain
+from tests.core.test_golden import GOLDEN, NAMES
+from tests.core.test_golden import read as read_golden
+from tests.sim.record.test_journal_file import BLOCKS, SEEDS, record
+
+HEAVY = GOLDEN / "02_heavy_preempt.log.jsonl.gz"
+
+
+@pytest.fixture(params=SEEDS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Journal, History]:
+    """A crowded replay: what was said, and its history as read from disk."""
+    return record(tmp_path, request.param), load(tmp_path)
+
+
+def goldens() -> list[History]:
+    return [load(GOLDEN / f"{name}.log.jsonl.gz") for name in NAMES]
+
+
+def check_tiling(history: History) -> None:
+    for life in history.lives.values():
+        found = phases(history, life)
+        end_s = life.end_s if life.end_s is not None else found[-1].end_s
+        assert all(phase.seconds > 0 for phase in found)
+        assert all(one.end_s == other.start_s for one, other in pairwise(found)), life
+        if found:
+            assert (found[0].start_s, found[-1].end_s) == (life.arrival.time_s, end_s)
+        assert math.isclose(sum(totals(found).values()), end_s - life.arrival.time_s, abs_tol=1e-9)
+
+
+def test_phases_tile_a_life(run: tuple[Journal, History]) -> None:
+    """Without gap or overlap, from arrival to end; so the totals add up to it."""
+    check_tiling(run[1])
+
+
+def test_phases_tile_a_life_in_the_goldens() -> None:
+    """With async scheduling, aborts, resets and priorities too."""
+    for history in goldens():
+        check_tiling(history)
+
+
+def test_causes_are_those_recorded(run: tuple[Journal, History]) -> None:
+    """Each step in which a request waited blames it on what the scheduler said of that step."""
+    heard, history = run
+    for life in history.lives.values():
+        outputs = [o for o in heard.outputs if o.replica == life.replica]
+        for wait in life.waits:
+            said: dict[tuple[str, bool], int] = defaultdict(int)
+            for output in outputs[wait.first : wait.stop]:
+                head, reason = output.blocked or (None, UNDER_WAY)
+                said[reason, head == life.request_id] += len(output.end_times_s)
+            found: dict[tuple[str, bool], int] = defaultdict(int)
+            for phase in phases(history, life):
+                if phase.kind == "waiting" and wait.start_s <= phase.start_s < (wait.end_s or 0):
+                    found[phase.reason or "", phase.own] += phase.num_steps or 0
+            assert {k: n for k, n in found.items() if n} == {k: n for k, n in said.items() if n}
+
+
+def test_the_run_waits_as_long_as_its_requests(run: tuple[Journal, History]) -> None:
+    """The sums over a run, computed without walking, are those of all the phases."""
+    _, history = run
+    sums: dict[str, float] = defaultdict(float)
+    own_s = 0.0
+    for life in history.lives.values():
+        for phase in phases(history, life):
+            if phase.kind == "waiting":
+                sums[phase.reason or ""] += phase.seconds
+                own_s += phase.seconds if phase.own else 0.0
+    found = causes(history)
+    assert {k: s for k, s in found.seconds.items() if s} == pytest.approx(dict(sums))
+    assert found.own_turn_s == pytest.approx(own_s)
+
+
+def test_tokens_and_preemptions_are_the_recorders(run: tuple[Journal, History]) -> None:
+    """Two folds of the same outputs, one answer."""
+    heard, history = run
+    recorder = Recorder(BLOCKS, len({output.replica for output in heard.outputs}))
+    for submit in heard.submits:
+        recorder.arrived(submit.request_id, submit.arrival_s, submit.num_prompt_tokens)
+    for output in heard.outputs:
+        recorder.observe(output)
+    columns = recorder.columns
+    for row, name in enumerate(columns.request_id):
+        life = history.lives[name]
+        assert life.num_output_tokens == columns.num_output_tokens[row]
+        if all(s.caught_up_s is not None for s in life.stays):
+            # Of one preempted while it recomputes, the recorder counts the whole debt at once.
+            assert sum(s.recomputed_tokens for s in life.stays) == columns.recomputed_tokens[row]
+        assert sum(s.preempted is not None for s in life.stays) == columns.num_preemptions[row]
+        assert (life.end_s, life.first_token_s) == (columns.finish_s[row], columns.first_token_s[row])
+
+
+def test_preemption_happens_in_these_runs(tmp_path: Path) -> None:
+    """The laws above are about something."""
+    found = []
+    for seed in SEEDS:
+        record(tmp_path, seed)
+        found.append(findings(load(tmp_path), 3).preemptions)
+    assert sum(p.num for p in found) > 20 and sum(p.recomputed_tokens for p in found) > 100
+
+
+def test_who_lacked_blocks_needed_more_than_were_free(tmp_path: Path) -> None:
+    """Where no prefix is shared and the whole prompt must fit, that is exact."""
+    history = load(GOLDEN / "03_heavy_preempt_nocache.log.jsonl.gz")
+    found = [
+        phase
+        for life in history.lives.values()
+        for phase in phases(history, life)
+        if phase.reason == "KV blocks"
+    ]
+    assert found
+    for phase in found:
+        assert phase.needed_blocks is not None and phase.free_blocks is not None
+        assert phase.needed_blocks > phase.free_blocks
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_decode_runs_on_or_off_the_pages_are_the_same(
+    tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Byte for byte: the run's page, and requests' pages, as text and as JSON."""
+    pages = []
+    for decode_runs in (True, False):
+        record(tmp_path, seed, decode_runs=decode_runs)
+        for as_json in (False, True):
+            explain(tmp_path, as_json=as_json, top=5)
+            for name in ("r3", "r20", "r41"):
+                explain(tmp_path, name, as_json=as_json, every=True)
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+
+
+# --- logs of decisions ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derived_reasons_are_the_planners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a log lets one conclude is what `plan` says when it takes the same decisions."""
+    import sim.schedule
+
+    trace, log = read_golden(name)
+    truth, plan = [], sim.schedule.plan
+
+    def watched(state):  # type: ignore[no-untyped-def]
+        batch, blocked = plan(state)
+        truth.append((blocked, tuple(zip(batch.preempted, batch.preempted_for, strict=True))))
+        return batch, blocked
+
+    monkeypatch.setattr(sim.schedule, "plan", watched)
+    list(Drive(trace, build(trace)).run())
+    rows = (json.loads(line) for line in log)
+    records = log_records(Lines(Path(name)), rows, trace)
+    steps = [r for r in records if isinstance(r, Step)]
+    assert log_header(trace).unit == "steps" and len(steps) == len(truth)
+    for step, (blocked, preempted) in zip(steps, truth, strict=True):
+        assert step.blocked == blocked, step.step
+        assert tuple(p[:2] for p in step.preempted) == preempted, step.step
+
+
+def test_the_page_of_a_preempted_request_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """r7 of the second golden: preempted in steps 22, 32 and 64, for r1, itself and r3."""
+    explain(HEAVY, "r7")
+    page = " ".join(capsys.readouterr().out.split())
+    assert "22 preempted for r1, which needed a KV block to grow" in page
+    assert "lost 159 computed tokens" in page
+    assert "32 preempted because its own next token needed a block" in page
+    assert "64 preempted for r3" in page
+    assert "next in the queue: too few free KV blocks (needed up to 10, 9 free, 7 running)" in page
+    assert "112 tokens found in the prefix cache; computed 48, 47 of them for the second" in page
+    assert "312 tokens computed again" in page
+
+
+def test_without_its_trace_a_log_says_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only preemption shows in a log alone; with --trace everything is there again."""
+    path = tmp_path / "elsewhere.jsonl"
+    path.write_bytes(gzip.decompress(HEAVY.read_bytes()))
+    explain(path, as_json=True)
+    reasons = {row["reason"] for row in json.loads(capsys.readouterr().out)["causes"]}
+    assert reasons == {"unknown", "preemption"}
+    explain(path, as_json=True, trace=GOLDEN / "02_heavy_preempt.trace.json.gz")
+    with_trace = capsys.readouterr().out
+    explain(HEAVY, as_json=True)
+    assert capsys.readouterr().out == with_trace
+
+
+def test_the_page_of_a_run_ranks_its_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest come first, as many as asked for, and shares add up to the whole."""
+    explain(HEAVY, as_json=True, top=7)
+    data = json.loads(capsys.readouterr().out)
+    waits = [row["waiting"] for row in data["worst_waits"]]
+    assert len(waits) == 7 and waits == sorted(waits, reverse=True)
+    assert sum(row["share"] for row in data["causes"]) == pytest.approx(1)
+    assert data["preemptions"]["num"] == 25 == sum(data["preemptions"]["victims"].values())
+    explain(HEAVY)
+    page = capsys.readouterr().out
+    assert "25 preemptions" in page and "lacked KV blocks" in page
+    assert max(map(len, page.splitlines())) <= 96
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def test_an_unknown_request_is_an_error_that_suggests_the_nearest() -> None:
+    """One letter too many."""
+    with pytest.raises(JournalError, match=r"no request 'rr7' among the 40.*Did you mean r7"):
+        explain(HEAVY, "rr7")
+
+
+def test_a_mistake_is_one_message_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On stderr, without a traceback."""
+    monkeypatch.setattr("sys.argv", ["sundog", "explain", str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("sundog: ")
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,87 @@
+"""Calibration from requests alone, and the file that keeps it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from actors.core.config import ConfigError
+from actors.messages import Capacity
+from sim.cost.calibrated import Calibrated
+from sim.cost.cost_file import read_cost, write_cost
+from sim.cost.work import StepWork
+from sim.figures.calibrate.from_requests import Lives, fit_requests
+from sim.record.recorder import Recorder
+from sim.replay import replay
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
+from sundog.cli import cli
+from tests.actors.fakes import engine_config
+
+TRUTH = Calibrated(4e-3, 10e-6, 40e-9, 30e-6, 0.0)
+
+
+def lives(recorder: Recorder) -> Lives:
+    columns = recorder.columns
+    names = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens", "num_output_tokens")
+    return Lives(*(np.array(getattr(columns, name), dtype=np.float64) for name in names))
+
+
+def played(rate_per_s: float, num_blocks: int) -> Recorder:
+    work = Workload(60.0, Poisson(rate_per_s), Uniform(50, 900), Uniform(20, 200))
+    config = engine_config(
+        max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=1200, block_size=16, decode_runs=True
+    )
+    return replay(work.requests(1), config, TRUTH, Capacity(num_blocks, 16))
+
+
+@pytest.mark.parametrize("rate_per_s", [4.0, 12.0])
+def test_requests_alone_tell_what_steps_cost(rate_per_s: float) -> None:
+    """Steps like those that the log was made of, within a few percent of the truth."""
+    found = fit_requests(lives(played(rate_per_s, 4000)))
+    assert found.median_error < 0.03 and found.num_left_out == 0
+    for n in (2, 5, 10):
+        work = StepWork(n, n * 550, (), n)
+        assert found.model.step_s(work) == pytest.approx(TRUTH.step_s(work), rel=0.06)
+
+
+def test_those_that_were_preempted_are_left_out() -> None:
+    """They waited in between, and no step was as long as that."""
+    recorder = played(12.0, 300)
+    assert sum(recorder.columns.num_preemptions) > 20
+    found = fit_requests(lives(recorder))
+    assert found.num_left_out > 0
+
+
+def test_a_cost_file_reads_back(tmp_path: Path) -> None:
+    """Every bit; and mistakes are named."""
+    path = tmp_path / "cost.toml"
+    write_cost(path, TRUTH, "a test")
+    assert read_cost(path) == TRUTH
+    for old, new, reason in (
+        ("step =", "stop =", "step is None"),
+        ("per_token = 1e-05", "per_token = -1", "per_token is -1"),
+        ("per_token = 1e-05", "per_token = nan", "per_token is nan"),
+        ("[calibrated]", "[other]", r"table \[calibrated\]"),
+        ("[calibrated]", "[", "cost .*cost.toml"),
+    ):
+        path.write_text(path.read_text().replace(old, new, 1))
+        with pytest.raises(ConfigError, match=reason):
+            read_cost(path)
+        write_cost(path, TRUTH, "a test")
+
+
+def test_a_run_calibrates_its_own_replay(tmp_path: Path) -> None:
+    """From the folder of a replay to a file that `--cost` takes."""
+    trace = str(Path(__file__).parents[4] / "traces" / "chat-poisson-2rps-5min.jsonl.gz")
+    run, cost = str(tmp_path / "run"), str(tmp_path / "cost.toml")
+    for command in (
+        ["replay", trace, "--limit", "100", "-o", run, "--json"],
+        ["calibrate", run, "-o", cost],
+        ["replay", trace, "--limit", "100", "--cost", cost, "--json"],
+    ):
+        result = CliRunner().invoke(cli, command, catch_exceptions=False)
+        assert result.exit_code == 0
+    assert '"num_finished": 100' in result.stdout

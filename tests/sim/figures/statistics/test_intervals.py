@@ -1,0 +1,106 @@
+"""Intervals hold what they promise: the truth, about as often as they say."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sim.figures.statistics.intervals import (
+    Interval,
+    batch_means,
+    difference,
+    mean_interval,
+    quantile_difference,
+    run_interval,
+    t_quantile,
+)
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "expected"),
+    [
+        (0.975, 4, 2.776445),
+        (0.975, 10, 2.228139),
+        (0.975, 19, 2.093024),
+        (0.995, 9, 3.249836),
+        (0.95, 29, 1.699127),
+        (0.5, 7, 0.0),
+        (0.025, 19, -2.093024),
+    ],
+)
+def test_quantiles_of_students_t_are_those_of_the_tables(
+    probability: float, degrees: int, expected: float
+) -> None:
+    """Within 0.1 % from 4 degrees of freedom on."""
+    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-3, abs=1e-9)
+
+
+def correlated(rng: np.random.Generator, count: int, memory: float) -> np.ndarray:
+    """A first-order autoregression of mean 5 in its steady state."""
+    noise = rng.normal(0, 1, count + 200)
+    values = np.empty(count + 200)
+    values[0] = noise[0]
+    for i in range(1, len(values)):
+        values[i] = memory * values[i - 1] + noise[i]
+    return values[200:] + 5
+
+
+def test_an_interval_of_independent_values_covers_the_mean_as_often_as_it_says() -> None:
+    """95 % of 1,000 samples, give or take."""
+    rng = np.random.default_rng(1)
+    covered = sum(
+        interval.low <= 2 <= interval.high
+        for interval in (mean_interval(rng.exponential(2, 40)) for _ in range(1000))
+    )
+    assert 900 <= covered <= 980
+
+
+def test_batch_means_cover_the_mean_of_correlated_values_where_plain_ones_do_not() -> None:
+    """That is what they are for."""
+    rng = np.random.default_rng(2)
+    runs = [correlated(rng, 3000, 0.9) for _ in range(200)]
+
+    def coverage(intervals: list[Interval]) -> int:
+        return sum(interval.low <= 5 <= interval.high for interval in intervals)
+
+    assert coverage([run_interval(run) for run in runs]) >= 180
+    assert coverage([mean_interval(run) for run in runs]) < 100
+
+
+def test_the_same_arrivals_make_a_small_difference_visible() -> None:
+    """Pairs are compared in spite of a spread a hundred times as large."""
+    rng = np.random.default_rng(3)
+    first = correlated(rng, 4000, 0.9) * 100
+    second = first + 1 + rng.normal(0, 1, 4000)
+    assert run_interval(second - first).excludes_zero
+    assert not difference(first, second).excludes_zero
+
+
+def test_no_difference_is_shown_where_there_is_none() -> None:
+    """In at least nine of ten pairs of equal runs, for means and for a quantile."""
+    rng = np.random.default_rng(4)
+    shown = shown_quantile = 0
+    for _ in range(60):
+        first, second = correlated(rng, 2000, 0.8), correlated(rng, 2000, 0.8)
+        shown += difference(first, second).excludes_zero
+        shown_quantile += quantile_difference(first, second, 0.9).excludes_zero
+    assert shown <= 6 and shown_quantile <= 9
+
+
+def test_a_shift_of_a_quantile_is_found() -> None:
+    """And the same again: the bootstrap has a seed."""
+    rng = np.random.default_rng(5)
+    first = rng.exponential(1, 4000)
+    second = np.where(first > 2, first * 1.5, first)
+    found = quantile_difference(first, second, 0.99)
+    assert found == quantile_difference(first, second, 0.99)
+    assert found.low > 0 and found.low <= found.mean <= found.high
+    assert not quantile_difference(first, second, 0.5).excludes_zero
+
+
+def test_too_few_values_are_no_ground_for_an_interval() -> None:
+    """NaN, and no difference shown."""
+    assert math.isnan(run_interval(np.array([1.0])).half_width)
+    assert not difference(np.array([1.0]), np.array([2.0])).excludes_zero
+    assert math.isnan(quantile_difference(np.ones(5), np.ones(5), 0.5).half_width)
+    assert len(batch_means(np.arange(7.0))) == 7

@@ -1,0 +1,119 @@
+"""Experiments: paired by seed, replicated until precise, without the warm-up."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sim.figures.statistics.warmup import num_warmup
+from sim.figures.sweep.measure import Measures
+from sim.figures.sweep.sweep import Job, Rule, grid, sweep
+from sundog.cli import cli
+
+SPEC = """
+duration_s = 20
+[arrivals]
+kind = "poisson"
+rate_per_s = 10
+[prompt]
+kind = "uniform"
+smallest = 100
+largest = 2000
+[output]
+kind = "uniform"
+smallest = 5
+largest = 60
+"""
+
+
+def noisy(jobs: Sequence[Job]) -> list[Measures]:
+    """Setting `x` adds x to what the seed gives."""
+    return [
+        {"m": 100 + 10 * np.random.default_rng(seed).standard_normal() + settings["x"]}
+        for settings, seed in jobs
+    ]
+
+
+def test_a_difference_is_that_of_the_settings() -> None:
+    """Common random numbers: what the seeds have in common cancels, though each mean is vague."""
+    first, second = sweep(grid({"x": [0.0, 0.5]}), Rule("m", 5), noisy)
+    assert first.interval("m").half_width > 5
+    change = second.change(first, "m")
+    assert change.mean == pytest.approx(0.5) and change.half_width == pytest.approx(0, abs=1e-9)
+    assert change.excludes_zero
+
+
+def test_replications_go_on_until_every_cell_is_precise() -> None:
+    """And no further; or to the most."""
+    for precision in (0.1, 0.05, 0.02):
+        cells = sweep(grid({"x": [0.0, 40.0]}), Rule("m", 3, 500, precision), noisy)
+        counts = {len(cell.runs) for cell in cells}
+        assert len(counts) == 1, "all cells have as many"
+        for cell in cells:
+            mean, half_width = cell.interval("m")
+            assert half_width <= precision * mean
+    assert 20 < counts.pop() < 500
+    assert len(sweep(grid({"x": [0.0]}), Rule("m", 3, 8, 1e-6), noisy)[0].runs) == 8
+    assert len(sweep(grid({"x": [0.0]}), Rule("m", 4), noisy)[0].runs) == 4
+
+
+def test_confidence_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Over 400 experiments of five replications each, 95 % of them."""
+    covered = 0
+    for experiment in range(400):
+
+        def shifted(jobs: Sequence[Job], first: int = 5 * experiment) -> list[Measures]:
+            return noisy([(settings, first + seed) for settings, seed in jobs])
+
+        (cell,) = sweep(grid({"x": [0.0]}), Rule("m", 5), shifted)
+        covered += cell.interval("m").low <= 100 <= cell.interval("m").high
+    assert covered / 400 == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_grid_is_every_combination() -> None:
+    """The last axis fastest; no axis is one cell."""
+    assert grid({"a": [1, 2], "b": ["x", "y"]}) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+    assert grid({}) == [{}]
+
+
+def test_the_warm_up_ends_where_the_run_has_settled() -> None:
+    """A rising start is left out, steady noise is not, and never more than half."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(10, 1, 2000)
+    assert num_warmup(noise) < 200
+    rising = np.concatenate((np.linspace(0, 10, 400), noise[:1600]))
+    assert 250 <= num_warmup(rising) <= 500
+    assert num_warmup(np.arange(1000.0)) <= 500
+    assert num_warmup(np.ones(10)) == 0
+
+
+def test_the_command_shows_and_prints_the_same_every_time(tmp_path: Path) -> None:
+    """Figures of every run, with one process or two; mistakes are named."""
+    path = tmp_path / "w.toml"
+    path.write_text(SPEC)
+    command = ["sweep", str(path), "--vary", "max-num-seqs=2,64", "--replications", "2", "--json"]
+    one = CliRunner().invoke(cli, [*command, "--jobs", "1"], catch_exceptions=False)
+    two = CliRunner().invoke(cli, [*command, "--jobs", "2"], catch_exceptions=False)
+    assert one.exit_code == 0 and one.stdout == two.stdout
+    narrow, wide = json.loads(one.stdout)["cells"]
+    assert narrow["settings"] == {"max_num_seqs": 2}
+    assert narrow["runs"][0]["queueing_s.mean"] > wide["runs"][0]["queueing_s.mean"]
+    assert wide["changes"]["queueing_s.mean"][0] < 0
+    assert not math.isnan(wide["intervals"]["ttft_s.p99"][1])
+    for wrong, reason in (
+        (["--vary", "polcy=fcfs"], "did you mean policy"),
+        (["--vary", "policy"], "NAME=VALUE"),
+        (["--vary", "workload.arrival.x=1"], "no table arrival"),
+        (["--metric", "ttft_s.p98"], "did you mean ttft_s.p9"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            CliRunner().invoke(cli, ["sweep", str(path), *wrong], catch_exceptions=False)

@@ -1,0 +1,86 @@
+"""Comparing runs: equal ones do not differ, different ones do, and it is said how sure that is."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from actors.config import EngineConfig
+from actors.core.config import SchedulerConfig
+from actors.messages import Capacity
+from sim.cost.roofline import Roofline
+from sim.figures.compare import compare
+from sim.figures.metrics import summarize
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from sim.record.run_directory import Run, open_run, write_run
+from sim.replay import replay
+from sim.show.comparison import print_comparison, to_json, verdict
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
+
+CONFIG = EngineConfig(
+    scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=2048),
+    decode_runs=True,
+)
+
+
+def run(path: Path, *, seats: int = 8, seed: int = 1, rate_per_s: float = 10.0) -> Run:
+    rows = Workload(60.0, Poisson(rate_per_s), Uniform(20, 1000), Uniform(1, 200)).requests(seed)
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=seats))
+    cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
+    recorder = replay(rows, config, cost, Capacity(600, 16))
+    write_run(path, recorder, summarize(recorder), {"max_num_seqs": seats, "seed": seed})
+    return open_run(path)
+
+
+@pytest.fixture(scope="module")
+def fcfs(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("a") / "fcfs")
+
+
+def test_a_run_does_not_differ_from_itself(fcfs: Run) -> None:
+    """No setting, no figure, no request."""
+    found = compare(fcfs, fcfs)
+    assert found.is_paired and found.settings == {} and found.gained == found.lost == []
+    assert {verdict(figure) for figure in found.figures} == {"no difference shown"}
+
+
+def test_the_same_arrivals_are_compared_request_by_request(fcfs: Run, tmp_path: Path) -> None:
+    """Twice the seats lower the queueing and raise the time per token; somebody pays for it."""
+    found = compare(fcfs, run(tmp_path / "wide", seats=16))
+    assert found.is_paired and found.settings == {"max_num_seqs": (8, 16)}
+    by_name = {figure.name: figure for figure in found.figures}
+    queueing = by_name["queueing mean"]
+    assert queueing.change.mean == pytest.approx(queueing.second - queueing.first)
+    assert verdict(queueing).startswith("lower by")
+    assert verdict(by_name["TPOT p50"]).startswith("higher by")
+    assert found.gained[0].second_s < found.gained[0].first_s
+    assert found.lost[0].second_s > found.lost[0].first_s
+
+
+def test_other_requests_are_compared_as_wholes(fcfs: Run, tmp_path: Path) -> None:
+    """Another seed is another workload: quantiles are not told, a heavier load is."""
+    other = run(tmp_path / "heavy", seed=2, rate_per_s=40.0)
+    found = compare(fcfs, other)
+    assert not found.is_paired and found.gained == []
+    by_name = {figure.name: figure for figure in found.figures}
+    assert verdict(by_name["E2E mean"]).startswith("higher by")
+    assert verdict(by_name["E2E p99"]).startswith("not told")
+
+
+def test_the_page_and_its_json_say_the_same(fcfs: Run, tmp_path: Path) -> None:
+    """Plain text of at most 100 columns; JSON without NaN."""
+    other = run(tmp_path / "heavy", seed=2, rate_per_s=40.0)
+    found = compare(fcfs, other)
+    with (tmp_path / "page").open("w+") as file:
+        print_comparison(found, ("fcfs", "heavy"), Console(file=file, width=100))
+        file.seek(0)
+        text = file.read()
+    data = json.loads(to_json(found))
+    for row in data["figures"]:
+        assert row["verdict"] in text and row["name"] in text
+    assert "not the same in both" in text and "NaN" not in to_json(found)

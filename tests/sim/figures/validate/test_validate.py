@@ -1,0 +1,201 @@
+"""Validation: a simulated server is predicted without error, and records are read strictly."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+from sim.figures.validate.arrivals import exact_poisson
+from sim.figures.validate.measured import MeasuredError, Server, find_servers
+from sim.figures.validate.predict import predict
+from sim.show.validation_table import Row, print_table, summary, to_json
+
+OWN = Path("sim/figures/validate/servers")
+WRITTEN = """
+source = "a test"
+model = "llama-3.1-8b"
+gpu = "h100"
+max_num_seqs = {seqs}
+max_num_batched_tokens = 2048
+num_gpu_blocks = 9000
+async_scheduling = false
+
+[load]
+rate_per_s = {rate}
+duration_s = 20
+prompt_tokens = 300
+output_tokens = 60
+
+[measured_ms]
+ttft = {{ mean = 10.0, p99 = 20.0 }}
+tpot = {{ mean = 8.0 }}
+"""
+
+
+def server(folder: Path, rate: float = 5.0, seqs: int = 64) -> Server:
+    (folder / "one.server.toml").write_text(WRITTEN.format(rate=rate, seqs=seqs))
+    (found,) = find_servers(folder)
+    return found
+
+
+def test_a_server_that_is_the_simulator_is_predicted_without_error(tmp_path: Path) -> None:
+    """What it measured is what is predicted, figure by figure."""
+    real = server(tmp_path)
+    (first,) = predict(real, NO_OVERHEAD, "roofline")
+    figures = {name: value * 1e3 for name, value in first.figures.items()}
+    text = WRITTEN.format(rate=5.0, seqs=64).partition("[measured_ms]")[0] + "[measured_ms]\n"
+    for metric in ("ttft", "tpot", "e2e"):
+        kinds = (f"{k} = {figures[f'{metric} {k}']!r}" for k in ("mean", "p50", "p90", "p99"))
+        text += f"{metric} = {{ {', '.join(kinds)} }}\n"
+    (tmp_path / "one.server.toml").write_text(text)
+    (real,) = find_servers(tmp_path)
+    row = Row(real, real.stages[0], predict(real, NO_OVERHEAD, "roofline")[0])
+    assert len(real.stages[0].figures) == 12
+    for name in real.stages[0].figures:
+        assert row.error(name) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_front_end_is_seen_by_a_client_and_by_nobody_else(tmp_path: Path) -> None:
+    """TTFT and E2E are later by it, TPOT is the same."""
+    real = server(tmp_path)
+    (without,) = predict(real, NO_OVERHEAD, "auto")
+    (with_it,) = predict(real, HostOverhead(0.0, 0.0, 0.0, 0.25), "auto")
+    for name, value in without.figures.items():
+        shift = 0.0 if name.startswith("tpot") else 0.25
+        assert with_it.figures[name] == pytest.approx(value + shift)
+
+
+def test_beyond_the_knee_a_range_is_told(tmp_path: Path) -> None:
+    """Faster steps at its low end, slower ones at its high end, the prediction within."""
+    (calm,) = predict(server(tmp_path), NO_OVERHEAD, "auto")
+    assert not calm.is_beyond_knee and calm.low is None and calm.high is None
+    (full,) = predict(server(tmp_path, rate=200.0, seqs=8), NO_OVERHEAD, "auto")
+    assert full.is_beyond_knee and full.low is not None and full.high is not None
+    for name in ("ttft mean", "e2e mean", "tpot mean"):
+        assert full.low[name] < full.figures[name] < full.high[name]
+
+
+def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
+    """And gaps are exponential: as much spread as mean."""
+    times = np.array(exact_poisson(4.0, 8000, 1, "test"))
+    assert times[-1] == pytest.approx(2000.0)
+    gaps = np.diff(times)
+    assert gaps.min() > 0 and gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
+
+
+def test_the_record_that_comes_with_sundog_is_predicted_within_two_percent() -> None:
+    """Mean latencies of the server that the host's share was fitted to."""
+    from sim.cost.overhead import host_overhead
+
+    (real,) = find_servers(OWN)
+    row = Row(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])
+    for name in ("ttft mean", "tpot mean", "e2e mean", "e2e p99", "ttft p99"):
+        error = row.error(name)
+        assert error is not None and abs(error) < 0.025, (name, error)
+    text = to_json([row])
+    assert json.loads(text)["stages"][0]["server"] == "qwen3-14b-h100"
+    assert summary([row])["below the knee, fitted"]["stages"] == 1
+
+
+def test_the_table_shows_real_predicted_and_error(tmp_path: Path) -> None:
+    """In one cell each."""
+    real = server(tmp_path)
+    row = Row(real, real.stages[0], predict(real, NO_OVERHEAD, "auto")[0])
+    with (tmp_path / "out").open("w+") as file:
+        print_table([row], Console(file=file, width=110))
+        file.seek(0)
+        text = file.read()
+    error = row.error("ttft mean")
+    assert f"{error:+.1%}" in text and "10.00" in text and "held out" in text
+
+
+def test_a_log_of_requests_is_read_with_its_own_arrivals(tmp_path: Path) -> None:
+    """Sorted by arrival, counted from the first, latencies from the instants."""
+    folder = tmp_path / "H100_Llama-3.1-8B"
+    folder.mkdir()
+    meta = {
+        "model": "m",
+        "vllm_version": "0.19.0",
+        "kv_cache": {"num_gpu_blocks": 500},
+        "engine_kwargs": {
+            "model": "meta-llama/Llama-3.1-8B",
+            "tensor_parallel_size": 1,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 512,
+            "max_model_len": 4096,
+        },
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    rows = [
+        {
+            "input_toks": 20,
+            "output_toks": 5,
+            "queued_ts": 101.0,
+            "first_token_ts": 101.5,
+            "last_token_ts": 102.5,
+        },
+        {
+            "input_toks": 10,
+            "output_toks": 1,
+            "queued_ts": 100.0,
+            "first_token_ts": 100.25,
+            "last_token_ts": 100.25,
+        },
+    ]
+    text = "\n".join(map(json.dumps, rows))
+    (folder / "requests.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (real,) = find_servers(tmp_path)
+    assert [r.arrival_s for r in real.requests] == [0.0, 1.0]
+    assert real.model == "llama-3.1-8b" and real.async_scheduling and not real.at_client
+    assert real.stages[0].figures["tpot mean"] == 0.25
+    assert real.stages[0].figures["ttft mean"] == pytest.approx((0.25 + 0.5) / 2)
+
+
+def test_prompts_of_a_summary_come_round_and_share_what_their_groups_share(tmp_path: Path) -> None:
+    """Two groups of two prompts, the first block in common."""
+    header = (
+        "experiment,model,tp,mbt,max_seqs,stage,rate,duration,groups,prompts_per_group,system_len,"
+        "output_len_requested,prompt_len_mean,ttft_mean_ms,ttft_median_ms,ttft_p90_ms,ttft_p99_ms,"
+        "e2e_mean_ms,e2e_median_ms,e2e_p90_ms,e2e_p99_ms,tpot_true_mean_ms"
+    )
+    row = "x,meta-llama/Llama-2-7b-hf,1,2048,128,{},2.0,3.0,2,2,20,9,40.4" + ",5" * 9
+    (tmp_path / "summary.csv").write_text(f"{header}\n{row.format(0)}\n{row.format(-1)}\n")
+    (real,) = find_servers(tmp_path)
+    assert len(real.stages) == 1 and len(real.requests) == 6
+    ids = [request.hash_ids for request in real.requests]
+    assert ids[0] == ids[4] and ids[0] is not None and ids[1] is not None and ids[2] is not None
+    assert ids[0][0] == ids[1][0] and ids[0][1] != ids[1][1] and ids[0][0] != ids[2][0]
+    assert real.requests[0].num_prompt_tokens == 40
+
+
+BAD: list[tuple[str, str, str]] = [
+    ("a.server.toml", "source = 3", "source: Input should be a valid string"),
+    ("a.server.toml", "= nonsense", "a.server.toml"),
+    ("a.server.toml", WRITTEN.format(rate=-1, seqs=8), "load.rate_per_s: Input should be greater"),
+    ("a.server.toml", "polcy = 1\n" + WRITTEN.format(rate=1, seqs=8), "polcy: Extra inputs"),
+    ("summary.csv", "experiment,stage\nx,0\n", "line 2: 'rate'"),
+    ("meta.json", "[]", "not an object"),
+    ("meta.json", "{", "meta.json"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), BAD, ids=[name for name, _, _ in BAD])
+def test_a_record_that_is_damaged_is_one_clear_error(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    """It names the file and the place."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(MeasuredError, match=reason.replace("(", r"\(")):
+        list(find_servers(tmp_path))
+
+
+def test_a_directory_without_records_says_what_it_looked_for(tmp_path: Path) -> None:
+    """And one that is not there says so."""
+    with pytest.raises(MeasuredError, match="has no record of a server"):
+        list(find_servers(tmp_path))
+    with pytest.raises(MeasuredError, match="is no directory"):
+        list(find_servers(tmp_path / "nowhere"))

@@ -1,0 +1,137 @@
+"""The report: one page that needs nothing else, shows what was measured, and is the same again."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.config import EngineConfig
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.messages import Capacity
+from sim.cost.roofline import Roofline
+from sim.figures.metrics import summarize
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from sim.record.journal_file import Header, JournalFile
+from sim.record.run_directory import Run, open_run, write_run
+from sim.replay import replay
+from sim.show.html.facts import figures, tenants, worst
+from sim.show.html.page import render, write_page
+from sim.show.html.series import NUM_BUCKETS, PERCENTS, series
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import Uniform
+from sim.workload.workload import Workload
+
+LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
+CAPACITY = Capacity(130, 16)
+
+
+def recorded(path: Path, *, rate_per_s: float = 40.0, policy: str = "fcfs") -> Run:
+    """A small overloaded run of two tenants on two replicas, with its journal."""
+    config = EngineConfig(scheduler=LIMITS, replicas=2, decode_runs=True)
+    rows = [
+        row._replace(tenant="<b>one</b>" if number % 3 else "two")
+        for number, row in enumerate(
+            Workload(3.0, Poisson(rate_per_s), Uniform(20, 400), Uniform(1, 200)).requests(3)
+        )
+    ]
+    cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
+    journal = JournalFile(path, Header.of(config, CAPACITY.num_blocks))
+    recorder = replay(rows, config, cost, CAPACITY, listeners=[journal])
+    write_run(path, recorder, summarize(recorder), {"trace": "<t>", "policy": policy})
+    return open_run(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return recorded(tmp_path_factory.mktemp("runs") / "<script>")
+
+
+def embedded(page: str) -> dict[str, Any]:
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert text is not None
+    data: dict[str, Any] = json.loads(text[1])
+    return data
+
+
+def test_the_page_needs_nothing_else(run: Run) -> None:
+    """No address that a browser would fetch: no src, no link, no import, no url()."""
+    page = render([run])
+    assert not re.search(r"<(?:link|img|iframe)\b|\bsrc\s*=|@import|url\(", page)
+    assert page.count("<script") == 3
+
+
+def test_the_same_run_gives_the_same_page(run: Run) -> None:
+    """Byte for byte."""
+    assert render([run]) == render([run])
+
+
+def test_names_from_outside_are_text_and_never_markup(run: Run) -> None:
+    """The run's folder, its options and its tenants."""
+    page = render([run, run])
+    assert "<b>one" not in page and "&lt;b&gt;one" in page
+    assert "<t>" not in page and "&lt;t&gt;" in page
+    assert page.count("<script") == page.count("</script>") == 3
+    assert [each["name"] for each in embedded(page)["runs"]] == ["<script> (1)", "<script> (2)"]
+
+
+def test_timelines_add_up_to_the_run(run: Run) -> None:
+    """Tokens, arrivals and the time in batches are neither lost nor counted twice."""
+    drawn, steps, requests = series(run), run.steps(), run.requests()
+    width_s = drawn.time_s[1] - drawn.time_s[0]
+    assert len(drawn.time_s) == len(drawn.waiting) == NUM_BUCKETS
+
+    def total(column: str) -> float:
+        return float(np.array(steps[column]).sum())
+
+    for values, expected in (
+        (drawn.decode_tokens_per_s, total("num_decodes")),
+        (drawn.prefill_tokens_per_s, total("num_prefill_tokens")),
+        (drawn.arrivals_per_s, requests.num_rows),
+    ):
+        assert sum(values) * width_s == pytest.approx(expected, rel=1e-4)
+    assert max(drawn.waiting) >= float(np.array(steps["num_waiting"]).max())
+    assert 0.5 < max(drawn.kv_use) <= 1.0 and min(drawn.kv_use) >= 0.0
+
+
+def test_distributions_are_those_of_the_requests(run: Run) -> None:
+    """Seconds at each percentage, the median among them."""
+    cdf = series(run).cdfs["ttft_s"]
+    assert cdf is not None and cdf == sorted(cdf)
+    median = list(PERCENTS).index(50)
+    assert cdf[median] == pytest.approx(run.summary["ttft_s"]["p50"], rel=1e-5)
+
+
+def test_the_worst_requests_come_with_the_cause_of_their_wait(run: Run) -> None:
+    """The longest first; the cause is what `sundog explain` finds in the journal."""
+    rows = worst(run)
+    longest = max(value for value in run.requests()["ttft_s"].to_pylist() if value is not None)
+    by_id = {row["request_id"]: row["ttft_s"] for row in run.requests().to_pylist()}
+    assert by_id[rows[0].request_id] == longest
+    assert len(rows) == 10 and any("KV blocks" in row.cause for row in rows)
+
+
+def test_the_better_run_is_marked_only_where_there_is_a_difference(tmp_path: Path) -> None:
+    """Less latency, more throughput; equal figures mark nobody."""
+    heavy, light = (recorded(tmp_path / name, rate_per_s=rate) for name, rate in (("h", 40.0), ("l", 5.0)))
+    best = {row.name: row.best for row in figures([heavy, light])}
+    assert best["TTFT, p99"] == 1 and best["output tokens per second"] == 0
+    assert best["steps"] is None
+    assert {row.best for row in figures([light, light])} == {None}
+    assert {row.best for row in figures([light])} == {None}
+
+
+def test_tenants_have_a_table_of_their_own(run: Run) -> None:
+    """Every request of a tenant counts once."""
+    rows = tenants(run)
+    assert [row.name for row in rows] == ["<b>one</b>", "two"]
+    assert sum(row.num_requests for row in rows) == run.requests().num_rows
+
+
+def test_a_page_that_cannot_be_written_is_one_clear_error(run: Run, tmp_path: Path) -> None:
+    """It names the file."""
+    with pytest.raises(ConfigError, match=r"cannot write .*nowhere"):
+        write_page([run], tmp_path / "nowhere" / "page.html")

@@ -1,0 +1,107 @@
+"""The command line as its users meet it: results on stdout, one clear message for a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+
+
+def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "nowhere.csv"], "nowhere.csv"),
+        (["replay", TRACE, "--gpu", "h10"], "Did you mean h100"),
+        (["replay", TRACE, "--model", "lama-3.1-8b"], "Did you mean llama-3.1-8b"),
+        (["replay", TRACE, "--policy", "fcsf"], "Did you mean fcfs"),
+        (["replay", TRACE, "--router", "random"], "round-robin"),
+        (["replay", TRACE, "--max-num-seqs", "0"], "max_num_seqs is 0"),
+        (["replay", TRACE, "--gpu", "rtx-4090"], "--max-model-len"),
+        (["replay", TRACE, "--gpu", "rtx-4090", "--model", "llama-2-70b"], "does not fit"),
+        (["replay", TRACE, "--tensor-parallel-size", "3"], "tensor_parallel_size is 3"),
+        (["replay", TRACE, "--dtype", "float99"], "float99"),
+        (["serve", "--model", "no/such/folder"], "no/such/folder"),
+        (["serve", "--model", "traces"], "config.json"),
+        (["serve", "--max-model-len", "9999999"], "lower --max-model-len"),
+        (["serve", "--tensor-parallel-size", "2"], "--replicas"),
+        (["schedule", "README.md", "-o", "/dev/null"], "golden format"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_exit_code_2(arguments: list[str], message: str) -> None:
+    """It names what is wrong; nothing on stdout, and no traceback."""
+    done = sundog(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_malformed_row_is_refused_by_file_line_and_column(tmp_path: Path) -> None:
+    """The third line of this trace has a negative prompt."""
+    trace = tmp_path / "bad.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,5\n1,-5,5\n")
+    done = sundog("replay", str(trace))
+    assert done.returncode == 2
+    assert f"{trace}, line 3, column num_prefill_tokens" in done.stderr
+
+
+def test_the_same_replay_prints_the_same_bytes(tmp_path: Path) -> None:
+    """As JSON, and in the files of --out, with decode runs and without."""
+    arguments = ["replay", TRACE, "--limit", "80", "--replicas", "2", "--json", "--out"]
+    first = sundog(*arguments, str(tmp_path / "a"))
+    second = sundog(*arguments, str(tmp_path / "b"), "--no-decode-runs")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    assert json.loads(first.stdout)["num_finished"] == 80
+    for name in ("requests.parquet", "steps.parquet", "summary.json", "config.toml"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_schedule_writes_the_log_that_vllm_wrote(tmp_path: Path) -> None:
+    """Golden 04, through the command line."""
+    log = tmp_path / "log.jsonl"
+    done = sundog("schedule", "tests/golden/04_multiturn_prefix.trace.json.gz", "-o", str(log))
+    assert done.returncode == 0, done.stderr
+    import gzip
+
+    golden = gzip.decompress(Path("tests/golden/04_multiturn_prefix.log.jsonl.gz").read_bytes())
+    assert log.read_bytes() == golden
+
+
+def test_a_policy_of_the_users_own_file_is_used(tmp_path: Path) -> None:
+    """Shortest prompt first lowers the median TTFT; a broken file is one clear message."""
+    policy = tmp_path / "mine.py"
+    policy.write_text(
+        "from actors.core.policies import Policy\n"
+        "class Mine(Policy):\n"
+        "    def rank(self, request, view):\n"
+        "        return request.submit.num_prompt_tokens\n"
+    )
+    base = ["replay", TRACE, "--limit", "60", "--json", "--max-num-seqs", "1"]
+    default, mine = sundog(*base), sundog(*base, "--policy", f"{policy}:Mine")
+    assert mine.returncode == 0, mine.stderr
+    assert json.loads(mine.stdout)["ttft_s"]["p50"] < json.loads(default.stdout)["ttft_s"]["p50"]
+    assert "no class Other" in sundog(*base, "--policy", f"{policy}:Other").stderr
+
+
+def test_simulating_never_imports_torch() -> None:
+    """A replay in a fresh interpreter loads neither torch nor transformers."""
+    code = (
+        "import sys, sundog.cli as sundog; sys.argv = ['sundog', 'replay', "
+        f"{TRACE!r}, '--limit', '5']\n"
+        "try: sundog.main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
