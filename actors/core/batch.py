@@ -79,12 +79,17 @@ class StepResult(NamedTuple):
     of steps. `tokens` pairs every sampling request with its token, in any order; None in a world
     that only counts, where each sampling request got one token a step and `ended` names those
     whose token in the last step was the end token.
+
+    `failed` pairs each request that cannot go on with the reason, in words for its client: the
+    last step computed it like the others and gave it no token. It ends alone. The backend keeps it
+    in the decoding set until a batch names it in `finished`; what it yields meanwhile is dropped.
     """
 
     step: int
     end_times_s: Sequence[float]
     tokens: tuple[tuple[str, int], ...] | None = None
     ended: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -103,8 +108,12 @@ class Blocked(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """A request that ended: `reason` is stop, length or abort; `stop_reason` the stop token."""
+    """A request that ended: `reason` is stop, length, abort or error.
+
+    `stop_reason` is the stop token, `error` says what went wrong.
+    """
 
     request_id: str
     reason: str
     stop_reason: int | None = None
+    error: str | None = None

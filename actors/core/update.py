@@ -32,6 +32,10 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         ended = _append(state, result.tokens, record.dropped)
     if state.config.async_scheduling:
         _register(state, samplers, last_step)
+    if result.failed:
+        failed = _fail(state, result.failed, record.dropped)
+        names = {finish.request_id for _, finish in failed}
+        ended = failed + [pair for pair in ended if pair[1].request_id not in names]
     ended.sort(key=lambda pair: pair[0].order)
     for request, _ in ended:
         state.finish(request)
@@ -54,6 +58,18 @@ def _append(
         if token in request.stop_tokens or len(token_ids) >= request.length_limit:
             ended.append((request, _finish(request, token)))
     return ended
+
+
+def _fail(
+    state: SchedulerState, failed: tuple[tuple[str, str], ...], dropped: set[str]
+) -> list[tuple[Request, Finish]]:
+    """Those that end because the backend could not go on with them."""
+    requests = state.requests
+    return [
+        (requests[name], Finish(name, "error", error=message))
+        for name, message in failed
+        if name in requests and name not in dropped
+    ]
 
 
 def _finish(request: Request, token: int) -> Finish:

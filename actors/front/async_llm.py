@@ -151,7 +151,8 @@ class AsyncLLM(Actor):
         for name, finish in finishes.items():
             life = self._lives.get(name)
             if life is not None:
-                self._end(life, Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason))
+                end = Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason, error=finish.error)
+                self._end(life, end)
 
     def _token(self, life: Life, token: int, time_s: float, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""

@@ -238,10 +238,11 @@ def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
     num_steps, gone = len(output.end_times_s), set(output.batch.finished)
     sampled = None if output.tokens is None else {name for name, _ in output.tokens}
     rows = []
-    for name, reason, _ in output.finished:
+    for finish in output.finished:
+        name, reason = finish.request_id, finish.reason
         if name in gone:
             num_tokens = 0
-        elif reason == "abort" or (sampled is not None and name not in sampled):
+        elif reason in ("abort", "error") or (sampled is not None and name not in sampled):
             num_tokens = max(num_steps - 1, 0)
         else:
             num_tokens = num_steps

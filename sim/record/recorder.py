@@ -206,12 +206,12 @@ class Recorder:
         columns, steps = self.columns, self.steps[output.replica]
         end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
         delivered: set[str] | None = None
-        for request_id, reason, _ in output.finished:
+        for request_id, reason, _, _ in output.finished:
             request = self._live.pop(request_id, None)
             if request is None:
                 continue
             last = stop
-            if reason == "abort":
+            if reason in ("abort", "error"):
                 last = stop - 1
             elif output.tokens is not None and request.start is not None:
                 if delivered is None:

@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
 def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
     """Which requests ended with all their tokens."""
-    return np.array([reason not in (None, "abort", "refused") for reason in reasons], dtype=bool)
+    return np.array([reason not in (None, "abort", "error", "refused") for reason in reasons], dtype=bool)
 
 
 def step_intervals(steps: Steps) -> tuple[Floats, Ints]:

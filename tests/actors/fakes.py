@@ -50,10 +50,13 @@ class FakeBackend:
         self.num_sampled = 0
         self.queue: deque[tuple[Batch, Reply]] = deque()
         self.sampling: list[str] = []
+        self.failing: list[str] = []
         self.end_times_s: list[float] = []
         self.tokens: list[tuple[str, int]] = []
         self.is_interrupted = False
         self.life: list[str] = []
+        self.fail_at: Mapping[str, int] = {}
+        """How many tokens each of these requests gets before its row fails."""
 
     async def load(self) -> Capacity:
         self.life.append("load")
@@ -78,7 +81,9 @@ class FakeBackend:
         self._step(batch)
 
     def _step(self, batch: Batch) -> None:
-        self.tokens = [(name, self._sample(name)) for name in self.sampling]
+        self.failing = [name for name in self.sampling if self.num_outputs[name] == self.fail_at.get(name)]
+        going_on = [name for name in self.sampling if name not in self.failing]
+        self.tokens = [(name, self._sample(name)) for name in going_on]
         self.end_times_s.append(now_s() + (step_s(batch) if batch.num_tokens else 0.0))
         call_at(self.end_times_s[-1], Event.STEP_END, self.key, self._end_step)
 
@@ -86,11 +91,12 @@ class FakeBackend:
         batch, reply = self.queue[0]
         self.num_sampled += len(self.tokens)
         ended = tuple(name for name, token in self.tokens if token == EOS)
-        is_over = ended or self.is_interrupted or len(self.end_times_s) == batch.max_steps
+        is_over = ended or self.failing or self.is_interrupted or len(self.end_times_s) == batch.max_steps
         if not is_over:
             return self._step(batch)
+        failed = tuple((name, f"{name} has no token {self.fail_at[name]}") for name in self.failing)
         tokens = None if self.counts else tuple(self.tokens)
-        result = StepResult(batch.step, self.end_times_s, tokens, ended if self.counts else ())
+        result = StepResult(batch.step, self.end_times_s, tokens, ended if self.counts else (), failed)
         self.queue.popleft()
         if self.queue:
             self._begin(self.queue[0][0])

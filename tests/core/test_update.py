@@ -101,6 +101,43 @@ def test_the_result_of_an_aborted_request_is_not_given_to_its_namesake(counts: b
     state.check()
 
 
+@pytest.mark.parametrize("counts", [False, True], ids=["tokens", "counts"])
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+def test_a_request_that_failed_ends_alone(counts: bool, async_scheduling: bool) -> None:
+    """With the reason; its blocks are free, its neighbour goes on, a step in flight is dropped."""
+    state = scheduler_state(async_scheduling=async_scheduling)
+    for name in "ab":
+        state.add(submit(name, (5, 6, 7, 8, 9), max_tokens=3))
+    for request in state.requests.values():
+        request.token_ids = None if counts else request.token_ids
+    first, _ = plan(state)
+    if async_scheduling:
+        plan(state)
+    tokens = None if counts else (("b", 9),)
+    result = StepResult(first.step, (0.0,), tokens, failed=(("a", "no token"), ("nobody", "?")))
+    assert update(state, result) == [Finish("a", "error", error="no token")]
+    assert list(state.requests) == ["b"] and state.kv.pool.num_free == 62
+    state.check()
+    if async_scheduling:
+        late = StepResult(first.step + 1, (0.0,), tokens, failed=(("a", "no token"),))
+        assert update(state, late) == []
+    last, _ = plan(state)
+    assert last.finished == ("a",) and last.num_decodes == 1
+    state.check()
+
+
+def test_a_failure_comes_before_length() -> None:
+    """Where tokens are only counted nobody else says that there was no token."""
+    state = scheduler_state()
+    state.add(submit("a", (5,), max_tokens=1))
+    state.requests["a"].token_ids = None
+    batch, _ = plan(state)
+    failed = (("a", "no token"),)
+    assert update(state, StepResult(batch.step, (0.0,), None, failed=failed)) == [
+        Finish("a", "error", error="no token")
+    ]
+
+
 def test_results_come_back_in_order() -> None:
     """Any other is a bug that raises where it is found."""
     state = scheduler_state(async_scheduling=True)

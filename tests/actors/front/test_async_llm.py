@@ -172,6 +172,27 @@ async def test_a_request_cancelled_at_once_is_heard_of_by_the_listeners() -> Non
         assert (await read(await g.ask(request_id="a", max_tokens=2))).num_tokens == 2
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+async def test_a_row_that_fails_ends_its_request_and_no_other(async_scheduling: bool) -> None:
+    """With the backend's words; the others' tokens come at the very times at which they came."""
+
+    async def neighbour(fails: bool) -> Delta:
+        async with graph(text("b", "a quiet answer"), async_scheduling=async_scheduling) as g:
+            g.backend.fail_at = {"a": 4} if fails else {}
+            failing = await g.ask(request_id="a", max_tokens=30)
+            whole = await read(await g.ask(request_id="b"))
+            failed = await read(failing)
+            if fails:
+                assert (failed.finish_reason, failed.error) == ("error", "a has no token 4")
+                assert failed.num_tokens == 4
+                assert (await read(await g.ask(request_id="a", max_tokens=2))).num_tokens == 2
+        assert g.listener.outputs[-1].num_free_blocks == NUM_BLOCKS
+        return whole
+
+    alone, beside = await neighbour(False), await neighbour(True)
+    assert (beside.text, beside.token_ids) == (alone.text, alone.token_ids)
+
+
 async def test_beyond_max_waiting_the_door_is_closed() -> None:
     """With a time to come back; it opens when somebody has ended."""
     async with graph(max_waiting=2) as g:
