@@ -102,8 +102,7 @@ def serve(
 
     import trio
 
-    from actors.api.serve import Door, ServedModel
-    from actors.api.serve import serve as serve_graph
+    from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
     from actors.front.intake import ModelFacts
     from runtime.serve import RealModel
     from sim.record.journal_file import Header, JournalFile
@@ -111,7 +110,7 @@ def serve(
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("sundog").setLevel(logging.INFO)
     engine = Engine(**options)
-    door = Door(host, port, api_key, grace_s)
+    server = ServerOptions(host, port, api_key, grace_s)
     if simulate is None:
         real = RealModel.open(model, served_model_name)
         name, facts = real.name, real.facts
@@ -143,7 +142,7 @@ def serve(
                 served,
                 real.tokenizer,
                 facts,
-                door,
+                server,
                 on_ready=ready,
                 listeners=journal,
                 tap=tap,

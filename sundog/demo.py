@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 
 from actors.actor import Actor
-from actors.api.serve import Door, ServedModel, serve
+from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
 from actors.config import EngineConfig, SchedulerConfig
 from actors.engine.runner import Backend
 from actors.messages import Capacity
@@ -117,13 +117,13 @@ async def _serve_and_ask(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(
-                serve,
+                serve_graph,
                 CONFIG,
                 backends,
                 ServedModel(model.name, LIMITS.max_model_len, int(time.time())),
                 model.tokenizer,
                 model.facts,
-                Door(port=0),
+                ServerOptions(port=0),
                 on_ready=on_ready,
                 stop=stop,
                 listeners=run.listeners(),

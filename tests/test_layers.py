@@ -79,6 +79,33 @@ def test_each_layer_imports_only_what_it_may(folder: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_the_edge_touches_what_carries_http() -> None:
+    """Outside it `quart` is imported by its public names, and no class of its own is derived from one."""
+    for file in sources("actors/api"):
+        if file.startswith("actors/api/edge/"):
+            continue
+        names = {module for module, _ in imports(file) if module.split(".")[0] in HTTP}
+        assert names <= {"quart", "werkzeug.exceptions"}, f"{file} imports {sorted(names)}"
+        tree = ast.parse((ROOT / file).read_text(), file)
+        quart = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module == "quart"
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                assert not quart & {ast.unparse(base) for base in node.bases}, f"{file}: {node.name}"
+
+
+def test_only_the_http_surface_knows_its_edge() -> None:
+    """Whoever serves calls `serve_http`, which actors.api exports."""
+    for folder in ("actors", "runtime", "sim", "sundog"):
+        for file in sources(folder):
+            known = any(module.startswith("actors.api.edge") for module, _ in imports(file))
+            assert not known or file.startswith("actors/api/"), file
+
+
 def test_the_worlds_never_import_each_other() -> None:
     """Nor the command line."""
     for folder, others in (("runtime", {"sim", "sundog"}), ("sim", {"runtime", "sundog"})):

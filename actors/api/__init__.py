@@ -1,7 +1,11 @@
-"""The HTTP surface, OpenAI-compatible: what enters and leaves the graph over a socket."""
+"""The HTTP surface, OpenAI-compatible: what enters and leaves the graph over a socket.
+
+`routes/` holds a file for each family of routes, `bodies/` what clients may send, `responses/` what
+they get, `errors.py` what they get instead, `edge/` all that adapts Quart and Hypercorn.
+"""
 
 from actors.api.app import create_app
-from actors.api.edge.server import HttpSettings, serve_http
-from actors.api.service import LLM, ServedModel
+from actors.api.context import LLM, ServedModel
+from actors.api.edge.http_server import HttpSettings, serve_http
 
 __all__ = ["LLM", "HttpSettings", "ServedModel", "create_app", "serve_http"]

@@ -1,33 +1,26 @@
-"""The Quart app: routes, and what happens around every request."""
+"""The app: its routes, and what happens around every request."""
 
 import uuid
 from collections.abc import Awaitable, Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import trio
-from quart import Response, request
-from quart_trio import QuartTrio
+from quart import Quart, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from actors.api import errors
 from actors.api.auth import check_key
-from actors.api.chat import chat_routes
-from actors.api.completions import completions_routes
-from actors.api.edge.connection import ApiConnection, ApiRequest, NoWebsocket, current_request
-from actors.api.models import models_routes
-from actors.api.service import LLM, ServedModel, Service
+from actors.api.context import LLM, ApiContext, ServedModel
+from actors.api.edge.app import ApiApp, new_app
+from actors.api.edge.request import current_request
+from actors.api.routes.chat import chat_routes
+from actors.api.routes.completions import completions_routes
+from actors.api.routes.models import models_routes
+from actors.api.routes.operations import operations_routes
 
 MAX_BODY_BYTES = 64 * 2**20
 BODY_TIMEOUT_S = 60.0
 LINGER_S = 5.0
-
-
-class Api(QuartTrio):
-    """Quart with requests that know when they end."""
-
-    asgi_http_class = ApiConnection
-    asgi_websocket_class = NoWebsocket
-    request_class = ApiRequest
+ROUTES = (operations_routes, models_routes, completions_routes, chat_routes)
 
 
 def new_id() -> str:
@@ -42,25 +35,24 @@ def create_app(
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
-) -> QuartTrio:
+) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
-    With `api_key`, everything under /v1 wants it. A body larger than `max_body_bytes` is answered
+    With `api_key`, every path under /v1 needs it. A body larger than `max_body_bytes` is answered
     with 413, one that takes longer than `body_timeout_s` to arrive with 408.
     """
-    app = Api(__name__, static_folder=None, template_folder=None)
-    app.json.sort_keys = False  # type: ignore[attr-defined]  # the default provider has it
-    app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
-    app.config["BODY_TIMEOUT"] = body_timeout_s
-    app.config["RESPONSE_TIMEOUT"] = None  # Quart's 60 s would cut streams without a word
+    app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app)
-    service = Service(llm, model, new_id)
-    app.before_request(_before_every_request(api_key, min(LINGER_S, body_timeout_s)))
-    app.after_request(_name_request)
-    for routes in (models_routes, completions_routes, chat_routes):
-        app.register_blueprint(routes(service))
-    _add_operators_routes(app)
+    _surround_requests(app, api_key, min(LINGER_S, body_timeout_s))
+    context = ApiContext(llm, model, new_id)
+    for routes in ROUTES:
+        app.register_blueprint(routes(context))
     return app
+
+
+def _surround_requests(app: Quart, api_key: str | None, linger_s: float) -> None:
+    app.before_request(_before_every_request(api_key, linger_s))
+    app.after_request(_name_request)
 
 
 def _before_every_request(api_key: str | None, linger_s: float) -> Callable[[], Awaitable[None]]:
@@ -82,20 +74,3 @@ def _before_every_request(api_key: str | None, linger_s: float) -> Callable[[], 
 async def _name_request(response: Response) -> Response:
     response.headers["X-Request-Id"] = request.headers.get("X-Request-Id") or new_id()
     return response
-
-
-def _add_operators_routes(app: QuartTrio) -> None:
-    @app.get("/health")
-    async def health() -> dict[str, object]:
-        return {"status": "ok"}
-
-    @app.get("/version")
-    async def show_version() -> dict[str, object]:
-        return {"version": _version()}
-
-
-def _version() -> str:
-    try:
-        return version("sundog")
-    except PackageNotFoundError:
-        return "unknown"

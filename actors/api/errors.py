@@ -9,12 +9,11 @@ import logging
 import math
 from dataclasses import dataclass, field
 
-from quart import Response, request
-from quart_trio import QuartTrio
-from quart_trio.wrappers import TrioResponse
+from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from actors.actor import ActorDied
+from actors.api.edge.response import json_response
 from actors.messages import Refused
 
 log = logging.getLogger("sundog.api")
@@ -44,8 +43,8 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> TrioResponse:
-        return TrioResponse(json.dumps(self.body), self.status, self.headers, content_type="application/json")
+    def response(self) -> Response:
+        return json_response(self.body, self.status, self.headers)
 
 
 def error_type(status: int) -> str:
@@ -77,7 +76,7 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
     return invalid(refused.reason, prompt_field if about_prompt else refused.param, refused.code)
 
 
-def install(app: QuartTrio) -> None:
+def install(app: Quart) -> None:
     """Make the app answer every error in OpenAI's shape instead of HTML."""
     app.register_error_handler(ApiError, _answer_api_error)
     app.register_error_handler(HTTPException, _answer_http_error)

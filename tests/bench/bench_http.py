@@ -23,8 +23,8 @@ def serve(write: str) -> None:
     import trio
     from hypercorn.trio.tcp_server import TCPServer
 
-    from actors.api import ServedModel, create_app, tcp
-    from actors.api.edge.server import serve_http
+    from actors.api import ServedModel, create_app, serve_http
+    from actors.api.edge.tcp_connection import TcpConnection
     from actors.messages import Accepted, Cancel, Generate
     from actors.stream import Delta, DeltaStream
 
@@ -49,7 +49,7 @@ def serve(write: str) -> None:
             pass
 
     if write == "hypercorn":
-        tcp.Connection.protocol_send = TCPServer.protocol_send  # type: ignore[method-assign]
+        TcpConnection.protocol_send = TCPServer.protocol_send  # type: ignore[method-assign]
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from actors.api.body import Lenient, parse
-from actors.api.chat import ChatBody
-from actors.api.completions import CompletionBody
+from actors.api.bodies.chat import ChatBody
+from actors.api.bodies.completion import CompletionBody
+from actors.api.bodies.parsing import JsonObject, parse
+from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
+from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
-from actors.api.fields import UNSUPPORTED, check_extras
-from actors.api.service import ServedModel, Service
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -26,14 +26,14 @@ class Nobody:
         raise AssertionError(message)
 
 
-def service() -> Service:
-    return Service(Nobody(), ServedModel("m", 10, 0), lambda: "1")
+def context() -> ApiContext:
+    return ApiContext(Nobody(), ServedModel("m", 10, 0), lambda: "1")
 
 
-def refused(body_type: type[Lenient], **fields: object) -> ApiError:
+def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
     with pytest.raises(ApiError) as caught:
         body = parse(body_type, json.dumps(fields).encode())
-        check_extras(body.model_extra or {}, service(), {})
+        check_extras(body.model_extra or {}, context(), {})
     assert caught.value.status == 400
     return caught.value
 
@@ -137,20 +137,20 @@ def test_unsupported_fields_pass_only_with_neutral_values(name: str) -> None:
     error = refused(CompletionBody, prompt="x", **{name: {"asks": "for something"}})
     assert error.param == name and name in error.message
     for neutral in UNSUPPORTED[name]:
-        check_extras({name: neutral}, service(), {})
+        check_extras({name: neutral}, context(), {})
 
 
 def test_zero_logprobs_are_not_no_logprobs() -> None:
     """In completions 0 asks for the chosen token's own: it is no neutral value, as false is."""
-    check_extras({"logprobs": False}, service(), {})
+    check_extras({"logprobs": False}, context(), {})
     with pytest.raises(ApiError):
-        check_extras({"logprobs": 0}, service(), {})
+        check_extras({"logprobs": 0}, context(), {})
 
 
 def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) -> None:
     """One log line for each name, however often it comes; harmless fields get none."""
     caplog.set_level(logging.INFO, "sundog.api")
-    with_log = service()
+    with_log = context()
     for _ in range(3):
         check_extras({"shoe_size": 43, "user": "me"}, with_log, {})
     assert [record.name for record in caplog.records] == ["sundog.api"]

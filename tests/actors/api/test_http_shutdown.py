@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from actors.api import HttpSettings, serve_http
-from actors.api.edge.server import listen
+from actors.api import serve_http
+from actors.api.edge.listener import listen
 from actors.core.config import ConfigError
 
 pytestmark = pytest.mark.wall_clock
@@ -112,7 +112,7 @@ def test_an_address_that_is_not_ours_is_a_setting_that_cannot_work() -> None:
         ("a..b", 0, "--host"),
     ):
         with pytest.raises(ConfigError, match=option):
-            listen(host, port, HttpSettings())
+            listen(host, port, 8, 60.0)
 
 
 async def test_both_families_can_be_listened_on() -> None:
@@ -121,7 +121,7 @@ async def test_both_families_can_be_listened_on() -> None:
         pytest.skip("no IPv6")
     for host in ("127.0.0.1", "::1"):
         try:
-            listener = listen(host, 0, HttpSettings())
+            listener = listen(host, 0, 8, 60.0)
         except ConfigError:
             pytest.skip(f"this host has no {host}")
         await listener.aclose()

@@ -45,7 +45,7 @@ def current_request() -> ApiRequest:
     return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy
 
 
-class ApiConnection(TrioASGIHTTPConnection):
+class RequestRunner(TrioASGIHTTPConnection):
     """Runs one request; set as the app's `asgi_http_class`."""
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -1,4 +1,4 @@
-"""How each of the two routes spells its answer; everything else about answering is shared."""
+"""How each generating route spells its answer; everything else about answering is shared."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A route's spelling.
+class ResponseShape:
+    """One route's spelling.
 
     `whole` puts a text into a choice of a whole answer, `piece` into a choice of a stream's chunk;
     `opening` is the content of the chunk that comes before a choice's first, if there is one.
@@ -26,7 +26,7 @@ class Form:
     opening: Json | None = None
 
 
-def choice(index: int, content: Json, delta: Delta) -> Json:
+def choice_object(index: int, content: Json, delta: Delta) -> Json:
     """One entry of `choices`; `stop_reason` is vLLM's: the stop string or token, or null."""
     return {
         "index": index,
@@ -37,7 +37,7 @@ def choice(index: int, content: Json, delta: Delta) -> Json:
     }
 
 
-COMPLETION = Form(
+COMPLETION = ResponseShape(
     id_prefix="cmpl-",
     prompt_field="prompt",
     object="text_completion",
@@ -46,7 +46,7 @@ COMPLETION = Form(
     piece=lambda text: {"text": text},
 )
 
-CHAT = Form(
+CHAT = ResponseShape(
     id_prefix="chatcmpl-",
     prompt_field="messages",
     object="chat.completion",

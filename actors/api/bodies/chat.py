@@ -1,17 +1,13 @@
-"""POST /v1/chat/completions: one choice for one conversation."""
+"""The body of POST /v1/chat/completions."""
 
 from typing import Annotated
 
 from pydantic import Field, PlainValidator
-from quart import Blueprint, Response
 
-from actors.api.answer import answer
-from actors.api.body import GenerationBody, Lenient, parse
-from actors.api.edge.connection import current_request
+from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.sampling import SamplingBody
+from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
-from actors.api.fields import check_extras, not_supported
-from actors.api.form import CHAT
-from actors.api.service import Service
 from actors.messages import ChatMessage
 
 UNSUPPORTED = {"add_special_tokens": (False,)}
@@ -44,7 +40,7 @@ def _text_of_part(index: int, part: object) -> str:
     return text
 
 
-class MessageBody(Lenient):
+class MessageBody(JsonObject):
     """One turn; an assistant's turn may come back to us as it left, null and empty fields in it."""
 
     role: str
@@ -63,7 +59,7 @@ class MessageBody(Lenient):
         return ChatMessage(self.role, self.content)
 
 
-class ChatBody(GenerationBody):
+class ChatBody(SamplingBody):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[MessageBody], Field(min_length=1)]
@@ -75,22 +71,3 @@ class ChatBody(GenerationBody):
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens
         return self.max_tokens
-
-
-def chat_routes(service: Service) -> Blueprint:
-    """The route, bound to its AsyncLLM."""
-    routes = Blueprint("chat", __name__)
-
-    @routes.post("/v1/chat/completions")
-    async def create_chat_completion() -> Response:
-        request = current_request()
-        body = parse(ChatBody, await request.read_body())
-        check_extras(body.model_extra or {}, service, UNSUPPORTED)
-        service.check_model(body.model)
-        conversation = tuple(
-            message.checked(f"messages[{index}]") for index, message in enumerate(body.messages)
-        )
-        sampling = body.sampling(body.token_limit)
-        return await answer(service, request, CHAT, body, [conversation], sampling)
-
-    return routes

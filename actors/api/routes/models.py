@@ -2,20 +2,20 @@
 
 from quart import Blueprint
 
-from actors.api.service import Service
+from actors.api.context import ApiContext
 
 
-def models_routes(service: Service) -> Blueprint:
+def models_routes(context: ApiContext) -> Blueprint:
     """The two routes; a name may contain slashes, as on the Hugging Face hub."""
     routes = Blueprint("models", __name__)
 
     @routes.get("/v1/models")
     async def list_models() -> dict[str, object]:
-        return {"object": "list", "data": [service.model.card]}
+        return {"object": "list", "data": [context.model.card]}
 
     @routes.get("/v1/models/<path:name>")
     async def show_model(name: str) -> dict[str, object]:
-        service.check_model(name)
-        return service.model.card
+        context.check_model(name)
+        return context.model.card
 
     return routes

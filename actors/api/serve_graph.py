@@ -8,8 +8,9 @@ import trio
 
 from actors.actor import Actor, Tap
 from actors.api.app import create_app
-from actors.api.edge.server import serve_http
-from actors.api.service import ServedModel
+from actors.api.context import ServedModel
+from actors.api.edge.app import ApiApp
+from actors.api.edge.http_server import serve_http
 from actors.config import EngineConfig
 from actors.engine.runner import Backend
 from actors.front.intake import ModelFacts, Tokenizer
@@ -17,7 +18,7 @@ from actors.graph import open_graph
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ServerOptions:
     """Where the server listens and whom it lets in; port 0 takes a free one.
 
     After a signal to stop, running streams have `grace_s` to finish.
@@ -29,13 +30,13 @@ class Door:
     grace_s: float = 30.0
 
 
-async def serve(
+async def serve_graph(
     config: EngineConfig,
     backends: Sequence[Backend],
     served: ServedModel,
     tokenizer: Tokenizer,
     facts: ModelFacts,
-    door: Door,
+    options: ServerOptions,
     *,
     on_ready: Callable[[str], None] = lambda url: None,
     stop: trio.Event | None = None,
@@ -53,23 +54,23 @@ async def serve(
         trio.open_nursery() as nursery,
     ):
         await nursery.start(_stop_on_signal, stop)
-        app = create_app(llm, served, api_key=door.api_key)
+        app = create_app(llm, served, api_key=options.api_key)
         async with trio.open_nursery() as serving:
-            port = await serving.start(_serve_http, app, door, stop)
-            host = f"[{door.host}]" if ":" in door.host else door.host
+            port = await serving.start(_serve_http, app, options, stop)
+            host = f"[{options.host}]" if ":" in options.host else options.host
             on_ready(f"http://{host}:{port}")
         nursery.cancel_scope.cancel()
 
 
 async def _serve_http(
-    app: object, door: Door, stop: trio.Event, *, task_status: trio.TaskStatus[int]
+    app: ApiApp, options: ServerOptions, stop: trio.Event, *, task_status: trio.TaskStatus[int]
 ) -> None:
     await serve_http(
-        app,  # type: ignore[arg-type]  # create_app's own product
-        host=door.host,
-        port=door.port,
+        app,
+        host=options.host,
+        port=options.port,
         shutdown=stop.wait,
-        grace_s=door.grace_s,
+        grace_s=options.grace_s,
         task_status=task_status,
     )
 

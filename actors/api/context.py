@@ -48,7 +48,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ApiContext:
     """Shared by all routes of one app.
 
     `new_id` makes the unique part of an answer's id; `remarked` holds the fields that the log

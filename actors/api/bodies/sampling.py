@@ -1,32 +1,18 @@
-"""The fields that both routes share, and the one way from bytes to a checked body.
+"""The fields that every generating route shares."""
 
-Law: input is refused, never repaired. Types are strict, null means absent, and the first thing
-wrong is named by its field with what would be allowed.
-"""
+from typing import Annotated, Literal
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from pydantic import Field, PlainValidator
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
-
-from actors.api.errors import ApiError, invalid, shown
+from actors.api.bodies.parsing import JsonObject
+from actors.api.errors import invalid
 from actors.core.sampling import Sampling
 
 MAX_STOPS = 64
 INT64_MAX = 2**63 - 1
-
-
-class Lenient(BaseModel):
-    """An object as clients send it: null fields are absent, unknown ones are kept aside."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: object) -> object:
-        if isinstance(value, dict):
-            return {key: each for key, each in value.items() if each is not None}
-        return value
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Priority = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
+UsageWanted = Literal["never", "last", "always"]
 
 
 def as_stops(value: object) -> tuple[str, ...]:
@@ -41,19 +27,14 @@ def as_stops(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-UsageWanted = Literal["never", "last", "always"]
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Priority = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
-
-
-class StreamOptions(Lenient):
+class StreamOptions(JsonObject):
     """What a stream tells about usage."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class GenerationBody(Lenient):
+class SamplingBody(JsonObject):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
     model: str | None = None
@@ -64,7 +45,7 @@ class GenerationBody(Lenient):
     top_k: Annotated[int, Field(ge=-1)] = 0
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     stop: Annotated[tuple[str, ...], PlainValidator(as_stops)] = ()
-    stop_token_ids: list[TokenId] = []
+    stop_token_ids: list[TokenId] = Field(default=[])
     ignore_eos: bool = False
     priority: Priority = 0
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
@@ -99,32 +80,3 @@ class GenerationBody(Lenient):
         if not self.stream_options.include_usage:
             return "never"
         return "always" if self.stream_options.continuous_usage_stats else "last"
-
-
-BodyT = TypeVar("BodyT", bound=Lenient)
-
-
-def parse(body_type: type[BodyT], data: bytes) -> BodyT:
-    """The body that `data` spells; raises 400 naming the first field that is wrong."""
-    try:
-        return body_type.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _as_api_error(first) from None
-
-
-def _as_api_error(error: Mapping[str, object]) -> ApiError:
-    location, message = error["loc"], str(error["msg"])
-    assert isinstance(location, tuple)
-    if error["type"] == "json_invalid":
-        return invalid(f"The body is not valid JSON: {message.removeprefix('Invalid JSON: ')}.", None)
-    if not location:
-        return invalid("The body must be a JSON object.", None)
-    param = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)[1:]
-    if error["type"] == "missing":
-        return invalid(f"{param} is required.", param)
-    if error["type"] == "value_error":
-        # The validators of this package give whole predicates: "must be …".
-        return invalid(f"{param} {message.removeprefix('Value error, ')}.", param)
-    allowed = message.replace("Input should", "it should")
-    return invalid(f"{param} is {shown(error['input'])}: {allowed}.", param)

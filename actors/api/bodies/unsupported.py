@@ -6,8 +6,8 @@ nothing; a field that changes nothing is passed over; a field nobody knows is re
 
 from collections.abc import Mapping
 
+from actors.api.context import ApiContext
 from actors.api.errors import invalid, shown
-from actors.api.service import Service
 
 # A field's neutral values: what clients send when they want the ordinary behaviour.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -84,7 +84,7 @@ HARMLESS = frozenset(
 
 
 def check_extras(
-    extras: Mapping[str, object], service: Service, more: Mapping[str, tuple[object, ...]]
+    extras: Mapping[str, object], context: ApiContext, more: Mapping[str, tuple[object, ...]]
 ) -> None:
     """Go through the fields a body has beyond the honoured ones; raises 400 for the first that
     would change the answer. `more` adds this route's own unsupported fields."""
@@ -92,7 +92,7 @@ def check_extras(
         neutral = more.get(name, UNSUPPORTED.get(name))
         if neutral is None:
             if name not in HARMLESS:
-                service.remark(name)
+                context.remark(name)
         elif not any(_same(value, each) for each in neutral):
             raise invalid(not_supported(name, value, neutral), name, "unsupported_parameter")
 

@@ -4,9 +4,7 @@ Hypercorn's own `serve` hides its connections, and stopping for certain needs th
 lifespan hooks, so none are run.
 """
 
-import errno
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -16,8 +14,8 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
-from actors.api.edge.tcp import Connection
-from actors.core.config import ConfigError
+from actors.api.edge.listener import listen
+from actors.api.edge.tcp_connection import TcpConnection
 
 log = logging.getLogger("sundog.api")
 
@@ -61,14 +59,14 @@ async def serve_http(
     `grace_s` to finish; then they are cut. Reports the bound port through `task_status`; port 0
     binds a free one. Raises ConfigError if it cannot listen.
     """
-    listener = listen(host, port, settings)
+    listener = listen(host, port, settings.backlog, settings.stalled_client_s)
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
-    open_connections: set[Connection] = set()
+    open_connections: set[TcpConnection] = set()
 
     async def serve_connection(stream: trio.SocketStream) -> None:
-        await Connection(ASGIWrapper(app), config, context, open_connections, stream).run()
+        await TcpConnection(ASGIWrapper(app), config, context, open_connections, stream).run()
 
     async with trio.open_nursery() as guarded:
         await guarded.start(_abort_when_cancelled, open_connections)
@@ -91,7 +89,7 @@ async def _accept(
 
 
 async def _abort_when_cancelled(
-    open_connections: set[Connection], *, task_status: trio.TaskStatus[None]
+    open_connections: set[TcpConnection], *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hypercorn shields its writes: a client that does not read ends only with its socket."""
     task_status.started()
@@ -100,31 +98,3 @@ async def _abort_when_cancelled(
     finally:
         for connection in tuple(open_connections):
             connection.abort()
-
-
-def listen(host: str, port: int, settings: HttpSettings) -> trio.SocketListener:
-    """A listening socket whose connections inherit the limit on clients that do not read.
-
-    Raises ConfigError that names the option to change.
-    """
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port is {port}: it must be 0 to 65535")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        listening = socket.create_server(address, family=family, backlog=settings.backlog)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(_why_not(host, port, error)) from None
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = int(settings.stalled_client_s * 1000)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-
-
-def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: choose another with --port (0 takes a free one)"
-    if number == errno.EACCES:
-        return f"port {port} is not allowed to this user: choose one above 1023 with --port"
-    return f"cannot listen on {host} ({error}): choose an address of this host with --host"

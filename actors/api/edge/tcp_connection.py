@@ -23,7 +23,7 @@ from hypercorn.typing import AppWrapper
 log = logging.getLogger("sundog.api")
 
 
-class Connection(TCPServer):
+class TcpConnection(TCPServer):
     """One accepted socket, in `open_connections` as long as it is served."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Connection(TCPServer):
         app: AppWrapper,
         config: Config,
         context: WorkerContext,
-        open_connections: MutableSet["Connection"],
+        open_connections: MutableSet["TcpConnection"],
         stream: trio.SocketStream,
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # plain too

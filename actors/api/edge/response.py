@@ -1,0 +1,22 @@
+"""The two kinds of answer: a JSON object, and a stream of server-sent events."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+
+from quart import Response
+from quart_trio.wrappers import TrioResponse
+
+
+def json_response(
+    body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """`body` as JSON, its keys in their order."""
+    return TrioResponse(json.dumps(body), status, dict(headers or {}), content_type="application/json")
+
+
+def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
+    """A streamed answer that no timer cuts and no proxy collects."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = TrioResponse(events, 200, headers, content_type="text/event-stream; charset=utf-8")
+    response.timeout = None
+    return response

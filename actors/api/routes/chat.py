@@ -1,0 +1,30 @@
+"""POST /v1/chat/completions: one choice for one conversation."""
+
+from quart import Blueprint, Response
+
+from actors.api.bodies.chat import UNSUPPORTED, ChatBody
+from actors.api.bodies.parsing import parse
+from actors.api.bodies.unsupported import check_extras
+from actors.api.context import ApiContext
+from actors.api.edge.request import current_request
+from actors.api.responses.shapes import CHAT
+from actors.api.routes.generate import generate_response
+
+
+def chat_routes(context: ApiContext) -> Blueprint:
+    """The route, bound to its AsyncLLM."""
+    routes = Blueprint("chat", __name__)
+
+    @routes.post("/v1/chat/completions")
+    async def create_chat_completion() -> Response:
+        request = current_request()
+        body = parse(ChatBody, await request.read_body())
+        check_extras(body.model_extra or {}, context, UNSUPPORTED)
+        context.check_model(body.model)
+        conversation = tuple(
+            message.checked(f"messages[{index}]") for index, message in enumerate(body.messages)
+        )
+        sampling = body.sampling(body.token_limit)
+        return await generate_response(context, request, CHAT, body, [conversation], sampling)
+
+    return routes
