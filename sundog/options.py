@@ -1,13 +1,14 @@
 """The options that serving and simulating share, under vLLM's names, and what they come to."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from actors.core.config import VICTIMS
+from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES, find_policy
 
 if TYPE_CHECKING:
@@ -76,7 +77,17 @@ ENGINE_OPTIONS = [
     ),
     click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True),
     click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True),
-    click.option("--async-scheduling/--no-async-scheduling", default=False, show_default=True),
+    click.option(
+        "--async-scheduling/--no-async-scheduling",
+        default=None,
+        help="Plan a step while the last one runs; simulated, as the engine version does; on a CPU, off.",
+    ),
+    click.option(
+        "--engine-version",
+        default=NEWEST,
+        show_default=True,
+        help="The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous.",
+    ),
     click.option("--long-prefill-token-threshold", type=int, default=0, show_default=True),
     click.option("--watermark", type=float, default=0.0, show_default=True),
     click.option("--prefix-caching-hash-algo", default="sha256", show_default=True),
@@ -130,7 +141,8 @@ class Engine:
     router: str
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
-    async_scheduling: bool
+    async_scheduling: bool | None
+    engine_version: str
     long_prefill_token_threshold: int
     watermark: float
     prefix_caching_hash_algo: str
@@ -155,7 +167,8 @@ class Engine:
             enable_prefix_caching=self.enable_prefix_caching,
             enable_chunked_prefill=self.enable_chunked_prefill,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
-            async_scheduling=self.async_scheduling,
+            async_scheduling=bool(self.async_scheduling),
+            engine_version=decisions_of(self.engine_version),
             watermark=self.watermark,
             preempt_for_priority=self.preempt_for_priority,
             max_overtakes=self.max_overtakes,
@@ -172,6 +185,11 @@ class Engine:
             prefix_caching_hash_algo=self.prefix_caching_hash_algo,
             debug=self.debug,
         )
+
+    def simulated(self) -> "Engine":
+        """The same with what the engine version does by default where nothing was said."""
+        chosen = or_default(self.async_scheduling, is_async(self.engine_version))
+        return replace(self, async_scheduling=chosen)
 
     def target(self, model: str, gpu: str, cost_model: str = "auto") -> "Target":
         """The simulated hardware and model."""
@@ -221,6 +239,7 @@ class Simulated:
         from sim.cost.overhead import NO_OVERHEAD
         from sim.cost.overhead import host_overhead as fitted_overhead
 
+        engine = engine.simulated()
         target = engine.target(model, gpu, cost_model)
         config = engine.config(target.model.max_positions, target.default_limits)
         capacity = target.capacity(
@@ -232,7 +251,7 @@ class Simulated:
         config.with_blocks(capacity.num_blocks)
         overhead = NO_OVERHEAD
         if host_overhead:
-            overhead = fitted_overhead(engine.async_scheduling)
+            overhead = fitted_overhead(bool(engine.async_scheduling))
         cost = target.cost(overhead)
         num_gpus = config.replicas * engine.tensor_parallel_size
         return cls(config, cost, capacity, target.gpu.power_w, overhead.request_s, num_gpus)

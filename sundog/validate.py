@@ -25,7 +25,7 @@ def validate(directory: Path | None, as_json: bool, cost: str, host_overhead: bo
     from sim.figures.validate.predict import predict
     from sim.show.validation_table import Row, print_table, to_json
 
-    own = Path(__file__).parents[1] / "validate" / "servers"
+    own = Path(__file__).parents[1] / "sim" / "figures" / "validate" / "servers"
     rows = []
     for server in [s for folder in (own, directory) if folder for s in find_servers(folder)]:
         print(f"{server.name}: {len(server.requests):,} requests", file=sys.stderr)

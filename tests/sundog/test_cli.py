@@ -105,3 +105,53 @@ def test_simulating_never_imports_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_simulated_server_schedules_as_the_version_of_vllm_does_by_default() -> None:
+    """Asynchronously since 0.14; what the command line says goes before."""
+
+    def replayed(*more: str) -> str:
+        done = sundog("replay", TRACE, "--limit", "60", "--json", *more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    is_async, sync = replayed("--async-scheduling"), replayed("--no-async-scheduling")
+    assert is_async != sync
+    assert replayed() == replayed("--engine-version", "0.14.1") == is_async
+    assert replayed("--engine-version", "0.13") == sync
+    assert replayed("--engine-version", "v0.13.2", "--async-scheduling") == is_async
+    done = sundog("replay", TRACE, "--engine-version", "new")
+    assert done.returncode == 2 and "engine_version is 'new'" in done.stderr
+
+
+def test_a_sweep_schedules_as_a_replay_does(tmp_path: Path) -> None:
+    """Its cells equal the asynchronous ones unless the version is older."""
+    spec = tmp_path / "load.toml"
+    spec.write_text(
+        'duration_s = 20\n[arrivals]\nkind = "poisson"\nrate_per_s = 4\n'
+        '[prompt]\nkind = "fixed"\ntokens = 200\n[output]\nkind = "fixed"\ntokens = 20\n'
+    )
+    done = sundog(
+        "sweep",
+        str(spec),
+        "--json",
+        "--jobs",
+        "1",
+        "--replications",
+        "2",
+        "--max-replications",
+        "2",
+        "--vary",
+        "engine_version=0.13,0.14,0.33",
+    )
+    assert done.returncode == 0, done.stderr
+    old, new, newest = (cell["runs"] for cell in json.loads(done.stdout)["cells"])
+    assert new == newest != old
+
+
+def test_validate_shows_the_record_that_comes_with_sundog() -> None:
+    """Without a folder of one's own there is one server, and it says that it was fitted to."""
+    done = sundog("validate", "--json")
+    assert done.returncode == 0, done.stderr
+    (stage,) = json.loads(done.stdout)["stages"]
+    assert stage["server"] == "qwen3-14b-h100" and stage["fitted"]

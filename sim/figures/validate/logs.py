@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from actors.core.engine_version import is_async
 from sim.figures.statistics.distribution import distribution
 from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
 from sim.trace.record import TraceRequest
@@ -42,7 +43,7 @@ def read_log(folder: Path) -> Server:
             max_num_batched_tokens=int(engine["max_num_batched_tokens"]),
             max_model_len=engine.get("max_model_len"),
             num_gpu_blocks=(meta.get("kv_cache") or {}).get("num_gpu_blocks"),
-            async_scheduling=_is_async(str(meta.get("vllm_version", ""))),
+            async_scheduling=is_async(str(meta.get("vllm_version"))),
             at_client=False,
             requests=requests,
             stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],
@@ -54,15 +55,6 @@ def read_log(folder: Path) -> Server:
 def _short(model: str) -> str:
     """The name of a known model for a hub's name of it."""
     return model.rpartition("/")[2].lower().removesuffix("-hf")
-
-
-def _is_async(version: str) -> bool:
-    """Whether that vLLM schedules asynchronously by default: 0.14 was the first."""
-    try:
-        major, minor = (int(part) for part in version.split(".")[:2])
-    except ValueError:
-        return False
-    return (major, minor) >= (0, 14)
 
 
 def _object(path: Path) -> dict[str, Any]:

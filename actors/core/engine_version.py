@@ -1,0 +1,28 @@
+"""Whose behaviour is predicted: what the versions of vLLM do differently."""
+
+from typing import Literal
+
+from actors.core.config import ConfigError
+
+NEWEST = "0.33"
+"""The version whose behaviour is predicted where nobody says."""
+ASYNC_SINCE = (0, 14)
+"""The first vLLM that schedules asynchronously unless told not to."""
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Major and minor of `0.19`, `v0.19.1` or `0.19.0rc1`; raises ConfigError for anything else."""
+    parts = text.strip().removeprefix("v").split(".")
+    if len(parts) >= 2 and parts[0].isdecimal() and parts[1].isdecimal():
+        return int(parts[0]), int(parts[1])
+    raise ConfigError(f"engine_version is {text!r}: give a version of vLLM, as in 0.19")
+
+
+def is_async(version: str) -> bool:
+    """Whether that vLLM plans a step while the one before it runs, by default."""
+    return parse_version(version) >= ASYNC_SINCE
+
+
+def decisions_of(version: str) -> Literal["0.32", "0.33"]:
+    """Whose scheduling decisions those are, of the versions that differ."""
+    return "0.33" if parse_version(version) >= (0, 33) else "0.32"
