@@ -20,7 +20,7 @@ from runtime.linear import pack_linears
 from runtime.model import Model, probe_layers
 from runtime.paged_cache import KVCache, LayerShape, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests, Step
-from runtime.sampler import sample
+from runtime.sampler import Sampled, sample
 
 
 class TorchBackend:
@@ -66,12 +66,20 @@ class TorchBackend:
         return Capacity(num_blocks, self._block_size)
 
     async def execute(self, batch: Batch) -> StepResult:
-        """One step of the batch, whatever its `max_steps`; a token for each sampling request."""
+        """One step of the batch, whatever its `max_steps`.
+
+        A token for each sampling request, or the reason why this one alone has none.
+        """
         step = self._requests.fold(batch)
-        tokens = await run_blocking(self._compute, step) if len(step.token_T) else []
-        self._requests.advance(step, tokens)
-        pairs = tuple(zip(step.request_ids, tokens, strict=True))
-        return StepResult(batch.step, (trio.current_time(),), tokens=pairs)
+        sampled = await run_blocking(self._compute, step) if len(step.token_T) else Sampled()
+        self._requests.advance(step, sampled)
+        pairs = zip(step.request_ids, sampled.tokens, strict=True)
+        return StepResult(
+            batch.step,
+            (trio.current_time(),),
+            tokens=tuple(pair for row, pair in enumerate(pairs) if row not in sampled.failed),
+            failed=tuple((step.request_ids[row], reason) for row, reason in sampled.failed.items()),
+        )
 
     async def close(self) -> None:
         """Let go of weights and cache."""
@@ -107,8 +115,10 @@ class TorchBackend:
         torch.cuda.empty_cache()
         return layers, step_bytes
 
-    def _compute(self, step: Step) -> list[int]:
+    @torch.inference_mode()
+    def _compute(self, step: Step) -> Sampled:
+        """The step from its tokens to the sampled ones, all of it in inference mode."""
         if self._model is None:
             raise RuntimeError("execute before load")
         logits_RV = self._model.logits(step)
-        return sample(logits_RV, step.choices) if step.request_ids else []
+        return sample(logits_RV, step.choices) if step.request_ids else Sampled()

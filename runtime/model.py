@@ -56,21 +56,24 @@ class Model:
         self._device = model.device
 
     def logits(self, step: Step) -> Tensor:
-        """The logits [R, V] of the step's sampling rows, in the model's own dtype."""
+        """The logits [R, V] of the step's sampling rows, in the model's own dtype.
+
+        To be called in inference mode, as everything that touches its tensors.
+        """
         paged = PagedStep(
             self._cache,
             self._put(step.slot_T),
             [self._group(span) for span in step.spans],
             self._sequences(step.spans),
         )
-        with torch.inference_mode():
-            output = self._model(
-                input_ids=self._put(step.token_T)[None],
-                position_ids=self._put(step.position_T)[None],
-                use_cache=False,
-                logits_to_keep=self._put(step.sample_rows_R),
-                paged=paged,
-            )
+        self._cache.wipe(self._put(step.wiped_B))
+        output = self._model(
+            input_ids=self._put(step.token_T)[None],
+            position_ids=self._put(step.position_T)[None],
+            use_cache=False,
+            logits_to_keep=self._put(step.sample_rows_R),
+            paged=paged,
+        )
         logits_RV: Tensor = output.logits[0]
         return logits_RV
 

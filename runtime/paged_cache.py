@@ -62,6 +62,12 @@ class KVCache:
         self.keys_SPKD[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKD)
         self.values_SPKE[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKE)
 
+    def wipe(self, blocks_B: Tensor) -> None:
+        """Fill these blocks with zeros, in every layer."""
+        if len(blocks_B):
+            for layer_SPKD in (*self.keys_SPKD, *self.values_SPKE):
+                layer_SPKD.index_fill_(0, blocks_B, 0)
+
 
 def block_bytes(layers: list[LayerShape], block_size: int) -> int:
     """Bytes of one block over all layers."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.batch import Admission, Batch, Chunk
-from runtime.sampler import Choices, SamplingRows
+from runtime.choices import Choices, SamplingRows
+from runtime.sampler import Sampled
 
 Ints = NDArray[np.int64]
 
@@ -35,7 +36,8 @@ class Span:
 class Step:
     """One forward pass: the tokens, where they stand, where their keys go, and who samples.
 
-    `request_ids`, `sample_rows_R` (row of the step), and `choices` go together.
+    `request_ids`, `sample_rows_R` (row of the step), and `choices` go together. `wiped_B` are blocks
+    to fill with zeros first: what is in them is not numbers, and even a masked slot must be one.
     """
 
     token_T: Ints
@@ -45,6 +47,7 @@ class Step:
     request_ids: tuple[str, ...]
     sample_rows_R: Ints
     choices: Choices | None
+    wiped_B: Ints
 
 
 class Requests:
@@ -69,6 +72,9 @@ class Requests:
         self._num_computed = np.zeros(num_rows, np.int64)
         self._last_token = np.zeros(num_rows, np.int64)
         self._decode_rows: Ints | None = None
+        self._tainted: set[int] = set()
+        """Blocks of requests that failed, which may hold what is not a number."""
+        self._wiped: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._row)
@@ -100,10 +106,16 @@ class Requests:
                 del self._known[chunk.request_id]
         return step
 
-    def advance(self, step: Step, tokens: list[int]) -> None:
-        """The sampled tokens become the last ones of their requests."""
+    def advance(self, step: Step, sampled: Sampled) -> None:
+        """The sampled tokens become the last ones of their requests.
+
+        A request that failed goes on with token 0 until a batch names it in `finished`.
+        """
         rows = [self._row[request_id] for request_id in step.request_ids]
-        self._last_token[rows] = tokens
+        self._last_token[rows] = sampled.tokens
+        for failed in sampled.failed:
+            row = rows[failed]
+            self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
 
     def _forget(self, request_id: str) -> None:
         row = self._row.pop(request_id, None)
@@ -127,10 +139,17 @@ class Requests:
         self._known[request_id] = np.array(admission.token_ids, np.int64)
         self._num_computed[row] = admission.num_computed_tokens
         self._num_blocks[row] = 0
-        self._append_blocks(row, admission.block_ids)
+        # Shorter tables are padded with block 0, not with what an earlier request left behind.
+        self._table[row] = 0
+        num_hit = admission.num_computed_tokens // self._block_size
+        self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
+        self._append_blocks(row, admission.block_ids[num_hit:])
         self._sampling.set(row, request_id, admission.num_prompt_tokens, admission.sampling)
 
-    def _append_blocks(self, row: int, block_ids: tuple[int, ...]) -> None:
+    def _append_blocks(self, row: int, block_ids: tuple[int, ...], *, reused: bool = False) -> None:
+        if self._tainted and not reused:
+            self._wiped |= self._tainted.intersection(block_ids)
+            self._tainted -= self._wiped
         have = int(self._num_blocks[row])
         self._table[row, have : have + len(block_ids)] = block_ids
         self._num_blocks[row] = have + len(block_ids)
@@ -166,6 +185,7 @@ class Requests:
         samples += [len(decode_rows) + i for i, chunk in enumerate(chunks) if chunk.samples]
         sample_rows_R = (start_N + count_N - 1)[samples]
         position_T = np.repeat(first_N - start_N, count_N) + np.arange(count_N.sum())
+        wiped, self._wiped = self._wiped, set()
         return Step(
             token_T=np.concatenate(tokens),
             position_T=position_T,
@@ -174,6 +194,7 @@ class Requests:
             request_ids=(*decode_ids, *(chunk.request_id for chunk in chunks if chunk.samples)),
             sample_rows_R=sample_rows_R,
             choices=self._sampling.take(row_N[samples], position_T[sample_rows_R] + 1),
+            wiped_B=np.array(sorted(wiped), np.int64),
         )
 
     def _chunk_tokens(self, chunk: Chunk) -> Ints:

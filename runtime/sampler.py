@@ -1,126 +1,105 @@
-"""Choosing the next token of every sampling request of a step.
+"""Choosing the next token of every sampling request of a step, from the logits.
 
-Randomness has no state: the number that decides a token is a hash of the request's seed and the
-token's position. So a seed gives the same stream whatever else is in the batch, and a preempted
-request goes on as if nothing had happened.
+Law: rows know nothing of each other. A row whose logits are not numbers, or whose choosing raises,
+fails alone, and the tokens of the others are what they would have been without it.
 
 Shapes: R requests that sample in this step, V tokens of the vocabulary.
 """
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.core.sampling import Sampling
+from runtime.choices import Choices
 
-GREEDY_BELOW = 1e-5
 # Enough of the likeliest tokens to hold most requests' `top_p`, cheap against sorting them all.
 FEW_TOKENS = 1024
+# What is wrong with the machine is wrong for all rows.
+MACHINE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
+NO_TOKEN = "no token can be chosen: its logits are infinite, not numbers, or all ruled out"
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
-    """How R requests want their next tokens; `top_k_R` 0 is off, `banned` pairs row and tokens."""
+class Sampled:
+    """A token for each of R rows; a row in `failed` has none, 0 stands in its place, and why."""
 
-    temperature_R: NDArray[np.float32]
-    top_k_R: NDArray[np.int64]
-    top_p_R: NDArray[np.float32]
-    uniform_R: NDArray[np.float64]
-    banned: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-    def of(self, rows: NDArray[np.int64]) -> "Choices":
-        """The choices of some of the rows, without their bans."""
-        return Choices(self.temperature_R[rows], self.top_k_R[rows], self.top_p_R[rows], self.uniform_R[rows])
+    tokens: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
 
 
-class SamplingRows:
-    """The sampling parameters of all requests as columns, one row each, so that a step slices."""
-
-    def __init__(self, seed: int, eos_token_ids: tuple[int, ...], num_rows: int) -> None:
-        self._seed = seed
-        self._eos_token_ids = eos_token_ids
-        self._temperature = np.zeros(num_rows, np.float32)
-        self._top_k = np.zeros(num_rows, np.int64)
-        self._top_p = np.ones(num_rows, np.float32)
-        self._key = np.zeros(num_rows, np.uint64)
-        self._min_position = np.zeros(num_rows, np.int64)
-        self._ends: dict[int, tuple[int, ...]] = {}
-
-    def grow(self, num_rows: int) -> None:
-        for name in ("_temperature", "_top_k", "_top_p", "_key", "_min_position"):
-            column = getattr(self, name)
-            setattr(self, name, np.resize(column, num_rows))
-
-    def set(self, row: int, request_id: str, num_prompt_tokens: int, sampling: Sampling) -> None:
-        greedy = sampling.temperature < GREEDY_BELOW
-        self._temperature[row] = 0.0 if greedy else sampling.temperature
-        self._top_k[row] = 0 if greedy else sampling.top_k or 0
-        self._top_p[row] = 1.0 if greedy else sampling.top_p
-        own = f"seed {sampling.seed}"
-        name = f"engine {self._seed} {request_id}" if sampling.seed is None else own
-        self._key[row] = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
-        self._min_position[row] = num_prompt_tokens + sampling.min_tokens
-        self._ends[row] = (*self._eos_token_ids, *sampling.stop_token_ids)
-
-    def take(self, rows_R: NDArray[np.int64], position_R: NDArray[np.int64]) -> Choices | None:
-        """The choices of these requests for their tokens at `position_R`; None if plain greedy."""
-        temperature_R = self._temperature[rows_R]
-        early_R = position_R < self._min_position[rows_R]
-        if not temperature_R.any() and not early_R.any():
-            return None
-        banned = tuple((int(r), self._ends[int(rows_R[r])]) for r in np.flatnonzero(early_R))
-        return Choices(
-            temperature_R,
-            self._top_k[rows_R],
-            self._top_p[rows_R],
-            uniforms(self._key[rows_R], position_R),
-            banned,
-        )
-
-
-def uniforms(key_R: NDArray[np.uint64], position_R: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers in [0, 1): element `position` of the SplitMix64 stream that starts at `key`.
-
-    SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-    """
-    x_R = key_R + (position_R.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x_R = (x_R ^ (x_R >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x_R = (x_R ^ (x_R >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x_R ^= x_R >> np.uint64(31)
-    u_R: NDArray[np.float64] = (x_R >> np.uint64(11)) * 2.0**-53
-    return u_R
-
-
-def sample(logits_RV: Tensor, choices: Choices | None) -> list[int]:
-    """One token a row; with `choices` None the likeliest."""
+def sample(logits_RV: Tensor, choices: Choices | None) -> Sampled:
+    """One token a row; with `choices` None the likeliest. May write into the logits."""
     if choices is None:
-        return _likeliest(logits_RV)
+        return _sampled(*_likeliest(logits_RV))
+    failed = dict(choices.failed)
+    try:
+        sampled = _choose(logits_RV, choices)
+    except MACHINE_ERRORS:
+        raise
+    except Exception:  # whatever one row's parameters do is that row's end only
+        failed |= _raising(logits_RV, choices)
+        kept = np.array([row for row in range(len(logits_RV)) if row not in failed], np.int64)
+        part = _choose(logits_RV[torch.from_numpy(kept)], choices.of(kept)) if len(kept) else Sampled()
+        tokens = dict(zip(kept.tolist(), part.tokens, strict=True))
+        sampled = Sampled(
+            [tokens.get(row, 0) for row in range(len(logits_RV))],
+            {int(kept[row]): reason for row, reason in part.failed.items()},
+        )
+    return Sampled(sampled.tokens, sampled.failed | failed)
+
+
+def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
+    """The rows that raise when they are alone, and what they raise; raises if none does."""
+    found = {}
+    for row in range(len(logits_RV)):
+        try:
+            _choose(logits_RV[row : row + 1].clone(), choices.of(np.array([row])))
+        except MACHINE_ERRORS:
+            raise
+        except Exception as error:  # as above
+            found[row] = f"its token cannot be chosen: {error}"
+    if not found:
+        raise RuntimeError("sampling fails for all rows together and for none alone")
+    return found
+
+
+def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
+    vocab_size = logits_RV.shape[1]
     for row, token_ids in choices.banned:
-        logits_RV[row, list(token_ids)] = float("-inf")
-    if choices.temperature_R.all():
-        return _draw(logits_RV.float(), choices)
-    drawn = np.flatnonzero(choices.temperature_R)
-    token_R = np.array(_likeliest(logits_RV))
-    if drawn.size:
-        token_R[drawn] = _draw(logits_RV[torch.from_numpy(drawn)].float(), choices.of(drawn))
-    tokens: list[int] = token_R.tolist()
-    return tokens
+        # What the vocabulary does not have cannot be chosen anyway.
+        logits_RV[row, [token for token in token_ids if 0 <= token < vocab_size]] = float("-inf")
+    best_R, token_R = _likeliest(logits_RV)
+    drawn = np.flatnonzero((choices.temperature_R > 0) & best_R.isfinite().cpu().numpy())
+    if drawn.size == len(token_R):
+        token_R = _draw(logits_RV.float(), best_R.float(), choices)
+    elif drawn.size:
+        rows = torch.from_numpy(drawn).to(logits_RV.device)
+        token_R[rows] = _draw(logits_RV[rows].float(), best_R[rows].float(), choices.of(drawn))
+    return _sampled(best_R, token_R)
 
 
-def _likeliest(logits_RV: Tensor) -> list[int]:
+def _sampled(best_R: Tensor, token_R: Tensor) -> Sampled:
+    """The rows that have a largest number have a token."""
+    if (sound_R := best_R.isfinite()).all():
+        return Sampled(token_R.tolist())
+    failed = {row: NO_TOKEN for row, sound in enumerate(sound_R.tolist()) if not sound}
+    return Sampled(token_R.where(sound_R, 0).tolist(), failed)
+
+
+def _likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row, NaN where one is, and its token."""
     # `max` takes the first of equals as `argmax` does, in a third of its time on the CPU.
-    tokens: list[int] = logits_RV.max(-1).indices.tolist()
-    return tokens
+    best = logits_RV.max(-1)
+    return best.values, best.indices
 
 
-def _draw(logits_RV: Tensor, choices: Choices) -> list[int]:
+def _draw(logits_RV: Tensor, best_R: Tensor, choices: Choices) -> Tensor:
     """A token for each row, by inverting the sum of the weights in the vocabulary's order."""
     device = logits_RV.device
-    logits_RV = logits_RV / torch.from_numpy(choices.temperature_R).to(device)[:, None]
+    # From the largest down, so that no temperature makes an infinity of it.
+    logits_RV = (logits_RV - best_R[:, None]) / torch.from_numpy(choices.temperature_R).to(device)[:, None]
     filters = np.flatnonzero((choices.top_k_R > 0) | (choices.top_p_R < 1))
     if filters.size:
         rows = torch.from_numpy(filters).to(device)
@@ -138,8 +117,7 @@ def _draw(logits_RV: Tensor, choices: Choices) -> list[int]:
     # Strictly below the total, so that the first sum above it belongs to a token with weight.
     most_R1 = torch.nextafter(total_R1, torch.zeros_like(total_R1))
     target_R1 = torch.minimum(target_R1.to(total_R1.dtype), most_R1)
-    tokens: list[int] = torch.searchsorted(sum_RV, target_R1, right=True)[:, 0].tolist()
-    return tokens
+    return torch.searchsorted(sum_RV, target_R1, right=True)[:, 0]
 
 
 def _least_kept(logits_RV: Tensor, top_k_R1: Tensor, top_p_R1: Tensor, few: int) -> Tensor:

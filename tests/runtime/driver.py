@@ -48,6 +48,7 @@ class Driver:
         self._preempted: list[str] = []
         self._finished: list[str] = []
         self.sequences: dict[str, Sequence] = {}
+        self.failed: dict[str, str] = {}
 
     def submit(
         self, name: str, prompt: list[int], sampling: Sampling = GREEDY, sharing: str | None = None
@@ -134,6 +135,9 @@ class Driver:
         result = await self._backend.execute(batch)
         assert result.step == batch.step and result.num_steps == 1
         tokens = dict(result.tokens or ())
+        for name, reason in result.failed:
+            self.failed[name] = reason
+            self.finish(name)
         for name, token in tokens.items():
             self.sequences[name].outputs.append(token)
             self.sequences[name].decoding = True

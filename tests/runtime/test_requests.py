@@ -6,6 +6,7 @@ import pytest
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.sampling import Sampling
 from runtime.requests import Requests, Step
+from runtime.sampler import Sampled
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -20,7 +21,7 @@ def requests() -> Requests:
 
 def play(books: Requests, batch: Batch, token: int = 99) -> Step:
     step = books.fold(batch)
-    books.advance(step, [token] * len(step.request_ids))
+    books.advance(step, Sampled([token] * len(step.request_ids)))
     return step
 
 

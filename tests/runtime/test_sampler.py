@@ -1,10 +1,12 @@
 """Sampling: what each parameter allows, and what a seed fixes."""
 
 import numpy as np
+import pytest
 import torch
 
 from actors.core.sampling import Sampling
-from runtime.sampler import SamplingRows, sample, uniforms
+from runtime.choices import Choices, SamplingRows, uniforms
+from runtime.sampler import sample
 
 VOCAB_SIZE = 50
 EOS = 7
@@ -22,7 +24,10 @@ def draw(
     rows.set(0, request_id, num_prompt_tokens, sampling)
     position_R = np.array(positions)
     choices = rows.take(np.zeros(len(positions), np.int64), position_R)
-    return sample(logits_V.expand(len(positions), -1).clone(), choices)
+    with torch.inference_mode():
+        sampled = sample(logits_V.expand(len(positions), -1).clone(), choices)
+    assert not sampled.failed
+    return sampled.tokens
 
 
 def some_logits(seed: int = 0) -> torch.Tensor:
@@ -95,7 +100,7 @@ def test_the_same_seed_gives_the_same_tokens_in_any_batch() -> None:
         rows.set(row, f"r{row}", 3, other)
     choices = rows.take(np.arange(5), np.full(5, 20))
     logits_RV = torch.stack([some_logits(seed) for seed in (1, 2, 3, 4, 0)])
-    assert sample(logits_RV, choices)[4:] == alone
+    assert sample(logits_RV, choices).tokens[4:] == alone
 
 
 def test_seeds_differ_and_requests_without_one_differ() -> None:
@@ -130,3 +135,102 @@ def test_uniforms_are_uniform() -> None:
     assert u.min() >= 0 and u.max() < 1
     assert abs(u.mean() - 0.5) < 0.005 and abs(u.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 0.015
+
+
+def mixed(bad: Sampling, logits_RV: torch.Tensor) -> tuple[dict[int, str], list[int]]:
+    """Five requests side by side, the third with parameters `bad`: who failed, and the tokens."""
+    kinds = [Sampling(seed=1), Sampling(temperature=0.0), bad, Sampling(top_p=0.5, seed=2), Sampling(top_k=4)]
+    rows = SamplingRows(seed=0, eos_token_ids=(EOS,), num_rows=5)
+    for row, sampling in enumerate(kinds):
+        rows.set(row, f"r{row}", 3, sampling)
+    with torch.inference_mode():
+        sampled = sample(logits_RV.clone(), rows.take(np.arange(5), np.full(5, 20)))
+    return sampled.failed, sampled.tokens
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_row_of_logits_that_are_not_numbers_fails_alone(bad: float) -> None:
+    """One is enough, and the tokens of the other rows are what they were, greedy or drawn."""
+    logits_RV = torch.stack([some_logits(seed) for seed in range(5)])
+    for sampling in (Sampling(top_p=0.9), Sampling(temperature=0.0)):
+        failed, tokens = mixed(sampling, logits_RV)
+        assert not failed
+        broken_RV = logits_RV.clone()
+        broken_RV[2, 30] = bad
+        failed, after = mixed(sampling, broken_RV)
+        assert set(failed) == {2} and "no token can be chosen" in failed[2]
+        assert after[:2] + after[3:] == tokens[:2] + tokens[3:]
+
+
+def test_a_row_whose_every_token_is_ruled_out_fails_alone() -> None:
+    logits_RV = torch.stack([some_logits(seed) for seed in range(5)])
+    failed, _ = mixed(Sampling(min_tokens=40, stop_token_ids=tuple(range(VOCAB_SIZE))), logits_RV)
+    assert set(failed) == {2}
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=float("nan")),
+        Sampling(temperature=float("inf")),
+        Sampling(temperature=-1.0),
+        Sampling(top_p=float("nan")),
+        Sampling(top_k="many"),  # type: ignore[arg-type]  # a mistake that only running finds
+    ],
+)
+def test_parameters_that_cannot_be_used_fail_alone(sampling: Sampling) -> None:
+    logits_RV = torch.stack([some_logits(seed) for seed in range(5)])
+    _, tokens = mixed(Sampling(), logits_RV)
+    failed, after = mixed(sampling, logits_RV)
+    assert set(failed) == {2} and "sampling parameters cannot be used" in failed[2]
+    assert after[:2] + after[3:] == tokens[:2] + tokens[3:]
+
+
+def test_a_row_whose_choosing_raises_fails_alone() -> None:
+    """The batch is sampled again without it."""
+    logits_RV = torch.stack([some_logits(seed) for seed in range(5)])
+    rows = SamplingRows(seed=0, eos_token_ids=(EOS,), num_rows=5)
+    for row in range(5):
+        rows.set(row, f"r{row}", 3, Sampling(min_tokens=row + 30))
+    choices = rows.take(np.arange(5), np.full(5, 20))
+    assert choices is not None
+    expected = sample(logits_RV.clone(), choices)
+    banned = list(choices.banned)
+    banned[2] = (2, ("x",))  # type: ignore[assignment]  # so that it raises
+    broken = Choices(
+        *(getattr(choices, n) for n in ("temperature_R", "top_k_R", "top_p_R", "uniform_R")), banned
+    )  # type: ignore[arg-type]
+    sampled = sample(logits_RV.clone(), broken)
+    assert set(sampled.failed) == {2} and not expected.failed
+    assert sampled.tokens[:2] + sampled.tokens[3:] == expected.tokens[:2] + expected.tokens[3:]
+
+
+@pytest.mark.parametrize("top_k", [VOCAB_SIZE, VOCAB_SIZE + 1, 2**31, 2**63, 10**30])
+def test_top_k_of_the_vocabulary_or_more_is_all_tokens(top_k: int) -> None:
+    logits_V = some_logits()
+    assert draw(logits_V, Sampling(top_k=top_k, seed=1)) == draw(logits_V, Sampling(seed=1))
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-5, 2e-5, 1e-3])
+def test_a_tiny_temperature_takes_the_likeliest(temperature: float) -> None:
+    """Also where logits divided by it are beyond what a float32 holds."""
+    logits_V = some_logits() * 1e34
+    assert set(draw(logits_V, Sampling(temperature=temperature))) == {int(logits_V.argmax())}
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e38, 1e300])
+def test_a_huge_temperature_is_flat_and_leaves_what_is_ruled_out(temperature: float) -> None:
+    tokens = draw(some_logits(), Sampling(temperature=temperature, min_tokens=10**9), range(3000))
+    assert set(tokens) == set(range(VOCAB_SIZE)) - {EOS}
+
+
+def test_top_p_of_one_is_everything_and_of_zero_the_likeliest() -> None:
+    logits_V = some_logits()
+    assert draw(logits_V, Sampling(top_p=1.0, seed=1)) == draw(logits_V, Sampling(seed=1))
+    assert set(draw(logits_V, Sampling(top_p=0.0))) == {int(logits_V.argmax())}
+
+
+def test_end_tokens_beyond_the_vocabulary_rule_nothing_out() -> None:
+    """A tokenizer may know more tokens than the model."""
+    sampling = Sampling(temperature=0.0, min_tokens=5, stop_token_ids=(-1, VOCAB_SIZE, 10**25))
+    assert set(draw(some_logits(), sampling, range(10, 12))) == {int(some_logits().argmax())}

@@ -119,6 +119,35 @@ def test_a_stop_string_ends_the_answer_and_is_not_shown(served: Server) -> None:
     assert choice.finish_reason == "stop" and "." not in choice.text and choice.text
 
 
+def test_min_tokens_is_reached_while_another_stream_goes_on(served: Server) -> None:
+    """An answer that would end with its first token has at least `min_tokens`; the stream notices nothing."""
+    stream = served.client.completions.create(
+        model="sundog-tiny",
+        prompt="Once upon a time",
+        max_tokens=150,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    next(stream)
+    for temperature in (0, 1):
+        for min_tokens in (0, 4):
+            answer = served.client.completions.create(
+                model="sundog-tiny",
+                prompt="Once upon a time",
+                max_tokens=12,
+                temperature=temperature,
+                seed=3,
+                extra_body={"min_tokens": min_tokens, "stop_token_ids": list(range(6, 2000))},
+            )
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens >= max(min_tokens, 1)
+            if not min_tokens:
+                assert answer.usage.completion_tokens == 1
+    last = [chunk for chunk in stream if chunk.choices][-1]
+    assert last.choices[0].finish_reason == "length"
+
+
 def test_a_prompt_beyond_the_context_is_a_bad_request(served: Server) -> None:
     """400 in OpenAI's shape, naming the field."""
     with pytest.raises(openai.BadRequestError) as caught:
