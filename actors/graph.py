@@ -11,7 +11,7 @@ from actors.config import EngineConfig
 from actors.engine.engine_core import EngineRefs, run_engine_core
 from actors.engine.runner import Backend
 from actors.front.async_llm import AsyncLLM
-from actors.front.intake import ModelFacts, Tokenizer
+from actors.front.codec import TextCodec, Vocabulary
 from actors.router.router import Router
 
 
@@ -20,8 +20,8 @@ async def open_graph(
     config: EngineConfig,
     backends: Sequence[Backend],
     *,
-    tokenizer: Tokenizer | None = None,
-    model: ModelFacts | None = None,
+    codec: TextCodec | None = None,
+    vocabulary: Vocabulary | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
 ) -> AsyncIterator[Ref]:
@@ -40,8 +40,8 @@ async def open_graph(
                 "async-llm",
                 config,
                 router.ref("async-llm"),
-                tokenizer=tokenizer,
-                model=model,
+                codec=codec,
+                vocabulary=vocabulary,
                 hash_block=block_hasher(config.prefix_caching_hash_algo),
                 listeners=[listener.ref("async-llm", counted=False) for listener in listeners],
                 tap=tap,

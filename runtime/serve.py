@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.front.intake import ModelFacts
+from actors.front.codec import Vocabulary
 from runtime.loader import read_facts
 from runtime.tokenizer import Tokenizer
 
@@ -22,7 +22,7 @@ class RealModel:
     folder: Path
     name: str
     tokenizer: Tokenizer
-    facts: ModelFacts
+    vocabulary: Vocabulary
     max_position_embeddings: int | None
 
     @classmethod
@@ -32,13 +32,13 @@ class RealModel:
         config = read_facts(folder)
         tokenizer = Tokenizer(folder)
         eos, *others = (*tokenizer.eos_token_ids, None)
-        facts = ModelFacts(
+        vocabulary = Vocabulary(
             eos_token_id=eos,
             stop_token_ids=tuple(token for token in others if token is not None),
-            vocab_size=config.vocab_size,
+            size=config.vocab_size,
         )
         name = served_name or folder.resolve().name
-        return cls(folder, name, tokenizer, facts, config.max_position_embeddings)
+        return cls(folder, name, tokenizer, vocabulary, config.max_position_embeddings)
 
 
 def torch_backends(

@@ -8,7 +8,7 @@ from actors.actor import Actor, Tap
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
 from actors.engine.runner import Backend
-from actors.front.intake import ModelFacts
+from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Capacity, Generate
 from sim.backend import CostBackend, Pace
@@ -76,7 +76,7 @@ def replay_on(
     *,
     wishes: Callable[[TraceRequest], Generate] | None = None,
     foretell: Callable[[TraceRequest], None] = lambda request: None,
-    facts: ModelFacts | None = None,
+    vocabulary: Vocabulary | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
     sink: Sink | None = None,
@@ -99,7 +99,7 @@ def replay_on(
 
     async def play() -> None:
         async with open_graph(
-            config, backends, model=facts, listeners=[recording, *listeners], tap=tap
+            config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
             client = Client(trace, llm, wish, recorder, on_progress, max_concurrency)
             recording.client = client.ref(recording.name, counted=False)

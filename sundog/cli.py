@@ -103,7 +103,7 @@ def serve(
     import trio
 
     from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
-    from actors.front.intake import ModelFacts
+    from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
     from sim.record.journal_file import Header, JournalFile
 
@@ -113,7 +113,7 @@ def serve(
     server = ServerOptions(host, port, api_key, grace_s)
     if simulate is None:
         real = RealModel.open(model, served_model_name)
-        name, facts = real.name, real.facts
+        name, vocabulary = real.name, real.vocabulary
         config = engine.config(real.max_position_embeddings)
         backends = _torch_backends(real, config, engine, device)
     else:
@@ -123,11 +123,11 @@ def serve(
         real = RealModel.open(None)
         name, config = (or_default(served_model_name, or_default(model, "llama-3.1-8b")), simulated.config)
         eos = real.tokenizer.eos_token_ids[0]
-        facts = ModelFacts(eos_token_id=eos, vocab_size=real.tokenizer.vocab_size)
+        vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
         backends = emulated_backends(
             simulated.cost, simulated.capacity, config.replicas, real.tokenizer.encode, eos, engine.seed
         )
-    served = ServedModel(name, config.scheduler.max_model_len, int(time.time()), facts.vocab_size)
+    served = ServedModel(name, config.scheduler.max_model_len, int(time.time()))
 
     def ready(url: str) -> None:
         remark(f"Sundog serves {name} at {url}/v1 (stop with Ctrl-C)")
@@ -141,7 +141,7 @@ def serve(
                 backends,
                 served,
                 real.tokenizer,
-                facts,
+                vocabulary,
                 server,
                 on_ready=ready,
                 listeners=journal,

@@ -122,7 +122,7 @@ async def _serve_and_ask(
                 backends,
                 ServedModel(model.name, LIMITS.max_model_len, int(time.time())),
                 model.tokenizer,
-                model.facts,
+                model.vocabulary,
                 ServerOptions(port=0),
                 on_ready=on_ready,
                 stop=stop,
@@ -205,7 +205,7 @@ def _run_real(past: Past, model: RealModel, cost: Calibrated, seed: int) -> Run:
         CAPACITY,
         wishes=past.exact,
         listeners=[run.journal],
-        facts=model.facts,
+        vocabulary=model.vocabulary,
     )
     return run
 

@@ -34,6 +34,7 @@ MODULES = (
         )
     ),
     "actors/engine/executor.py",
+    "actors/front/codec.py",
     "actors/front/intake.py",
     "actors/messages.py",
     "actors/router/router.py",

@@ -17,7 +17,7 @@ import trio
 from actors.clock import Event, now_s, sleep_until
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
-from actors.front.intake import ModelFacts
+from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import (
     Abort,
@@ -123,13 +123,13 @@ def run(
     seen.submits, seen.outputs = listener.submits, listener.outputs
 
     async def main() -> None:
-        facts = ModelFacts(eos_token_id=EOS)
+        vocabulary = Vocabulary(eos_token_id=EOS)
 
         def tap(time_s: float, sender: str, receiver: str, message: Any) -> None:
             seen.messages.append((time_s, sender, receiver, message))
 
         async with (
-            open_graph(settings, backends, model=facts, listeners=[listener], tap=tap) as client,
+            open_graph(settings, backends, vocabulary=vocabulary, listeners=[listener], tap=tap) as client,
             trio.open_nursery() as clients,
         ):
             for row in rows:

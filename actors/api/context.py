@@ -23,14 +23,12 @@ class LLM(Protocol):
 class ServedModel:
     """What clients may know of the model.
 
-    `created` is in Unix seconds. `vocabulary_size` is the number of token ids that a prompt may
-    use; None where only the engine knows.
+    `created` is in Unix seconds.
     """
 
     name: str
     max_model_len: int
     created: int
-    vocabulary_size: int | None = None
     owned_by: str = "sundog"
 
     @property

@@ -13,7 +13,7 @@ from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
 from actors.config import EngineConfig
 from actors.engine.runner import Backend
-from actors.front.intake import ModelFacts, Tokenizer
+from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
 
 
@@ -34,8 +34,8 @@ async def serve_graph(
     config: EngineConfig,
     backends: Sequence[Backend],
     served: ServedModel,
-    tokenizer: Tokenizer,
-    facts: ModelFacts,
+    codec: TextCodec,
+    vocabulary: Vocabulary,
     options: ServerOptions,
     *,
     on_ready: Callable[[str], None] = lambda url: None,
@@ -50,7 +50,7 @@ async def serve_graph(
     """
     stop = trio.Event() if stop is None else stop
     async with (
-        open_graph(config, backends, tokenizer=tokenizer, model=facts, listeners=listeners, tap=tap) as llm,
+        open_graph(config, backends, codec=codec, vocabulary=vocabulary, listeners=listeners, tap=tap) as llm,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(_stop_on_signal, stop)

@@ -1,125 +1,87 @@
-"""What becomes of a wish at the door: a `Submit`, or a refusal that says why and what would do.
+"""What becomes of a Generate: a `Submit`, or a refusal that says why and what would do.
 
 Tokenise, check against the context and the vocabulary, hash the prompt's full blocks.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from actors.clock import now_s
 from actors.config import EngineConfig
 from actors.core.kv_cache import BlockHasher
+from actors.front.codec import TextCodec, Vocabulary
 from actors.messages import Capacity, ChatMessage, Generate, Refused, Submit
 
 TOO_LONG = "context_length_exceeded"
 
 
-class TokenDecoder(Protocol):
-    """Turns one request's tokens into text, one after another."""
-
-    def step(self, token_id: int) -> str:
-        """The text that this token completes; empty in the middle of a character."""
-        ...
-
-    def flush(self) -> str:
-        """What is left of a character that the last token cut off."""
-        ...
-
-
-class Tokenizer(Protocol):
-    """Text to tokens and back."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
-        ...
-
-    def decoder(self, prompt_ids: Sequence[int]) -> TokenDecoder: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What AsyncLLM must know of the model; nothing where tokens are only counted.
-
-    `stop_token_ids` are further end tokens beside `eos_token_id`.
-    """
-
-    eos_token_id: int | None = None
-    stop_token_ids: tuple[int, ...] = ()
-    vocab_size: int | None = None
-
-
 class Intake:
-    """Turns wishes into requests for the engine; keeps nothing of them."""
+    """Turns Generates into Submits for the engine; keeps nothing of them."""
 
-    __slots__ = ("_config", "_hash_block", "_limit_tokens", "_model", "tokenizer")
+    __slots__ = ("_config", "_hash_block", "_limit_tokens", "_vocabulary", "codec")
 
     def __init__(
         self,
         config: EngineConfig,
-        tokenizer: Tokenizer | None,
-        model: ModelFacts,
+        codec: TextCodec | None,
+        vocabulary: Vocabulary,
         hash_block: BlockHasher | None,
     ) -> None:
         self._config = config
-        self._model = model
+        self._vocabulary = vocabulary
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
-        self.tokenizer = tokenizer
+        self.codec = codec
 
     def connect(self, capacity: Capacity) -> None:
         """Learn of a replica: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
 
-    def submit(self, wish: Generate, name: str) -> Submit | Refused:
-        """The request that `wish` is to the engine, under the id `name`."""
-        prompt = self._tokenise(wish)
+    def submit(self, generate: Generate, request_id: str) -> Submit | Refused:
+        """The request that `generate` is to the engine, under the id `request_id`."""
+        prompt = self._tokenise(generate)
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)
-        refused = self._check(wish, num_tokens)
+        refused = self._check(generate, num_tokens)
         if refused is not None:
             return refused
-        return self._submit(wish, name, None if isinstance(prompt, int) else prompt, num_tokens)
+        return self._submit(generate, request_id, None if isinstance(prompt, int) else prompt, num_tokens)
 
-    def _tokenise(self, wish: Generate) -> tuple[int, ...] | int | Refused:
+    def _tokenise(self, generate: Generate) -> tuple[int, ...] | int | Refused:
         """The prompt's tokens, or their number where tokens are only counted."""
-        prompt = wish.prompt
+        prompt = generate.prompt
         if isinstance(prompt, int):
-            if self._model.vocab_size is None:
+            if self._vocabulary.size is None:
                 return prompt
             return Refused("a number of tokens is no prompt for a real model", param="prompt")
         if isinstance(prompt, str):
-            if self.tokenizer is None:
+            if self.codec is None:
                 return Refused("there is no tokenizer: give token ids", param="prompt")
-            return tuple(self.tokenizer.encode(prompt))
+            return tuple(self.codec.encode(prompt))
         if prompt and isinstance(prompt[0], ChatMessage):
-            if self.tokenizer is None:
+            if self.codec is None:
                 return Refused("there is no tokenizer: give token ids", param="messages")
             try:
-                return tuple(self.tokenizer.encode_chat(prompt))
+                return tuple(self.codec.encode_chat(prompt))
             except ValueError as error:
                 return Refused(str(error), param="messages")
         tokens: tuple[int, ...] = prompt  # type: ignore[assignment]
-        vocab_size = self._model.vocab_size
+        size = self._vocabulary.size
         for token in tokens:
-            if token < 0 or (vocab_size is not None and token >= vocab_size):
+            if token < 0 or (size is not None and token >= size):
                 return Refused(
-                    f"token id {token} is not in the vocabulary (0 to {(vocab_size or 0) - 1})",
-                    param="prompt",
+                    f"token id {token} is not in the vocabulary (0 to {(size or 0) - 1})", param="prompt"
                 )
         return tokens
 
-    def _check(self, wish: Generate, num_tokens: int) -> Refused | None:
+    def _check(self, generate: Generate, num_tokens: int) -> Refused | None:
         """Why the request cannot be served, if so."""
-        param = "messages" if wish.prompt and _is_chat(wish.prompt) else "prompt"
+        param = "messages" if generate.prompt and _is_chat(generate.prompt) else "prompt"
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
-        limit, max_tokens = self._limit_tokens, wish.sampling.max_tokens
+        limit, max_tokens = self._limit_tokens, generate.sampling.max_tokens
         is_context = limit == self._config.scheduler.max_model_len
         what = f"the model's context of {limit}" if is_context else f"a KV cache of {limit} tokens"
         if num_tokens >= limit:
@@ -140,28 +102,30 @@ class Intake:
             )
         return None
 
-    def _submit(self, wish: Generate, name: str, tokens: tuple[int, ...] | None, num_tokens: int) -> Submit:
-        sampling = wish.sampling
-        if self._model.stop_token_ids and not sampling.ignore_eos:
-            stops = sampling.stop_token_ids + self._model.stop_token_ids
+    def _submit(
+        self, generate: Generate, request_id: str, tokens: tuple[int, ...] | None, num_tokens: int
+    ) -> Submit:
+        sampling = generate.sampling
+        if self._vocabulary.stop_token_ids and not sampling.ignore_eos:
+            stops = sampling.stop_token_ids + self._vocabulary.stop_token_ids
             sampling = replace(sampling, stop_token_ids=stops)
-        block_hashes = wish.block_hashes
+        block_hashes = generate.block_hashes
         if tokens is not None and self._hash_block is not None and block_hashes is None:
-            block_hashes = self._hash_prompt(tokens, wish.cache_salt)
+            block_hashes = self._hash_prompt(tokens, generate.cache_salt)
         return Submit(
-            request_id=name,
+            request_id=request_id,
             arrival_s=now_s(),
             num_prompt_tokens=num_tokens,
             max_tokens=sampling.max_tokens or self._limit_tokens - num_tokens,
             prompt_token_ids=tokens,
             block_hashes=block_hashes,
             sampling=sampling,
-            eos_token_id=self._model.eos_token_id,
-            priority=wish.priority,
-            cache_salt=wish.cache_salt,
-            tenant=wish.tenant,
-            slo_ttft_s=wish.slo_ttft_s,
-            predicted_tokens=wish.predicted_tokens,
+            eos_token_id=self._vocabulary.eos_token_id,
+            priority=generate.priority,
+            cache_salt=generate.cache_salt,
+            tenant=generate.tenant,
+            slo_ttft_s=generate.slo_ttft_s,
+            predicted_tokens=generate.predicted_tokens,
         )
 
     def _hash_prompt(self, tokens: tuple[int, ...], salt: str | None) -> tuple[object, ...]:

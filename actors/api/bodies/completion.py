@@ -5,8 +5,6 @@ from typing import Annotated
 from pydantic import PlainValidator
 
 from actors.api.bodies.sampling import SamplingBody
-from actors.api.context import ServedModel
-from actors.api.errors import invalid
 
 DEFAULT_MAX_TOKENS = 16
 UNSUPPORTED = {"add_special_tokens": (True,)}
@@ -39,15 +37,3 @@ class CompletionBody(SamplingBody):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts)]
-
-
-def check_vocabulary(prompts: tuple[Prompt, ...], model: ServedModel) -> None:
-    """Raises 400 for a token id that the model does not have."""
-    if model.vocabulary_size is None:
-        return
-    for prompt in prompts:
-        if not isinstance(prompt, str) and max(prompt) >= model.vocabulary_size:
-            raise invalid(
-                f"prompt has the token id {max(prompt)}; the model's ids end at {model.vocabulary_size - 1}.",
-                "prompt",
-            )

@@ -2,7 +2,7 @@
 
 from quart import Blueprint, Response
 
-from actors.api.bodies.completion import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionBody, check_vocabulary
+from actors.api.bodies.completion import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionBody
 from actors.api.bodies.parsing import parse
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
@@ -21,7 +21,6 @@ def completions_routes(context: ApiContext) -> Blueprint:
         body = parse(CompletionBody, await request.read_body())
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         context.check_model(body.model)
-        check_vocabulary(body.prompt, context.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         sampling = body.sampling(max_tokens)
         return await generate_response(context, request, COMPLETION, body, body.prompt, sampling)

@@ -15,7 +15,7 @@ from actors.api import HttpSettings, ServedModel, create_app, serve_http
 from actors.messages import Accepted, Cancel, Generate, Refused
 from actors.stream import Delta, DeltaStream
 
-MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000, vocabulary_size=100)
+MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000)
 
 
 class FakeLLM:

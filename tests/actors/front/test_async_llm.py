@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.actor import Ref
-from actors.front.intake import ModelFacts
+from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
 from actors.stream import Delta
@@ -41,9 +41,9 @@ class Graph:
 @asynccontextmanager
 async def graph(outputs: dict[str, bytes] | None = None, **fields: object) -> AsyncIterator[Graph]:
     backend, listener = FakeBackend(outputs), Listener()
-    facts = ModelFacts(eos_token_id=EOS, vocab_size=256)
+    vocabulary = Vocabulary(eos_token_id=EOS, size=256)
     async with open_graph(
-        engine_config(**fields), [backend], tokenizer=Bytes(), model=facts, listeners=[listener]
+        engine_config(**fields), [backend], codec=Bytes(), vocabulary=vocabulary, listeners=[listener]
     ) as client:
         yield Graph(client, backend, listener)
 

@@ -1,0 +1,44 @@
+"""What AsyncLLM needs of a model's tokenizer: text to tokens and back, and the ids there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.messages import ChatMessage
+
+
+class TokenDecoder(Protocol):
+    """Turns one request's tokens into text, one after another."""
+
+    def step(self, token_id: int) -> str:
+        """The text that this token completes; empty in the middle of a character."""
+        ...
+
+    def flush(self) -> str:
+        """What is left of a character that the last token cut off."""
+        ...
+
+
+class TextCodec(Protocol):
+    """Text to tokens and back."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
+        ...
+
+    def decoder(self, prompt_ids: Sequence[int]) -> TokenDecoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The token ids of a model: how many there are, and which of them end an answer.
+
+    Nothing is known where tokens are only counted. `stop_token_ids` are further end tokens beside
+    `eos_token_id`.
+    """
+
+    eos_token_id: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    size: int | None = None
