@@ -298,7 +298,7 @@ def replay(
     from sim.replay import replay as replay_trace
     from sim.show.progress import progress
     from sim.trace.read import read_trace
-    from sim.trace.retime import parse_rate, retimed
+    from sim.workload.retime import parse_rate, retimed
 
     simulated = Simulated.of(Engine(**options), model, gpu, host_overhead, cost)
     guess = None if predictor is None else find_predictor(predictor, options["seed"])

@@ -21,8 +21,8 @@ def validate(directory: Path | None, as_json: bool, cost: str, host_overhead: bo
 
     from sim.cost.overhead import NO_OVERHEAD
     from sim.cost.overhead import host_overhead as fitted_overhead
-    from sim.figures.validate.measured import find_servers
     from sim.figures.validate.predict import predict
+    from sim.figures.validate.records import find_servers
     from sim.show.validation_table import Row, print_table, to_json
 
     own = Path(__file__).parents[1] / "sim" / "figures" / "validate" / "servers"

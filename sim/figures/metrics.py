@@ -11,9 +11,9 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sim.figures.saturation import saturation
 from sim.figures.statistics.distribution import Distribution, Part, distribution_of
+from sim.figures.totals import Totals
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, RequestTimes, Rows, latencies, step_intervals
 
@@ -127,73 +128,23 @@ class Terms:
     gpu_power_w: float | None = None
     price_per_gpu_h: float | None = None
 
+    def met(self, times: RequestTimes, is_done: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Which requests met every limit; None without any. One token has no TPOT to miss."""
+        limits = (
+            (times.ttft_s, self.slo_ttft_s),
+            (times.tpot_s, self.slo_tpot_s),
+            (times.e2e_s, self.slo_e2e_s),
+        )
+        if all(limit is None for _, limit in limits):
+            return None
+        met = is_done.copy()
+        for values, limit in limits:
+            if limit is not None:
+                met &= ~(values > limit)
+        return met
+
 
 NO_TERMS = Terms()
-
-
-def _met(times: RequestTimes, done: NDArray[np.bool_], terms: Terms) -> NDArray[np.bool_] | None:
-    """Which requests met every limit; None without any. One token has no TPOT to miss."""
-    limits = (
-        (times.ttft_s, terms.slo_ttft_s),
-        (times.tpot_s, terms.slo_tpot_s),
-        (times.e2e_s, terms.slo_e2e_s),
-    )
-    if all(limit is None for _, limit in limits):
-        return None
-    met = done.copy()
-    for values, limit in limits:
-        if limit is not None:
-            met &= ~(values > limit)
-    return met
-
-
-def _fairness(served: dict[str, int]) -> float | None:
-    """Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984)."""
-    total, squares = sum(served.values()), sum(tokens**2 for tokens in served.values())
-    return total**2 / (len(served) * squares) if squares else None
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Sums over all requests."""
-
-    num_requests: int = 0
-    num_finished: int = 0
-    num_aborted: int = 0
-    num_met: int | None = None
-    first_arrival_s: float = math.inf
-    last_finish_s: float = -math.inf
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    admitted_tokens: int = 0
-    hit_tokens: int = 0
-    num_preemptions: int = 0
-    recomputed_tokens: int = 0
-    served: dict[str, int] = field(default_factory=dict)
-
-    def add(self, rows: Rows, terms: Terms, front_end_s: float) -> None:
-        if not len(rows.arrival_s):
-            return
-        done = rows.is_done
-        self.num_requests += len(done)
-        self.num_finished += int(done.sum())
-        self.num_aborted += sum(reason == "abort" for reason in rows.reason)
-        met = _met(latencies(rows, front_end_s), done, terms)
-        if met is not None:
-            self.num_met = (self.num_met or 0) + int(met.sum())
-        self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))
-        if done.any():
-            self.last_finish_s = max(self.last_finish_s, float(rows.finish_s[done].max()))
-        self.prompt_tokens += int(rows.num_prompt_tokens[done].sum())
-        self.output_tokens += int(rows.num_output_tokens[done].sum())
-        self.admitted_tokens += int(rows.num_prompt_tokens[rows.is_admitted].sum())
-        self.hit_tokens += int(rows.prefix_hit_tokens.sum())
-        self.num_preemptions += int(rows.num_preemptions.sum())
-        self.recomputed_tokens += int(rows.recomputed_tokens.sum())
-        tokens = np.where(done, rows.num_prompt_tokens + rows.num_output_tokens, 0).tolist()
-        for tenant, count in zip(rows.tenant, tokens, strict=True):
-            if tenant is not None:
-                self.served[tenant] = self.served.get(tenant, 0) + count
 
 
 def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None = None) -> Summary:
@@ -202,18 +153,10 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
     `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
     """
     source = source or InMemory(recorder)
-    front_s, totals = recorder.front_end_s, _Totals()
+    front_s, totals = recorder.front_end_s, Totals()
     for rows in source.requests():
-        totals.add(rows, terms, front_s)
-
-    def over(figure: Callable[[Rows, RequestTimes], Floats]) -> Distribution | None:
-        def parts() -> Iterator[Part]:
-            for rows in source.requests():
-                values = figure(rows, latencies(rows, front_s))[rows.is_done]
-                yield values[~np.isnan(values)], None
-
-        return distribution_of(parts)
-
+        totals.add(rows, terms.met(latencies(rows, front_s), rows.is_done))
+    over = partial(_over, source, front_s)
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
     blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
@@ -247,23 +190,40 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         normalized_latency_s=over(lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)),
         busy_fraction=sum(each.busy_s for each in steps) / (duration_s * len(steps)) if duration_s else 0.0,
         tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
-        saturation=None
-        if terms.max_num_running is None
-        else saturation(
-            lambda: ((rows, rows.is_done) for rows in source.requests()),
-            terms.max_num_running,
-            blocks * recorder.num_replicas + 1,
-            terms.block_size,
-        ),
+        saturation=_saturation(source, terms, blocks * recorder.num_replicas + 1),
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
-        fairness=_fairness(totals.served),
+        fairness=totals.fairness,
         energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
         cost_per_million_output_tokens=_per_token(
             None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
             gpu_s,
             output_tokens,
         ),
+    )
+
+
+def _over(
+    source: Source, front_end_s: float, figure: Callable[[Rows, RequestTimes], Floats]
+) -> Distribution | None:
+    """A figure of every finished request."""
+
+    def parts() -> Iterator[Part]:
+        for rows in source.requests():
+            values = figure(rows, latencies(rows, front_end_s))[rows.is_done]
+            yield values[~np.isnan(values)], None
+
+    return distribution_of(parts)
+
+
+def _saturation(source: Source, terms: Terms, num_blocks: int) -> float | None:
+    if terms.max_num_running is None:
+        return None
+    return saturation(
+        lambda: ((rows, rows.is_done) for rows in source.requests()),
+        terms.max_num_running,
+        num_blocks,
+        terms.block_size,
     )
 
 

@@ -138,18 +138,8 @@ class Recorder:
         self._spill_at = len(self.columns) + SPILL
 
     def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[Live]) -> None:
-        live, columns, steps = self._live, self.columns, self.steps[output.replica]
-        for request_id in batch.finished:
-            # Only one that was aborted between two steps is still known here.
-            request = live.get(request_id)
-            if request is not None:
-                self._close(request, steps, now)
-        for request_id in batch.preempted:
-            request = live.get(request_id)
-            if request is not None:
-                columns.num_preemptions[request.row] += 1
-                self._close(request, steps, now)
-                request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
+        self._stop_ranges(batch, now, self.steps[output.replica])
+        live, columns = self._live, self.columns
         for admission in batch.admitted:
             request = live.get(admission.request_id)
             if request is None:
@@ -172,8 +162,29 @@ class Recorder:
                     starting.append(request)
                     if math.isnan(columns.first_token_s[request.row]):
                         columns.first_token_s[request.row] = output.end_times_s[0]
-        for request_id in batch.idle:
+        if batch.idle:
+            self._idle(output, now)
+
+    def _stop_ranges(self, batch: Batch, now: int, steps: Steps) -> None:
+        """Those that an abort or a preemption took out before this step."""
+        live = self._live
+        for request_id in batch.finished:
+            # Only one that was aborted between two steps is still known here.
             request = live.get(request_id)
+            if request is not None:
+                self._close(request, steps, now)
+        for request_id in batch.preempted:
+            request = live.get(request_id)
+            if request is not None:
+                self.columns.num_preemptions[request.row] += 1
+                self._close(request, steps, now)
+                request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
+
+    def _idle(self, output: StepOutput, now: int) -> None:
+        """Those that run, and that this output passes over."""
+        steps = self.steps[output.replica]
+        for request_id in output.batch.idle:
+            request = self._live.get(request_id)
             if request is not None and request.start is not None:
                 self._close(request, steps, now)
                 # The next range begins with a decode, which computes a token as a chunk does not.

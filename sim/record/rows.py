@@ -12,6 +12,8 @@ from sim.record.columns import Columns, Steps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Intervals = tuple[Floats, Ints | None]
+"""Times between tokens, and how often each occurs; None is once."""
 
 
 class Rows(NamedTuple):

@@ -8,24 +8,30 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.core.config import ConfigError
-from sim.figures.metrics import Summary
+from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY
 from sim.record.recorder import Recorder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-REQUESTS, STEPS, SUMMARY, CONFIG = ("requests.parquet", "steps.parquet", "summary.json", "config.toml")
 
 
 class RunError(ConfigError):
     """A run directory that cannot be read as it stands."""
 
 
+class Figures(Protocol):
+    """What a run came to, as `sim.figures.metrics` sums it up."""
+
+    def to_json(self) -> str:
+        """All of it; the same run gives the same bytes."""
+        ...
+
+
 def write_run(
-    directory: Path | str, recorder: Recorder, summary: Summary, options: Mapping[str, object]
+    directory: Path | str, recorder: Recorder, summary: Figures, options: Mapping[str, object]
 ) -> None:
     """Write a run; `options` are the command's, None where one was left to its default.
 

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actors.core.config import ConfigError
-from sim.figures.statistics.distribution import Floats, Part
+from sim.files.run_files import REQUESTS, STEPS
 from sim.record.columns import Columns, Steps
 from sim.record.recorder import Recorder
-from sim.record.rows import Rows, finished
-from sim.record.run_directory import REQUESTS, STEPS
+from sim.record.rows import Floats, Intervals, Rows, finished
 from sim.record.tables import requests_table, steps_table
 
 ROWS = 2**16
@@ -138,7 +137,7 @@ class OnDisk:
                 tenants,
             )
 
-    def intervals(self) -> Iterator[Part]:
+    def intervals(self) -> Iterator[Intervals]:
         """Part of Source."""
         before_s = 0.0
         for table in _groups(self._folder / STEPS, ["end_s", "num_intervals"]):

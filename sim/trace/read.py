@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.trace.csv_rows import DIALECTS, CsvRows
-from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows, parse_object
+from sim.trace.json_row import parse_object
+from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
 from sim.trace.lines import read_lines, shown
 from sim.trace.record import TraceError, TraceRequest
 
@@ -18,8 +19,17 @@ KNOWN = (
     f"a sundog-trace header, {', '.join(DIALECTS)}, JSON rows of Mooncake, Qwen-Bailian or"
     " ShareGPT, rows with a prompt, a detailed result of vllm bench, or the folder of a run"
 )
-TEXTS = {"conversations": "sharegpt", "conversation": "sharegpt", "prompt": "prompts"}
-"""Formats of texts by a key of their first row."""
+TEXTS = ("sharegpt", "prompts")
+"""Formats of texts, whose tokens must be counted."""
+KEYS = {
+    "input_lens": "vllm-bench",
+    "conversations": "sharegpt",
+    "conversation": "sharegpt",
+    "prompt": "prompts",
+    "chat_id": "bailian",
+    "timestamp": "mooncake",
+}
+"""Formats by a key of their first row; the first that is there decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Trace:
         if self.format in ("run", "vllm-bench"):
             return self._recorded()
         lines = read_lines(self.path)
-        if self.format in TEXTS.values():
+        if self.format in TEXTS:
             return self._texts(lines)
         first = next(lines)
         if self.format == "bailian":
@@ -82,20 +92,7 @@ def read_trace(path: str, tokenizer: str | None = None) -> Trace:
     if first.strip() == b"{":
         return Trace(path, "vllm-bench")
     if first.lstrip().startswith(b"{"):
-        header = parse_object(path, 1, first)
-        if "input_lens" in header:
-            return Trace(path, "vllm-bench")
-        for key, name in TEXTS.items():
-            if key in header:
-                return Trace(path, name, tokenizer=tokenizer)
-        if "chat_id" in header:
-            return Trace(path, "bailian")
-        if "timestamp" in header:
-            return Trace(path, "mooncake")
-        if header.get("format") == OWN_FORMAT:
-            check_header(path, header)
-            return Trace(path, "sundog", header)
-        raise TraceError(path, 1, f"not a known trace: {shown(first)}; known: {KNOWN}")
+        return _of_objects(path, first, tokenizer)
     try:
         dialect = DIALECTS.get(first.decode("ascii"))
     except UnicodeDecodeError:
@@ -103,3 +100,15 @@ def read_trace(path: str, tokenizer: str | None = None) -> Trace:
     if dialect is None:
         raise TraceError(path, 1, f"not a known header: {shown(first)}; known: {KNOWN}")
     return Trace(path, dialect.name)
+
+
+def _of_objects(path: str, first: bytes, tokenizer: str | None) -> Trace:
+    """A trace whose first line is a JSON object, told by its keys."""
+    header = parse_object(path, 1, first)
+    if header.get("format") == OWN_FORMAT:
+        check_header(path, header)
+        return Trace(path, "sundog", header)
+    for key, name in KEYS.items():
+        if key in header:
+            return Trace(path, name, tokenizer=tokenizer if name in TEXTS else None)
+    raise TraceError(path, 1, f"not a known trace: {shown(first)}; known: {KNOWN}")

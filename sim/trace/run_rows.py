@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.record.run_directory import REQUESTS
+from sim.files.run_files import REQUESTS
 from sim.trace.csv_rows import arrival_problem, tokens_problem
-from sim.trace.jsonl_rows import decode
+from sim.trace.json_row import decode
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 COLUMNS = ["request_id", "arrival_s", "num_prompt_tokens", "num_output_tokens", "tenant"]

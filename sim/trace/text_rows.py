@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sim.trace.jsonl_rows import decode, parse_object
+from sim.trace.json_row import decode, parse_object
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 BLOCK_TOKENS = 16
@@ -24,7 +24,7 @@ def load_tokenizer(path: str) -> Tokenizer:
         raise TraceError(str(file), 1, "there is no such tokenizer file")
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # The library raises Exception itself.
+    except Exception as error:  # noqa: BLE001 (the library raises Exception itself)
         raise TraceError(str(file), 1, f"not a tokenizer: {error}") from None
 
 

@@ -28,7 +28,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PreTraine
     weights["lm_head.weight"][BROKEN_TOKEN] = 0
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.load_state_dict(weights)
-    yield model, folder
+    return model, folder
 
 
 def prompt(seed: int, num_tokens: int) -> list[int]:

@@ -7,7 +7,7 @@ from sim.figures.metrics import summarize
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.trace.record import TraceRequest
-from sim.trace.retime import parse_rate, retimed
+from sim.workload.retime import parse_rate, retimed
 from sim.workload.shipped import CHAT, SESSIONS
 from tests.actors.fakes import engine_config
 from tests.sim.toy import CAPACITY, COST

@@ -6,7 +6,8 @@ import numpy as np
 
 from sim.figures.calibrate.from_requests import Lives
 from sim.figures.validate.logs import read_rows
-from sim.record.run_directory import REQUESTS, open_run
+from sim.files.run_files import REQUESTS
+from sim.record.run_directory import open_run
 
 COLUMNS = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens", "num_output_tokens")
 

@@ -1,13 +1,6 @@
-"""What real servers did: one `Server` per process that was measured, in stages of load.
+"""What real servers did: one `Server` per process that was measured, in stages of load."""
 
-A directory is searched for three kinds of record: `*.server.toml`, figures of one server written
-down by hand (see `servers/`); folders of `meta.json` and `requests.jsonl.gz`, a log of every
-request; and `summary.csv`, latency summaries by stage of load.
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from actors.core.config import ConfigError
 from sim.trace.record import TraceRequest
@@ -55,30 +48,3 @@ class Server:
     at_client: bool
     requests: list[TraceRequest]
     stages: list[Stage]
-
-
-def find_servers(directory: Path) -> Iterator[Server]:
-    """Every record below `directory`, in order of their paths; raises MeasuredError."""
-    from sim.figures.validate.logs import read_log
-    from sim.figures.validate.stages import read_stages
-    from sim.figures.validate.written import read_written
-
-    if not directory.is_dir():
-        raise MeasuredError(f"{directory} is no directory")
-    found = False
-    for path in sorted(directory.rglob("*")):
-        if path.name == "meta.json":
-            servers = [read_log(path.parent)]
-        elif path.name == "summary.csv":
-            servers = read_stages(path)
-        elif path.name.endswith(".server.toml"):
-            servers = [read_written(path)]
-        else:
-            continue
-        found = True
-        yield from servers
-    if not found:
-        raise MeasuredError(
-            f"{directory} has no record of a server: neither *.server.toml, nor meta.json with"
-            " requests.jsonl.gz, nor summary.csv"
-        )

@@ -130,7 +130,7 @@ async def _exchange(stream: trio.abc.Stream, *parts: bytes) -> tuple[int, dict[s
     """Send a request in parts and read one answer that has a Content-Length."""
     for part in parts:
         await stream.send_all(part)
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
     data = b""
     while b"\r\n\r\n" not in data:
         received = await stream.receive_some()

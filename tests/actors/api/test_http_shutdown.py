@@ -47,7 +47,7 @@ async def test_running_answers_finish_and_nobody_new_comes_in(serving: Any, stre
             data = await stream.receive_some() if streamed else b""
             site.stop.set()
             await trio.testing.wait_all_tasks_blocked(0.01)
-            with pytest.raises(OSError):
+            with pytest.raises(OSError, match="all attempts to connect"):
                 await site.connect()
             assert not site.stopped.is_set()
             site.llm.may_finish.set()

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
 from sim.figures.validate.arrivals import exact_poisson
-from sim.figures.validate.measured import MeasuredError, Server, find_servers
+from sim.figures.validate.measured import MeasuredError, Server
 from sim.figures.validate.predict import predict
+from sim.figures.validate.records import find_servers
 from sim.show.validation_table import Row, print_table, summary, to_json
 
 OWN = Path("sim/figures/validate/servers")

@@ -1,0 +1,188 @@
+"""The house keeps its shape: small files and functions, no circles, floors in order.
+
+Exceptions are few, argued, and may only shrink: an entry that is no longer needed fails, too.
+"""
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_layers import ROOT
+
+SOURCES = ("actors", "runtime", "sim", "sundog")
+FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 250, 60, 500
+
+LONG_FILES = {
+    # The vocabulary of a corpus: lists of words and templates, read by nobody from top to bottom.
+    "runtime/training/questions.py": 316,
+    "runtime/training/stories.py": 326,
+    "runtime/training/topics.py": 252,
+    "runtime/training/words.py": 265,
+    # To be split.
+    "actors/actor.py": 347,
+    "actors/core/plan.py": 276,
+    "sim/cost/tables/operators.py": 251,
+    "sundog/cli.py": 437,
+    "sundog/demo.py": 275,
+    "sundog/options.py": 300,
+}
+"""And how long each may be."""
+LONG_FUNCTIONS = {
+    # To be split.
+    "sundog/cli.py:serve": 65,
+    "sundog/cli.py:replay": 85,
+}
+
+FLOORS = (
+    "sim.files",
+    "sim.trace",
+    "sim.workload",
+    "sim.hardware",
+    "sim.cost",
+    "sim.record",
+    "sim",
+    "sim.figures",
+    "sim.explain",
+    "sim.show",
+)
+"""From the ground up (docs/house.md): a room imports from itself and from those below."""
+
+
+def python_files(*folders: str) -> list[str]:
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def num_lines(file: str) -> int:
+    return len((ROOT / file).read_text(encoding="utf-8").splitlines())
+
+
+def functions(file: str) -> Iterator[tuple[str, int]]:
+    """Every function of a file, methods included, with its lines."""
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield f"{file}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def check(sizes: dict[str, int], most: int, exceptions: dict[str, int]) -> None:
+    """All are within the limit but for the exceptions, which are as long as they say at most."""
+    wrong = [
+        f"{name} has {size} lines, {exceptions.get(name, most)} at most"
+        for name, size in sizes.items()
+        if size > exceptions.get(name, most)
+    ]
+    wrong += [f"{name} is an exception no more" for name in exceptions if sizes.get(name, 0) <= most]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_file_is_read_in_one_sitting() -> None:
+    """At most 250 lines."""
+    check({file: num_lines(file) for file in python_files(*SOURCES)}, FILE_LINES, LONG_FILES)
+
+
+def test_a_file_of_tests_is_about_one_subject() -> None:
+    """At most 500 lines."""
+    check({file: num_lines(file) for file in python_files("tests")}, TEST_FILE_LINES, {})
+
+
+def test_a_function_fits_a_screen() -> None:
+    """At most 60 lines."""
+    sizes = {name: size for file in python_files(*SOURCES) for name, size in functions(file)}
+    check(sizes, FUNCTION_LINES, LONG_FUNCTIONS)
+
+
+# --- who imports whom ----------------------------------------------------------------------------
+
+
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of ours with those of ours that it imports, inside functions too."""
+    files = {module_of(file): file for file in python_files(*SOURCES)}
+    graph: dict[str, set[str]] = {}
+    for module, file in files.items():
+        graph[module] = set()
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                names = {name if name in files else str(node.module) for name in whole}
+            else:
+                continue
+            graph[module] |= {name for name in names if name in files and name != module}
+    return graph
+
+
+def rooms(graph: dict[str, set[str]]) -> dict[str, dict[str, set[str]]]:
+    """For each package how its children, modules and rooms alike, import each other."""
+
+    def path(module: str) -> list[str]:
+        is_package = (ROOT / module.replace(".", "/")).is_dir()
+        return [*module.split("."), *(["__init__"] if is_package else [])]
+
+    packages: dict[str, dict[str, set[str]]] = {}
+    for module, imported in graph.items():
+        for other in imported:
+            ours, theirs = path(module), path(other)
+            depth = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+            children = packages.setdefault(".".join(ours[:depth]), {})
+            children.setdefault(ours[depth], set()).add(theirs[depth])
+    return packages
+
+
+def circle(children: dict[str, set[str]]) -> list[str]:
+    """Some children that import each other in a circle; empty if there is none."""
+    left = {name: set(others) for name, others in children.items()}
+    while ends := [name for name in left if not left[name] & left.keys()]:
+        for name in ends:
+            del left[name]
+    return sorted(left)
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    """Neither modules nor rooms: the children of every package form a ladder."""
+    found = {package: circle(children) for package, children in rooms(import_graph()).items()}
+    assert not {package: names for package, names in found.items() if names}
+
+
+def test_a_circle_would_be_found() -> None:
+    """Between two modules of different rooms, which no module imports in a circle by itself."""
+    graph = {"sim.cost.work": {"sim.trace.read"}, "sim.trace.lines": {"sim.cost.scaled"}}
+    assert circle(rooms(graph)["sim"]) == ["cost", "trace"]
+    graph["sim.trace.lines"] = set()
+    assert circle(rooms(graph)["sim"]) == []
+
+
+@pytest.mark.parametrize("floor", range(len(FLOORS)))
+def test_the_simulator_is_built_from_the_ground_up(floor: int) -> None:
+    """What goes in, what a run leaves, the world, what follows from it, what people see."""
+    allowed = FLOORS[: floor + 1]
+    wrong = [
+        f"{module} imports {other}"
+        for module, imported in import_graph().items()
+        if room_of(module) == FLOORS[floor]
+        for other in imported
+        if other.startswith("sim.") and room_of(other) not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def room_of(module: str) -> str:
+    """`sim.trace` of `sim.trace.read`; the modules that lie in `sim` itself are the room `sim`."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if (ROOT / "/".join(parts[:2])).is_dir() else parts[0]
+
+
+def test_every_room_has_its_floor() -> None:
+    """A new one is put where it belongs, in the list and in docs/house.md."""
+    found = {room_of(module_of(file)) for file in python_files("sim")}
+    assert found == set(FLOORS)
+    text = (ROOT / "docs/house.md").read_text(encoding="utf-8")
+    names = [path.parent.name for folder in SOURCES for path in (ROOT / folder).glob("*/__init__.py")]
+    missing = [name for name in names if f"{name}/" not in text]
+    assert not missing, f"docs/house.md does not name {', '.join(missing)}"
