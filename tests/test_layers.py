@@ -54,7 +54,7 @@ def allowed(file: str, module: str) -> bool:
         return module == "actors.core" or module.startswith("actors.core.")
     if file.startswith("actors/"):
         if file.startswith("actors/api/"):
-            return top in {"actors", "trio", "pydantic"} | HTTP
+            return top in {"actors", "jiter", "trio", "pydantic"} | HTTP
         if file == "actors/block_hash.py":
             return top in {"actors", "xxhash"}
         return top in {"actors", "trio", "mypy_extensions"}

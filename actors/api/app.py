@@ -4,20 +4,21 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 import trio
-from quart import Quart, Response, request
-from werkzeug.exceptions import RequestEntityTooLarge
+from quart import Response, request
+from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from actors.api import errors
 from actors.api.auth import check_key
 from actors.api.context import LLM, ApiContext, ServedModel
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
+from actors.api.errors import ApiError
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0
 LINGER_S = 5.0
 ROUTES = (operations_routes, models_routes, completions_routes, chat_routes)
@@ -43,32 +44,37 @@ def create_app(
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app)
-    _surround_requests(app, api_key, min(LINGER_S, body_timeout_s))
+    app.before_request(_read_body(max_body_bytes, body_timeout_s))
+    if api_key is not None:
+        app.before_request(_check_key(api_key))
+    app.after_request(_name_request)
     context = ApiContext(llm, model, new_id)
     for routes in ROUTES:
         app.register_blueprint(routes(context))
     return app
 
 
-def _surround_requests(app: Quart, api_key: str | None, linger_s: float) -> None:
-    app.before_request(_before_every_request(api_key, linger_s))
-    app.after_request(_name_request)
-
-
-def _before_every_request(api_key: str | None, linger_s: float) -> Callable[[], Awaitable[None]]:
-    async def read_body_and_check_key() -> None:
+def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
+    async def read_body() -> None:
         request = current_request()
         try:
             await request.read_body()
         except RequestEntityTooLarge:
             # Most clients read the answer only after they have sent everything.
-            with trio.move_on_after(linger_s):
+            with trio.move_on_after(min(LINGER_S, timeout_s)):
                 await request.body_arrived.wait()
-            raise
-        if api_key is not None:
-            check_key(request, api_key)
+            raise ApiError(413, f"The body is larger than {max_bytes} bytes: send less at once.") from None
+        except RequestTimeout:
+            raise ApiError(408, f"The body did not arrive within {timeout_s:g} s: send it faster.") from None
 
-    return read_body_and_check_key
+    return read_body
+
+
+def _check_key(api_key: str) -> Callable[[], Awaitable[None]]:
+    async def check() -> None:
+        check_key(current_request(), api_key)
+
+    return check
 
 
 async def _name_request(response: Response) -> Response:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.api.errors import ApiError
+from actors.api.errors import ApiError, shown
 from actors.messages import Accepted, Cancel, Generate, Refused
 
 log = logging.getLogger("sundog.api")
+
+MAX_REMARKS = 1000
 
 
 class LLM(Protocol):
@@ -63,13 +65,14 @@ class ApiContext:
         if name is not None and name != self.model.name:
             raise ApiError(
                 404,
-                f"The model {name!r} does not exist; this server has {self.model.name!r}.",
+                f"The model {shown(name)} does not exist; this server has {shown(self.model.name)}.",
                 "model",
                 "model_not_found",
             )
 
     def remark(self, name: str) -> None:
         """Say once per field name that a field nobody knows was ignored."""
-        if name not in self.remarked and len(self.remarked) < 1000:
-            self.remarked.add(name)
-            log.info("ignoring the unknown field %r of a request body", name)
+        short = shown(name)
+        if short not in self.remarked and len(self.remarked) < MAX_REMARKS:
+            self.remarked.add(short)
+            log.info("ignoring the unknown field %s of a request body", short)

@@ -18,6 +18,8 @@ from actors.messages import Refused
 
 log = logging.getLogger("sundog.api")
 
+SHOWN_CHARACTERS = 60
+JSON = json.JSONEncoder(ensure_ascii=False)
 BROKEN = "The server could not finish this request; its log says why."
 
 
@@ -60,9 +62,15 @@ def invalid(message: str, param: str | None, code: str | None = None) -> ApiErro
 
 
 def shown(value: object) -> str:
-    """A value from a body as JSON, short enough for a message."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    """A value from a body as JSON, short enough for a message; a large one is not written out."""
+    if isinstance(value, str):
+        value = value[: SHOWN_CHARACTERS + 1]
+    text = ""
+    for piece in JSON.iterencode(value):
+        text += piece[: SHOWN_CHARACTERS + 1]
+        if len(text) > SHOWN_CHARACTERS:
+            return f"{text[:SHOWN_CHARACTERS]}…"
+    return text
 
 
 def refusal(refused: Refused, prompt_field: str) -> ApiError:

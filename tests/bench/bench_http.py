@@ -68,7 +68,9 @@ def serve(write: str) -> None:
 def read_streams(port: int, num_streams: int, num_tokens: int) -> tuple[int, float]:
     """Ask for all streams at once; the number of events and the seconds until the last ended."""
     body = BODY % num_tokens
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    )
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     selector = selectors.DefaultSelector()
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(num_streams)]

@@ -4,15 +4,19 @@ from typing import Annotated
 
 from pydantic import Field, PlainValidator
 
+from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFrom1
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
 from actors.messages import ChatMessage
 
-UNSUPPORTED = {"add_special_tokens": (False,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (False,)}
 ROLES = ("system", "developer", "user", "assistant")
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call", "tool_calls", "tool_call_id")
+
+
+ContentInput = str | Annotated[list[str | dict[str, object]], Field(max_length=MAX_PARTS)]
 
 
 def as_text(value: object) -> str:
@@ -24,6 +28,8 @@ def as_text(value: object) -> str:
         return value
     if not isinstance(value, list):
         raise ValueError("must be a string or a list of text parts")
+    if len(value) > MAX_PARTS:
+        raise ValueError(f"has {len(value)} parts; at most {MAX_PARTS} are allowed")
     return "\n".join(_text_of_part(index, part) for index, part in enumerate(value))
 
 
@@ -43,8 +49,8 @@ def _text_of_part(index: int, part: object) -> str:
 class MessageBody(JsonObject):
     """One turn; an assistant's turn may come back to us as it left, null and empty fields in it."""
 
-    role: str
-    content: Annotated[str, PlainValidator(as_text)]
+    role: Name
+    content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)]
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for what no template would be shown."""
@@ -62,8 +68,8 @@ class MessageBody(JsonObject):
 class ChatBody(SamplingBody):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: NumTokensFrom1 | None = None
 
     @property
     def token_limit(self) -> int | None:

@@ -2,14 +2,21 @@
 
 from typing import Annotated
 
-from pydantic import PlainValidator
+from pydantic import Field, PlainValidator
 
+from actors.api.bodies.bounds import INT32_MAX, MAX_PROMPT_TOKENS, MAX_PROMPTS, TokenIds
 from actors.api.bodies.sampling import SamplingBody
 
 DEFAULT_MAX_TOKENS = 16
-UNSUPPORTED = {"add_special_tokens": (True,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (True,)}
 
 Prompt = str | tuple[int, ...]
+PromptInput = (
+    str
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | TokenIds
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+)
 
 
 def as_prompts(value: object) -> tuple[Prompt, ...]:
@@ -17,23 +24,30 @@ def as_prompts(value: object) -> tuple[Prompt, ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and value:
+        if type(value[0]) is int:
+            return (_as_ids(value),)
+        if len(value) > MAX_PROMPTS:
+            raise ValueError(f"has {len(value)} prompts; at most {MAX_PROMPTS} are allowed")
         if all(isinstance(each, str) for each in value):
             return tuple(value)
-        if _are_ids(value):
-            return (tuple(value),)
-        if all(isinstance(each, list) and each and _are_ids(each) for each in value):
-            return tuple(tuple(each) for each in value)
+        if all(isinstance(each, list) and each for each in value):
+            return tuple(_as_ids(each) for each in value)
     raise ValueError(
         "must be a string, a list of strings, a list of token ids, or a list of lists of token"
         " ids, none of the lists empty"
     )
 
 
-def _are_ids(values: list[object]) -> bool:
-    return all(type(each) is int and each >= 0 for each in values)
+def _as_ids(values: list[object]) -> tuple[int, ...]:
+    if len(values) > MAX_PROMPT_TOKENS:
+        raise ValueError(f"has {len(values)} token ids; at most {MAX_PROMPT_TOKENS} are allowed")
+    ids = tuple(each for each in values if type(each) is int and 0 <= each <= INT32_MAX)
+    if len(ids) < len(values):
+        raise ValueError(f"has a list with something other than token ids from 0 to {INT32_MAX}")
+    return ids
 
 
 class CompletionBody(SamplingBody):
     """The body of POST /v1/completions."""
 
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts)]
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]

@@ -1,15 +1,24 @@
-"""The one way from bytes to a checked body.
+"""The one way from a request's bytes to a checked body.
 
-Law: input is refused, never repaired. Types are strict, null means absent, and the first thing
-wrong is named by its field with what would be allowed.
+Law: input is refused, never repaired. What is not strict JSON is refused as a whole (NaN, a key
+given twice, half of a surrogate pair, 200 levels of nesting); types are strict, null means absent,
+and the first thing wrong is named by its field with what would be allowed.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar
 
+import jiter
+import trio
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError, invalid, shown
+
+THREAD_FROM_BYTES = 2**17
+"""Below, a body is parsed sooner (under 2 ms) than other streams would notice."""
+BodyT = TypeVar("BodyT", bound="JsonObject")
 
 
 class JsonObject(BaseModel):
@@ -25,11 +34,38 @@ class JsonObject(BaseModel):
         return value
 
 
-BodyT = TypeVar("BodyT", bound=JsonObject)
+async def parse_request(body_type: type[BodyT], request: ApiRequest) -> BodyT:
+    """The request's checked body; raises 415 for what does not call itself JSON, and 400.
+
+    A large body is parsed in a thread, so that streams go on meanwhile.
+    """
+    check_content_type(request.headers.get("Content-Type"), request.headers.get("Content-Encoding"))
+    data = await request.read_body()
+    if len(data) < THREAD_FROM_BYTES:
+        return parse(body_type, data)
+    return await trio.to_thread.run_sync(partial(parse, body_type, data))
+
+
+def check_content_type(content_type: str | None, encoding: str | None) -> None:
+    """Raises 415 unless the headers announce plain JSON.
+
+    What a browser may send to any host without asking has other types, or none.
+    """
+    name = (content_type or "").partition(";")[0].strip().lower()
+    if name != "application/json" and not (name.startswith("application/") and name.endswith("+json")):
+        given = f"is {shown(content_type)}" if content_type else "is missing"
+        raise ApiError(415, f"Content-Type {given}: send application/json.", None, "unsupported_media_type")
+    if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+        message = f"Content-Encoding is {shown(encoding)}: send the body as it is."
+        raise ApiError(415, message, None, "unsupported_media_type")
 
 
 def parse(body_type: type[BodyT], data: bytes) -> BodyT:
     """The body that `data` spells; raises 400 naming the first field that is wrong."""
+    try:
+        jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
+    except ValueError as error:
+        raise _not_json(str(error)) from None
     try:
         return body_type.model_validate_json(data)
     except ValidationError as error:
@@ -37,11 +73,13 @@ def parse(body_type: type[BodyT], data: bytes) -> BodyT:
         raise _as_api_error(first) from None
 
 
+def _not_json(message: str) -> ApiError:
+    return invalid(f"The body is not valid JSON: {message[:200]}.", None)
+
+
 def _as_api_error(error: Mapping[str, object]) -> ApiError:
     location, message = error["loc"], str(error["msg"])
     assert isinstance(location, tuple)
-    if error["type"] == "json_invalid":
-        return invalid(f"The body is not valid JSON: {message.removeprefix('Invalid JSON: ')}.", None)
     if not location:
         return invalid("The body must be a JSON object.", None)
     param = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)[1:]

@@ -4,26 +4,41 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
+from actors.api.bodies.bounds import (
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    Int64,
+    Name,
+    NumTokens,
+    NumTokensFrom1,
+    Probability,
+    Stop,
+    Temperature,
+    TokenId,
+    TopK,
+)
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 from actors.core.sampling import Sampling
 
-MAX_STOPS = 64
-INT64_MAX = 2**63 - 1
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Priority = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 UsageWanted = Literal["never", "last", "always"]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
 
 def as_stops(value: object) -> tuple[str, ...]:
     """`stop`, a string or a list of strings, as a tuple; raises ValueError."""
     stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
+    if not isinstance(stops, list):
+        raise ValueError("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS} are allowed")
+    if not all(isinstance(each, str) for each in stops):
         raise ValueError("must be a string or a list of strings")
     if not all(stops):
         raise ValueError("must not contain the empty string")
-    if len(stops) > MAX_STOPS:
-        raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS} are allowed")
+    if (longest := max(map(len, stops), default=0)) > MAX_STOP_CHARACTERS:
+        raise ValueError(f"has a string of {longest} characters; at most {MAX_STOP_CHARACTERS} are allowed")
     return tuple(stops)
 
 
@@ -37,18 +52,18 @@ class StreamOptions(JsonObject):
 class SamplingBody(JsonObject):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
-    model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = 0
-    seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
-    stop: Annotated[tuple[str, ...], PlainValidator(as_stops)] = ()
-    stop_token_ids: list[TokenId] = Field(default=[])
+    model: Name | None = None
+    max_tokens: NumTokensFrom1 | None = None
+    min_tokens: NumTokens = 0
+    temperature: Temperature = 1.0
+    top_p: Probability = 1.0
+    top_k: TopK = 0
+    seed: Int64 | None = None
+    stop: Annotated[tuple[str, ...], PlainValidator(as_stops, json_schema_input_type=Stop | Stops)] = ()
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] = Field(default=[])
     ignore_eos: bool = False
-    priority: Priority = 0
-    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    priority: Int64 = 0
+    cache_salt: Name | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 

@@ -8,6 +8,7 @@ quart-trio runs a receiver and a handler in one nursery, and the first to end ca
   for idle connections. Cure: the last `send` is shielded.
 - An answer sent before the body has arrived leaves the rest of the body where the connection's
   next request is expected. Cure: `body_arrived` lets the app wait for the whole body first.
+- A target that is no URL (`http://[`) raises before there is a request. Cure: it is answered here.
 - A streamed answer whose generator was never entered, because its client left first, would never
   run its `finally`. Cure: what must happen when the request ends is on `at_end`, which this class
   closes, whatever happened.
@@ -49,7 +50,11 @@ class RequestRunner(TrioASGIHTTPConnection):
     """Runs one request; set as the app's `asgi_http_class`."""
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        request = self._create_request_from_scope(send)
+        try:
+            request = self._create_request_from_scope(send)
+        except ValueError:
+            await _refuse_target(send)
+            return
         assert isinstance(request, ApiRequest)
         request.body_arrived = trio.Event()
         with ExitStack() as request.at_end:
@@ -78,6 +83,11 @@ async def _receive(receive: ASGIReceiveCallable, body_arrived: trio.Event) -> AS
     if event["type"] != "http.request" or not event["more_body"]:
         body_arrived.set()
     return event
+
+
+async def _refuse_target(send: ASGISendCallable) -> None:
+    await send({"type": "http.response.start", "status": 400, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _send(send: ASGISendCallable, event: ASGISendEvent) -> None:

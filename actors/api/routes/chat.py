@@ -3,7 +3,7 @@
 from quart import Blueprint, Response
 
 from actors.api.bodies.chat import UNSUPPORTED, ChatBody
-from actors.api.bodies.parsing import parse
+from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
@@ -18,7 +18,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         request = current_request()
-        body = parse(ChatBody, await request.read_body())
+        body = await parse_request(ChatBody, request)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         context.check_model(body.model)
         conversation = tuple(

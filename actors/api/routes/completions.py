@@ -3,7 +3,7 @@
 from quart import Blueprint, Response
 
 from actors.api.bodies.completion import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionBody
-from actors.api.bodies.parsing import parse
+from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
@@ -18,7 +18,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
         request = current_request()
-        body = parse(CompletionBody, await request.read_body())
+        body = await parse_request(CompletionBody, request)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         context.check_model(body.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens

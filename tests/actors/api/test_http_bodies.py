@@ -2,13 +2,14 @@
 
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
-from actors.api.bodies.parsing import JsonObject, parse
+from actors.api.bodies.parsing import JsonObject, check_content_type, parse
 from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
@@ -47,27 +48,43 @@ def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
         ("prompt", [1, "a"]),
         ("prompt", [1, -1]),
         ("prompt", [True]),
+        ("prompt", [1, 2**31]),
+        ("prompt", [[1], [2**63]]),
+        ("prompt", ["a"] * 1025),
         ("temperature", "0.5"),
         ("temperature", -0.1),
         ("temperature", True),
+        ("temperature", 1e7),
         ("top_p", 0),
         ("top_p", 1.5),
         ("top_k", -2),
+        ("top_k", 2**31),
+        ("top_k", 2**63),
+        ("top_k", 2**64),
         ("top_k", 2.5),
         ("seed", "x"),
         ("seed", 2**63),
+        ("seed", -(2**63) - 1),
         ("max_tokens", 0),
+        ("max_tokens", 2**31),
         ("max_tokens", "16"),
         ("max_tokens", 1.5),
         ("min_tokens", -1),
+        ("min_tokens", 2**63),
         ("stop", 3),
         ("stop", [""]),
         ("stop", ["a"] * 65),
+        ("stop", ["a"] * 1_000_000),
+        ("stop", "a" * 1025),
         ("stop_token_ids", ["a"]),
         ("stop_token_ids", 5),
+        ("stop_token_ids", [2**31]),
+        ("stop_token_ids", [1] * 257),
         ("ignore_eos", 1),
         ("priority", "high"),
+        ("priority", 2**63),
         ("cache_salt", ""),
+        ("cache_salt", "a" * 1025),
         ("stream", "yes"),
         ("stream_options", 3),
         ("model", 7),
@@ -115,12 +132,96 @@ def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) 
         body.messages[0].checked("messages[0]")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"prompt": "\xff"}'])
-def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
-    """The message says JSON, and no field is blamed."""
+def numbers_and_lists(schema: object) -> Iterator[dict[str, Any]]:
+    """Every number and every list of a JSON schema, wherever it stands."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from numbers_and_lists(each)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("integer", "number", "array"):
+            yield schema
+        for each in schema.values():
+            yield from numbers_and_lists(each)
+
+
+@pytest.mark.parametrize("body_type", [CompletionBody, ChatBody])
+def test_every_number_and_every_list_has_its_bounds(body_type: type[JsonObject]) -> None:
+    """In the type, so that a field cannot be added without them."""
+    found = list(numbers_and_lists(body_type.model_json_schema()))
+    assert len(found) >= 9
+    for each in found:
+        if each["type"] == "array":
+            assert "maxItems" in each, each
+        else:
+            assert {"minimum", "exclusiveMinimum"} & each.keys() and "maximum" in each, each
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "x"} {}',
+        b'{"prompt": "x", "temperature": NaN}',
+        b'{"prompt": "x", "shoe_size": -Infinity}',
+        b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}",
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"prompt": "x", "prompt": "y"}',
+        b'{"prompt": "x", "' + b"k" * 5000 + b'": 1, "' + b"k" * 5000 + b'": 1}',
+    ],
+)
+def test_what_is_not_a_strict_json_object_is_refused(data: bytes) -> None:
+    """The message says JSON, no field is blamed, and it stays short."""
     with pytest.raises(ApiError, match="JSON") as caught:
         parse(CompletionBody, data)
     assert (caught.value.status, caught.value.param) == (400, None)
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "field", ["temperature", "seed", "prompt", "stop", "n", "logprobs", "stop_token_ids"]
+)
+def test_a_message_shows_little_of_a_large_value(field: str) -> None:
+    """A megabyte comes back as a few words of it."""
+    body = json.dumps({"prompt": "x", field: {"a": ["b" * 1000] * 1000}}).encode()
+    with pytest.raises(ApiError, match=field) as caught:
+        check_extras(parse(CompletionBody, body).model_extra or {}, context(), {})
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "given", ["application/json", "Application/JSON; charset=utf-8", "application/x+json"]
+)
+def test_json_by_its_media_type_is_welcome(given: str) -> None:
+    """In any case, with parameters, and when it is more than JSON."""
+    check_content_type(given, None)
+    check_content_type(given, "identity")
+
+
+@pytest.mark.parametrize(
+    ("given", "encoding"),
+    [
+        (None, None),
+        ("", None),
+        ("text/plain", None),
+        ("application/x-www-form-urlencoded", None),
+        ("application/jsonx", None),
+        ("application/json", "gzip"),
+    ],
+)
+def test_other_media_types_are_refused(given: str | None, encoding: str | None) -> None:
+    """The message says what to send."""
+    with pytest.raises(ApiError, match="send") as caught:
+        check_content_type(given, encoding)
+    assert caught.value.status == 415
 
 
 def test_null_fields_are_absent() -> None:

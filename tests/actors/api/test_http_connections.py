@@ -17,12 +17,12 @@ from actors.messages import Refused
 pytestmark = pytest.mark.wall_clock
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+JSON = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CLOSE = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def post(body: bytes, path: str = "/v1/completions") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return JSON.replace(b"/v1/completions", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def completion(**fields: object) -> bytes:
@@ -89,7 +89,7 @@ async def test_a_body_that_never_comes_is_given_up(
     serving: Any, exchange: Any, declared: int, status: int
 ) -> None:
     """Whoever promises a body and does not send it is answered and hung up on."""
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % declared
+    head = JSON + b"Content-Length: %d\r\n\r\n" % declared
     async with serving(max_body_bytes=10_000, body_timeout_s=0.2) as site, await site.connect() as stream:
         assert (await exchange(stream, head, b"{"))[0] == status
         assert await stream.receive_some() == b""
@@ -99,13 +99,12 @@ async def test_a_body_may_come_in_many_chunks(serving: Any, exchange: Any) -> No
     """More chunks than any queue holds, in both framings."""
     body = json.dumps({"prompt": "x" * 5000, "max_tokens": 1}).encode()
     pieces = [body[at : at + 10] for at in range(0, len(body), 10)]
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
     chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
     async with serving() as site:
         async with await site.connect() as stream:
-            plain = head + b"Content-Length: %d\r\n\r\n" % len(body)
+            plain = JSON + b"Content-Length: %d\r\n\r\n" % len(body)
             assert (await exchange(stream, plain, *pieces))[0] == 200
-            chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+            chunked = JSON + b"Transfer-Encoding: chunked\r\n\r\n"
             assert (await exchange(stream, chunked, *chunks, b"0\r\n\r\n"))[0] == 200
         assert [len(generate.prompt) for generate in site.llm.asked] == [5000, 5000]
 

@@ -19,7 +19,8 @@ GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def completion(**fields: object) -> bytes:
     body = json.dumps({"prompt": "x", **fields}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def test_idle_connections_do_not_delay_shutdown(serving: Any, exchange: Any) -> None:

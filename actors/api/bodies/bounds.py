@@ -1,0 +1,32 @@
+"""The types of fields: every number of a body has a least and a most, every list a longest.
+
+Nothing behind the API has to fear a number that fits no register or no float32. The bounds lie
+beyond what any model has; narrower ones, such as the model's context, are checked where they are
+known.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_PROMPTS = 1024
+MAX_PROMPT_TOKENS = 2**22
+MAX_MESSAGES = 2**14
+MAX_PARTS = 2**14
+
+TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX)]
+NumTokensFrom1 = Annotated[int, Field(ge=1, le=INT32_MAX)]
+Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
+Temperature = Annotated[float, Field(ge=0, le=1e6)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+TopK = Annotated[int, Field(ge=-1, le=INT32_MAX)]
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+"""Each token is compared with every stop string."""
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
