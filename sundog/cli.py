@@ -105,7 +105,8 @@ def serve(
     from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
-    from sim.record.journal_file import Header, JournalFile
+    from sim.record.journal_file import JournalFile
+    from sim.record.journal_rows import Header
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("sundog").setLevel(logging.INFO)
@@ -294,7 +295,8 @@ def replay(
     from sim.figures.metrics import summarize
     from sim.figures.saturation import KNEE
     from sim.predictor import find_predictor
-    from sim.record.journal_file import Header, JournalFile
+    from sim.record.journal_file import JournalFile
+    from sim.record.journal_rows import Header
     from sim.replay import replay as replay_trace
     from sim.show.progress import progress
     from sim.trace.read import read_trace

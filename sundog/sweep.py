@@ -163,8 +163,9 @@ def sweep(
     from sim.figures.sweep.measure import NAMES
     from sim.figures.sweep.sweep import Rule, grid
     from sim.figures.sweep.sweep import sweep as sweep_cells
+    from sim.files.toml import read_toml
     from sim.show.sweep_table import print_cells, to_json
-    from sim.workload.spec import parse_spec, read_toml
+    from sim.workload.spec import parse_spec
 
     for name in metrics:
         if name not in NAMES:

@@ -1,11 +1,11 @@
 """A calibrated cost model on disk: five coefficients in TOML, and where they come from."""
 
-import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated
+from sim.files.toml import read_toml
 
 TITLE = "calibrated"
 
@@ -22,10 +22,7 @@ def write_cost(path: Path | str, model: Calibrated, source: str) -> None:
 
 def read_cost(path: Path | str) -> Calibrated:
     """The model that `sundog calibrate` wrote; raises ConfigError naming file and field."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cost {path}: {error}") from None
+    values = read_toml(path)
     table = values.get(TITLE)
     if not isinstance(table, dict):
         raise ConfigError(f"cost {path}: the table [{TITLE}] is missing: is it of calibrate?")

@@ -6,7 +6,7 @@ from sim.explain.findings import Findings
 from sim.explain.history import History
 from sim.explain.lives import Life, Stay
 from sim.explain.phases import Phase, phases, totals
-from sim.record.journal_file import Header
+from sim.record.journal_rows import Header
 
 
 def request_data(history: History, life: Life) -> dict[str, Any]:

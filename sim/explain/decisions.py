@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from actors.core.batch import Blocked, Chunk
 from sim.explain.phases import UNKNOWN
-from sim.explain.record import Lines, Record, Row
-from sim.record.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.explain.record import Record
+from sim.files.json_lines import JsonLines, Row
+from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
 
 MOST_STEPS_IN_FLIGHT = 8
 LOGGED = ("add", "sched", "update", "abort", "reset", "stall", "end")
@@ -35,7 +36,7 @@ def log_header(trace: Row | None) -> Header:
     )
 
 
-def log_records(lines: Lines, rows: Iterator[Row], trace: Row | None) -> Iterator[Record]:
+def log_records(lines: JsonLines, rows: Iterator[Row], trace: Row | None) -> Iterator[Record]:
     """The arrivals and steps of a log."""
     reader = _Log(trace)
     for row in rows:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from actors.core.batch import Chunk
 from sim.explain.lives import Life, Queue, Segment, Stay, Wait
 from sim.explain.record import Record
-from sim.record.journal_file import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
 
 
 class HistoryError(ValueError):

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from sim.record.journal_file import Admitted, Arrival, Preempted
+from sim.record.journal_rows import Admitted, Arrival, Preempted
 
 
 @dataclass(slots=True)

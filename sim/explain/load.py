@@ -1,18 +1,16 @@
 """From a path to the folded history of the run that was recorded there."""
 
-import difflib
-import gzip
-import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from actors.core.names import did_you_mean
 from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.lives import Life
-from sim.explain.record import Lines, Row, find_record, journal_header, journal_records
-from sim.record.journal_file import JournalError
+from sim.explain.record import find_record, journal_header, journal_records
+from sim.files.json_lines import JsonLines, Row, decode
+from sim.files.lines import read_lines
+from sim.record.journal_rows import JournalError
 
 LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
 TRACE_ENDINGS = (".trace.json.gz", ".trace.json")
@@ -25,7 +23,7 @@ def load(path: Path, trace: Path | None = None) -> History:
     NAME.log.jsonl[.gz], if there is one. Raises JournalError that names the file, the line and
     the reason.
     """
-    lines = Lines(find_record(path))
+    lines = JsonLines(find_record(path), JournalError.at)
     rows = iter(lines)
     first = next(rows, None)
     if first is None:
@@ -59,8 +57,7 @@ def find_life(history: History, request_id: str) -> Life:
     life = history.lives.get(request_id)
     if life is not None:
         return life
-    near = difflib.get_close_matches(request_id, history.lives, n=3, cutoff=0.5)
-    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    hint = did_you_mean(request_id, history.lives, most=3)
     raise JournalError(f"there is no request {request_id!r} among the {len(history.lives):,} recorded.{hint}")
 
 
@@ -70,13 +67,13 @@ def _trace(log: Path, trace: Path | None) -> Row | None:
         trace = _beside(log)
     if trace is None:
         return None
+    path = str(trace)
+    parsed = decode(path, 1, b"\n".join(read_lines(path, JournalError.at)), JournalError.at)
     try:
-        data = trace.read_bytes()
-        parsed: Any = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
         log_header(parsed)
         for request in parsed["requests"]:
             _ = request["id"], len(request["prompt"]), request["max_tokens"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+    except (KeyError, TypeError) as error:
         raise JournalError(f"{trace} is not the trace of a log of decisions: {error!r}") from None
     return dict(parsed)
 

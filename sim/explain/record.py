@@ -4,75 +4,18 @@ Input is refused, never repaired: a malformed line is an error that names file, 
 A file that breaks off, because its run is still going on or was killed, is read up to there.
 """
 
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Blocked, Chunk
-from sim.record.journal_file import (
-    NAME,
-    VERSION,
-    Admitted,
-    Arrival,
-    Ended,
-    Header,
-    JournalError,
-    Preempted,
-    Step,
-)
+from sim.files.json_lines import JsonLines, Row
+from sim.record.journal_file import NAME
+from sim.record.journal_rows import VERSION, Admitted, Arrival, Ended, Header, JournalError, Preempted, Step
 
-Row = dict[str, Any]
 Record = Arrival | Step
-
-
-@dataclass(slots=True)
-class Lines:
-    """The JSON objects of one file, plain or gzipped, with the place of the latest."""
-
-    path: Path
-    number: int = 0
-    cut_off: bool = False
-
-    def __iter__(self) -> Iterator[Row]:
-        try:
-            yield from self._rows()
-        except EOFError:
-            self.cut_off = True
-        except OSError as error:
-            raise JournalError(f"cannot read {self.path}: {error}") from None
-
-    def _rows(self) -> Iterator[Row]:
-        with self.path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            file = gzip.GzipFile(fileobj=raw) if zipped else raw
-            try:
-                for line in file:
-                    self.number += 1
-                    if not line.endswith(b"\n"):
-                        # Only a writer that was stopped in the middle leaves such a line.
-                        self.cut_off = True
-                        return
-                    yield self._parse(line)
-            except (gzip.BadGzipFile, zlib.error) as error:
-                raise self.error(f"damaged gzip data ({error})") from None
-
-    def _parse(self, line: bytes) -> Row:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise self.error(f"not JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise self.error("not a JSON object")
-        return row
-
-    def error(self, reason: str) -> JournalError:
-        return JournalError(f"{self.path}, line {self.number}: {reason}")
 
 
 def find_record(path: Path) -> Path:
@@ -89,7 +32,7 @@ def find_record(path: Path) -> Path:
     return path
 
 
-def journal_header(row: Row, lines: Lines) -> Header:
+def journal_header(row: Row, lines: JsonLines) -> Header:
     """The first line of a journal."""
     if row["journal"] != VERSION:
         raise lines.error(f"journal version {row['journal']!r}: this program reads {VERSION}")
@@ -102,7 +45,7 @@ def journal_header(row: Row, lines: Lines) -> Header:
     return Header(**values)
 
 
-def journal_records(lines: Lines, rows: Iterator[Row]) -> Iterator[Record]:
+def journal_records(lines: JsonLines, rows: Iterator[Row]) -> Iterator[Record]:
     """The arrivals and steps of the lines after the header."""
     for row in rows:
         try:

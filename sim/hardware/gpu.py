@@ -1,13 +1,13 @@
 """A GPU as its data sheet and a handful of efficiencies describe it (`gpus/*.toml`)."""
 
 import math
-import tomllib
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
-from pathlib import Path
+from typing import Any
 
 from actors.core.config import ConfigError
-from sim.hardware.names import normal, unknown
+from actors.core.names import normal, unknown
+from sim.files.toml import parse_toml, read_toml
 
 ALIASES = {
     "a100": "a100-80gb",
@@ -79,23 +79,16 @@ def load_gpu(name: str) -> Gpu:
     Raises ConfigError which suggests the nearest name and lists all.
     """
     if name.endswith(".toml"):
-        try:
-            return _parse(Path(name).read_text(encoding="utf-8"), name)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the GPU file {name}: {error}") from None
+        return _parse(read_toml(name), name)
     known = known_gpus()
     key = ALIASES.get(normal(name), normal(name))
     if key not in known:
         raise unknown("GPU", name, known, also=", or the path of a .toml file")
     text = (files("sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8")
-    return replace(_parse(text, key), key=key)
+    return replace(_parse(parse_toml(text, key), key), key=key)
 
 
-def _parse(text: str, source: str) -> Gpu:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not TOML: {error}") from None
+def _parse(table: dict[str, Any], source: str) -> Gpu:
     _check_keys(table, {f.name for f in fields(Gpu)} - {"key"}, source)
     inner = [table[key] for key in INNER]
     if not all(isinstance(value, dict) and value for value in inner):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.core.config import ConfigError
-from sim.hardware.names import normal, unknown
+from actors.core.names import normal, unknown
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 DTYPE_ALIASES = {

@@ -14,119 +14,22 @@ Fields that say nothing are left out. A decode run is one line with the end of e
 
 import gzip
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from actors.actor import Actor
 from actors.clock import now_s
-from actors.config import EngineConfig
-from actors.core.batch import Blocked, Chunk
 from actors.core.config import ConfigError
 from actors.messages import StepOutput, Submit
+from sim.record.journal_rows import VERSION, Header
 
 NAME = "journal.jsonl.gz"
-VERSION = 1
 FLUSH_LINES = 256
 FLUSH_S = 1.0
 """On the run's clock: so that what a server does can be explained while it runs."""
 COMPRESSION = 3
 """Of 1 to 9: the higher ones cost more than they save on lines like these."""
-
-
-class JournalError(ConfigError):
-    """A record that cannot be read; the message names the file, the line and the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The deployment, as far as it explains waiting; None is unknown. `unit` is of all times."""
-
-    block_size: int | None = None
-    num_blocks: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    num_watermark_blocks: int = 0
-    policy: str | None = None
-    replicas: int = 1
-    unit: str = "s"
-
-    @classmethod
-    def of(cls, config: EngineConfig, num_blocks: int | None = None) -> "Header":
-        scheduler = config.scheduler
-        if num_blocks is None:
-            num_blocks = config.num_gpu_blocks
-        return cls(
-            block_size=scheduler.block_size,
-            num_blocks=num_blocks,
-            max_num_seqs=scheduler.max_num_active_seqs or scheduler.max_num_seqs,
-            max_num_batched_tokens=scheduler.max_num_batched_tokens,
-            num_watermark_blocks=int(scheduler.watermark * (num_blocks or 0)),
-            policy=type(config.policy).__name__,
-            replicas=config.replicas,
-        )
-
-
-class Arrival(NamedTuple):
-    """A request came; `num_prompt_tokens` is None where the record does not say."""
-
-    request_id: str
-    time_s: float
-    num_prompt_tokens: int | None
-    max_tokens: int | None = None
-    priority: int = 0
-    tenant: str | None = None
-
-
-class Admitted(NamedTuple):
-    """A request began to run, or runs again; `num_tokens` it knows, the first of them a hit."""
-
-    request_id: str
-    num_tokens: int | None
-    num_hit_tokens: int
-    resumed: bool
-
-
-class Preempted(NamedTuple):
-    """A request lost its blocks to `for_request` (itself, if it was the victim of its own growth).
-
-    None: nobody says for whom. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` when the
-    other was admitted in its place.
-    """
-
-    request_id: str
-    for_request: str | None
-    cause: str = "KV blocks"
-
-
-class Ended(NamedTuple):
-    """A request ended; it got a token in the first `num_tokens` steps of this output."""
-
-    request_id: str
-    reason: str
-    num_tokens: int
-
-
-class Step(NamedTuple):
-    """What one StepOutput said: one step, or a run of decode steps."""
-
-    step: int
-    start_s: float
-    ends_s: tuple[float, ...]
-    num_free_blocks: int
-    replica: int = 0
-    num_decodes: int = 0
-    admitted: tuple[Admitted, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
-    idle: tuple[str, ...] = ()
-    preempted: tuple[Preempted, ...] = ()
-    ended: tuple[Ended, ...] = ()
-    blocked: Blocked | None = None
-    num_free_blocks_planned: int | None = None
-    """KV blocks that the (first) step's plan left, if somebody was blocked."""
-
-
-# --- writing -------------------------------------------------------------------------------------
 
 
 class JournalFile(Actor):

@@ -4,7 +4,6 @@ Law: the same input and seed give the same bytes in every file, with decode runs
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.core.config import ConfigError
 from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY
+from sim.files.toml import read_toml
 from sim.record.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -104,9 +104,4 @@ def open_run(path: Path | str) -> Run:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The options in a `config.toml`; raises RunError, naming the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: {error}") from None
+    return read_toml(path, RunError)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.explain.findings import Findings, WorstWait
-from sim.record.journal_file import Header
+from sim.record.journal_rows import Header
 from sim.show import words
 
 MOST_REQUESTS = 5

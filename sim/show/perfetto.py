@@ -16,8 +16,9 @@ from actors.core.config import ConfigError
 from sim.explain.history import History
 from sim.explain.load import load
 from sim.explain.phases import phases
-from sim.explain.record import Lines, find_record, journal_header, journal_records
-from sim.record.journal_file import Step
+from sim.explain.record import find_record, journal_header, journal_records
+from sim.files.json_lines import JsonLines
+from sim.record.journal_rows import JournalError, Step
 from sim.record.message_file import NAME as MESSAGES
 
 Event = dict[str, Any]
@@ -78,7 +79,7 @@ def _us(time_s: float) -> float:
 
 def _steps(record: Path) -> Iterator[Event]:
     """A slice for each step or run of steps, and counters of blocks and decoding requests."""
-    lines = Lines(record)
+    lines = JsonLines(record, JournalError.at)
     rows = iter(lines)
     journal_header(next(rows), lines)
     named: set[int] = set()
@@ -136,7 +137,7 @@ def _requests(history: History) -> Iterator[Event]:
 def _messages(path: Path) -> Iterator[Event]:
     """Each message as an instant on the track of whoever got it."""
     tracks: dict[str, int] = {}
-    for row in Lines(path):
+    for row in JsonLines(path, JournalError.at):
         receiver = row.pop("to")
         if receiver not in tracks:
             tracks[receiver] = len(tracks)

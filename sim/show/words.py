@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
-from sim.record.journal_file import Header
+from sim.record.journal_rows import Header
 
 
 def moment(time_s: float, header: Header) -> str:

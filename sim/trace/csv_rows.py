@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import islice
 
-from sim.trace.lines import shown
+from sim.files.lines import shown
 from sim.trace.record import MAX_ARRIVAL_S, MAX_TOKENS, TraceError, TraceRequest, default_id
 
 CHUNK_ROWS = 4096

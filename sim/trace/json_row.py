@@ -1,20 +1,11 @@
 """One row of a JSON-lines trace, every field checked as it is asked for."""
 
-import json
 import math
-from difflib import get_close_matches
-from typing import Any
 
+from actors.core.names import did_you_mean
+from sim.files.json_lines import parse_object
 from sim.trace.csv_rows import arrival_problem, tokens_problem
-from sim.trace.lines import shown
 from sim.trace.record import MAX_ARRIVAL_S, TraceError
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class JsonRow:
@@ -24,13 +15,12 @@ class JsonRow:
 
     def __init__(self, path: str, number: int, line: bytes, keys: set[str]) -> None:
         self.path, self.number = path, number
-        self.values = parse_object(path, number, line)
+        self.values = parse_object(path, number, line, TraceError)
         extra = self.values.keys() - keys
         if extra:
             name = min(extra)
-            near = get_close_matches(name, sorted(keys), n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(keys))}"
-            raise self.error(f"unknown key{hint}", name)
+            hint = did_you_mean(name, sorted(keys)) or f" Known: {', '.join(sorted(keys))}."
+            raise self.error(f"unknown key.{hint}", name)
 
     def error(self, reason: str, column: str) -> TraceError:
         return TraceError(self.path, self.number, reason, column)
@@ -99,27 +89,3 @@ class JsonRow:
                 "hash_ids",
             )
         return tuple(value)
-
-
-def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """The JSON object on a line; raises TraceError for anything else, NaN included."""
-    if not line.strip():
-        raise TraceError(path, number, "the line is blank; remove it")
-    value = decode(path, number, line)
-    if not isinstance(value, dict):
-        raise TraceError(path, number, f"{shown(line)} is not a JSON object")
-    return value
-
-
-def decode(path: str, number: int, text: bytes) -> Any:
-    """The JSON value of a text that begins with line `number`; raises TraceError if it is none."""
-    try:
-        return DECODER.decode(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise TraceError(path, number, f"not UTF-8: byte {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        line = text.split(b"\n")[error.lineno - 1]
-        reason = f"not JSON: {error.msg} at character {error.colno} of {shown(line)}"
-        raise TraceError(path, number + error.lineno - 1, reason) from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(path, number, f"not JSON: {error}") from None

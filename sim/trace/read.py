@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from sim.files.json_lines import parse_object
+from sim.files.lines import read_lines, shown
 from sim.trace.csv_rows import DIALECTS, CsvRows
-from sim.trace.json_row import parse_object
 from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
-from sim.trace.lines import read_lines, shown
 from sim.trace.record import TraceError, TraceRequest
 
 KNOWN = (
@@ -49,7 +49,7 @@ class Trace:
     def __iter__(self) -> Iterator[TraceRequest]:
         if self.format in ("run", "vllm-bench"):
             return self._recorded()
-        lines = read_lines(self.path)
+        lines = read_lines(self.path, TraceError)
         if self.format in TEXTS:
             return self._texts(lines)
         first = next(lines)
@@ -66,7 +66,7 @@ class Trace:
 
         if self.format == "run":
             return run_rows(self.path)
-        text = b"\n".join(read_lines(self.path))
+        text = b"\n".join(read_lines(self.path, TraceError))
         return bench_result_rows(self.path, parse_result(self.path, text))
 
     def _texts(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
@@ -84,7 +84,7 @@ def read_trace(path: str, tokenizer: str | None = None) -> Trace:
     """The trace at `path`, its format recognised; raises TraceError when it is none we know."""
     if Path(path).is_dir():
         return Trace(path, "run")
-    lines = read_lines(path)
+    lines = read_lines(path, TraceError)
     first = next(lines)
     lines.close()  # type: ignore[attr-defined]
     if first.lstrip().startswith(b"["):
@@ -104,7 +104,7 @@ def read_trace(path: str, tokenizer: str | None = None) -> Trace:
 
 def _of_objects(path: str, first: bytes, tokenizer: str | None) -> Trace:
     """A trace whose first line is a JSON object, told by its keys."""
-    header = parse_object(path, 1, first)
+    header = parse_object(path, 1, first, TraceError)
     if header.get("format") == OWN_FORMAT:
         check_header(path, header)
         return Trace(path, "sundog", header)

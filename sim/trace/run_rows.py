@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sim.files.json_lines import decode
 from sim.files.run_files import REQUESTS
 from sim.trace.csv_rows import arrival_problem, tokens_problem
-from sim.trace.json_row import decode
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 COLUMNS = ["request_id", "arrival_s", "num_prompt_tokens", "num_output_tokens", "tenant"]
@@ -82,7 +82,7 @@ def _check(path: str, row: int, request: TraceRequest, previous_s: float) -> Non
 
 def parse_result(path: str, text: bytes) -> dict[str, Any]:
     """The one JSON object of a result file."""
-    values = decode(path, 1, text)
+    values = decode(path, 1, text, TraceError)
     if not isinstance(values, dict):
         raise TraceError(path, 1, "it must be a JSON object")
     return values

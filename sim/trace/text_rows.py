@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sim.trace.json_row import decode, parse_object
+from sim.files.json_lines import decode, parse_object
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 BLOCK_TOKENS = 16
@@ -62,7 +62,7 @@ class Texts:
 def prompt_rows(path: str, lines: Iterable[bytes], texts: Texts) -> Iterator[TraceRequest]:
     """JSON lines with `prompt` and either `output_tokens` or the answer as `completion`."""
     for index, line in enumerate(lines):
-        values = parse_object(path, index + 1, line)
+        values = parse_object(path, index + 1, line, TraceError)
         prompt = _text(path, index + 1, values, "prompt")
         output = values.get("output_tokens")
         if output is None:
@@ -97,11 +97,11 @@ def _conversations(path: str, lines: Iterable[bytes]) -> Iterator[tuple[int, dic
     rest = iter(lines)
     first = next(rest)
     if first.lstrip().startswith(b"{"):
-        yield 1, parse_object(path, 1, first)
+        yield 1, parse_object(path, 1, first, TraceError)
         for number, line in enumerate(rest, 2):
-            yield number, parse_object(path, number, line)
+            yield number, parse_object(path, number, line, TraceError)
         return
-    values = decode(path, 1, b"\n".join([first, *rest]))
+    values = decode(path, 1, b"\n".join([first, *rest]), TraceError)
     if not isinstance(values, list):
         raise TraceError(path, 1, "it must be a list of conversations")
     for number, value in enumerate(values, 1):

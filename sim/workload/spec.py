@@ -1,14 +1,13 @@
 """The file that describes a workload (TOML), checked at the door."""
 
-import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
+from sim.files.toml import checked, read_toml
 from sim.trace.read import read_trace
 from sim.trace.record import TraceRequest
 from sim.workload.arrivals import check_positive
@@ -62,8 +61,6 @@ class Scaled:
 
 
 Source = Workload | Scaled
-UNKNOWN_KEY = "unexpected_keyword_argument"
-"""What pydantic calls it."""
 
 
 def read_spec(path: str | Path) -> Source:
@@ -74,40 +71,10 @@ def read_spec(path: str | Path) -> Source:
     return parse_spec(read_toml(path), path)
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """What the file says; raises ConfigError if it cannot be read or is not TOML."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: byte {error.start + 1}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-
-
 def parse_spec(values: dict[str, Any], path: str | Path) -> Source:
     """The workload that these values describe; errors name `path`."""
     if "scaled" in values:
         if extra := values.keys() - {"scaled"}:
             raise ConfigError(f"{path}: {min(extra)} does not go with the table scaled")
-        scaled: Scaled = _checked(path, Scaled, values["scaled"], ("scaled",))
-        return scaled
-    workload: Workload = _checked(path, Workload, values)
-    return workload
-
-
-def _checked(path: str | Path, kind: type, values: Any, at: tuple[str, ...] = ()) -> Any:
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        # A misspelt key explains why another is missing.
-        first = next((e for e in errors if e["type"] == UNKNOWN_KEY), errors[0])
-        place = ".".join(str(part) for part in (*at, *first["loc"])) or "the file"
-        reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == UNKNOWN_KEY:
-            reason = "there is no such key"
-        elif first["type"] == "missing":
-            reason = "it is missing"
-        raise ConfigError(f"{path}: {place}: {reason}") from None
+        return checked(Scaled, values["scaled"], path, ("scaled",))
+    return checked(Workload, values, path)

@@ -1,12 +1,12 @@
 """Scheduling policies: small frozen objects of pure functions, usable by name in every world."""
 
-import difflib
 import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from actors.core.config import ConfigError
+from actors.core.names import unknown
 from actors.core.policies.earliest_deadline import EarliestDeadline
 from actors.core.policies.fcfs import Fcfs
 from actors.core.policies.longest_prefix import LongestPrefixMatch
@@ -50,9 +50,7 @@ def find_policy(text: str) -> Policy:
     name, _, arguments = text.partition(":")
     if name in POLICIES:
         return _construct(text, POLICIES[name], arguments)
-    near = difflib.get_close_matches(name, POLICIES, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"unknown policy {name!r}.{hint} Known: {', '.join(POLICIES)}, or FILE.py:NAME.")
+    raise unknown("policy", name, POLICIES, also=", or FILE.py:NAME")
 
 
 def _construct(text: str, make: Callable[..., Policy], arguments: str) -> Policy:

@@ -4,9 +4,6 @@ Rows give `input_toks`, `output_toks` and the instants `queued_ts`, `first_token
 `last_token_ts` of one monotonic clock, taken in the engine: no front end is in them.
 """
 
-import gzip
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ import numpy as np
 from actors.core.engine_version import is_async
 from sim.figures.statistics.distribution import distribution
 from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
+from sim.files.json_lines import JsonLines, parse_object
+from sim.files.lines import read_lines
 from sim.trace.record import TraceRequest
 
 INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")
@@ -58,32 +57,22 @@ def _short(model: str) -> str:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MeasuredError(f"{path}: {error}") from None
-    if not isinstance(value, dict):
-        raise MeasuredError(f"{path}: not an object")
-    return value
+    text = b"\n".join(read_lines(str(path), MeasuredError.at))
+    return parse_object(str(path), 1, text, MeasuredError.at)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a log in order of arrival, their instants and counts checked."""
-    try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise MeasuredError(f"{path}: {error}") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
+    lines, rows = JsonLines(path, MeasuredError.at), []
+    for row in lines.whole():
         try:
-            row = json.loads(line)
             for name in INSTANTS:
                 row[name] = float(row[name])
             for name in COUNTS:
                 if int(row[name]) < 1:
                     raise ValueError(f"{name} is {row[name]}")
         except (KeyError, TypeError, ValueError) as error:
-            raise MeasuredError(f"{path}, line {number}: {error}") from None
+            raise lines.error(str(error)) from None
         rows.append(row)
     if len(rows) < 2:
         raise MeasuredError(f"{path}: {len(rows)} rows, at least 2 are needed")

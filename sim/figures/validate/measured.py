@@ -12,6 +12,11 @@ Figures = dict[str, float]
 class MeasuredError(ConfigError):
     """A record of a real server that cannot be read as it stands."""
 
+    @classmethod
+    def at(cls, path: str, line: int, reason: str) -> "MeasuredError":
+        """With the place of what is wrong."""
+        return cls(f"{path}, line {line}: {reason}")
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

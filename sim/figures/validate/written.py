@@ -1,13 +1,13 @@
 """Figures of one server, written down by hand: `NAME.server.toml`, checked strictly."""
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from sim.figures.validate.arrivals import exact_poisson
 from sim.figures.validate.measured import MeasuredError, Server, Stage
+from sim.files.toml import checked, read_toml
 from sim.trace.record import TraceRequest
 
 Kind = Literal["mean", "p50", "p90", "p99"]
@@ -48,14 +48,7 @@ class Written(Strict):
 
 def read_written(path: Path) -> Server:
     """The server described by `path`; raises MeasuredError naming the file and the key."""
-    try:
-        written = Written.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise MeasuredError(f"{path}: {where}: {first['msg']}") from None
-    except (OSError, ValueError) as error:
-        raise MeasuredError(f"{path}: {error}") from None
+    written = checked(Written, read_toml(path, MeasuredError), path, kind=MeasuredError)
     name, load = path.name.removesuffix(".server.toml"), written.load
     count = round(load.rate_per_s * load.duration_s)
     requests = [

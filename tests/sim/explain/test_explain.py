@@ -15,9 +15,9 @@ from sim.explain.findings import findings
 from sim.explain.history import History
 from sim.explain.load import load
 from sim.explain.phases import UNDER_WAY, phases, totals
-from sim.explain.record import Lines
+from sim.files.json_lines import JsonLines
 from sim.record.journal import Journal
-from sim.record.journal_file import JournalError, Step
+from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder
 from sim.schedule import Drive, build
 from sundog.cli import main
@@ -171,7 +171,7 @@ def test_derived_reasons_are_the_planners(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sim.schedule, "plan", watched)
     list(Drive(trace, build(trace)).run())
     rows = (json.loads(line) for line in log)
-    records = log_records(Lines(Path(name)), rows, trace)
+    records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
     steps = [r for r in records if isinstance(r, Step)]
     assert log_header(trace).unit == "steps" and len(steps) == len(truth)
     for step, (blocked, preempted) in zip(steps, truth, strict=True):

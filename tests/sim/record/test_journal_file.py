@@ -10,9 +10,11 @@ from actors.config import EngineConfig
 from actors.core.batch import Chunk
 from actors.messages import Capacity
 from sim.explain.load import load
-from sim.explain.record import Lines, journal_header, journal_records
+from sim.explain.record import journal_header, journal_records
+from sim.files.json_lines import JsonLines
 from sim.record.journal import Journal
-from sim.record.journal_file import NAME, Arrival, Header, JournalError, JournalFile, Step
+from sim.record.journal_file import NAME, JournalFile
+from sim.record.journal_rows import Arrival, Header, JournalError, Step
 from sim.replay import replay
 from tests.sim.test_replay import COST, random_config, random_trace
 
@@ -40,7 +42,7 @@ def tight(config: EngineConfig, *, decode_runs: bool = True) -> EngineConfig:
 
 
 def read(directory: Path) -> tuple[Header, list[Arrival | Step]]:
-    lines = Lines(directory / NAME)
+    lines = JsonLines(directory / NAME, JournalError.at)
     rows = iter(lines)
     return journal_header(next(rows), lines), list(journal_records(lines, rows))
 
@@ -114,12 +116,12 @@ STEP = '{"step":1,"start":0.0,"ends":[1.0],"free":4,"admitted":[["a",3,0,0]]}'
     ("lines", "reason"),
     [
         ([HEAD, SUBMIT, "{"], "line 3: not JSON"),
-        ([HEAD, "[1]"], "line 2: not a JSON object"),
+        ([HEAD, "[1]"], "line 2: '[1]' is not a JSON object"),
         ([HEAD.replace("1", "7", 1)], "line 1: journal version 7"),
         ([HEAD.replace("16", '"x"')], "line 1: block_size is 'x'"),
         ([HEAD, "{}"], "line 2: the field 'start' is missing"),
         ([HEAD, SUBMIT.replace("3", "-3")], "line 2: -3 is negative"),
-        ([HEAD, SUBMIT.replace("0.0", "NaN")], "line 2: nan is not a time"),
+        ([HEAD, SUBMIT.replace("0.0", "NaN")], "line 2: not JSON: NaN"),
         ([HEAD, SUBMIT.replace('"a"', "null")], "line 2: None is not a string"),
         ([HEAD, SUBMIT, STEP.replace("[1.0]", "[-1.0]")], "line 3: time goes back"),
         ([HEAD, SUBMIT, STEP.replace(",3,0,0", ",3")], "line 3: ['a', 3] has not 4 parts"),

@@ -105,7 +105,7 @@ def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path, recorder: Recor
     (tmp_path / "config.toml").write_text("seed = = 3")
     with pytest.raises(RunError, match=r"config\.toml"):
         open_run(tmp_path)
-    with pytest.raises(RunError, match="does not exist"):
+    with pytest.raises(RunError, match="other.toml cannot be read"):
         read_config(tmp_path / "other.toml")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write results"):

@@ -13,7 +13,8 @@ from actors.core.config import ConfigError
 from actors.graph import open_graph
 from actors.messages import Generate, Sampling
 from sim.explain.load import load
-from sim.record.journal_file import Header, JournalFile
+from sim.record.journal_file import JournalFile
+from sim.record.journal_rows import Header
 from sim.record.message_file import NAME, MessageFile
 from sim.replay import replay
 from sim.show.perfetto import export

@@ -136,7 +136,7 @@ BAD_ROWS = [
     (HEADER, good("prompt_tokens", 0), "prompt_tokens", "0 prompt tokens"),
     (HEADER, good("prompt_tokens", 1.5), "prompt_tokens", "1.5 is not a whole number"),
     (HEADER, '{"arrival_s": 1.0, "prompt_tokens": 5}', "output_tokens", "missing"),
-    (HEADER, good("output_token", 5), "output_token", "did you mean output_tokens"),
+    (HEADER, good("output_token", 5), "output_token", "Did you mean output_tokens"),
     (HEADER, good("priority", "high"), "priority", "not a whole number"),
     (HEADER, good("tenant", 5), "tenant", "not a text"),
     (HEADER, good("hash_ids", [1, 2]), "hash_ids", "does not give hash_block_tokens"),

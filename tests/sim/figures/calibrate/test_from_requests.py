@@ -65,7 +65,7 @@ def test_a_cost_file_reads_back(tmp_path: Path) -> None:
         ("per_token = 1e-05", "per_token = -1", "per_token is -1"),
         ("per_token = 1e-05", "per_token = nan", "per_token is nan"),
         ("[calibrated]", "[other]", r"table \[calibrated\]"),
-        ("[calibrated]", "[", "cost .*cost.toml"),
+        ("[calibrated]", "[", "cost.toml"),
     ):
         path.write_text(path.read_text().replace(old, new, 1))
         with pytest.raises(ConfigError, match=reason):

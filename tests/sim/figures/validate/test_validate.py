@@ -177,9 +177,9 @@ BAD: list[tuple[str, str, str]] = [
     ("a.server.toml", "source = 3", "source: Input should be a valid string"),
     ("a.server.toml", "= nonsense", "a.server.toml"),
     ("a.server.toml", WRITTEN.format(rate=-1, seqs=8), "load.rate_per_s: Input should be greater"),
-    ("a.server.toml", "polcy = 1\n" + WRITTEN.format(rate=1, seqs=8), "polcy: Extra inputs"),
+    ("a.server.toml", "polcy = 1\n" + WRITTEN.format(rate=1, seqs=8), "polcy: there is no such key"),
     ("summary.csv", "experiment,stage\nx,0\n", "line 2: 'rate'"),
-    ("meta.json", "[]", "not an object"),
+    ("meta.json", "[]", "is not a JSON object"),
     ("meta.json", "{", "meta.json"),
 ]
 

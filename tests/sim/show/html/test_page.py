@@ -15,7 +15,8 @@ from sim.cost.roofline import Roofline
 from sim.figures.metrics import summarize
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.record.journal_file import Header, JournalFile
+from sim.record.journal_file import JournalFile
+from sim.record.journal_rows import Header
 from sim.record.run_directory import Run, open_run, write_run
 from sim.replay import replay
 from sim.show.html.facts import figures, tenants, worst

@@ -1,4 +1,4 @@
-"""Finding a data file by the name a person types, and suggesting the nearest when there is none."""
+"""Names that people type: how they are compared, and which known one was probably meant."""
 
 import difflib
 import re
@@ -12,9 +12,14 @@ def normal(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """` Did you mean NAME?` with the nearest of the known names; empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    return f" Did you mean {', '.join(near)}?" if near else ""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], also: str = "") -> ConfigError:
     """The error for a name that is not among `known`: the nearest one, then all of them."""
-    names = sorted(known)
-    near = difflib.get_close_matches(normal(name), names, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    names = list(known)
+    hint = did_you_mean(normal(name), names)
     return ConfigError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}{also}.")

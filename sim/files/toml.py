@@ -1,0 +1,74 @@
+"""TOML files, read and written in one way; errors name the file, and the line or the key."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.core.config import ConfigError
+from actors.core.names import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+Values = dict[str, Any]
+UNKNOWN_KEYS = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls one, in a model and in a dataclass."""
+
+
+def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
+    """What the file says; raises `kind` if it cannot be read or is not TOML."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise kind(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise kind(f"{path} is not UTF-8: byte {error.start + 1}") from None
+    return parse_toml(text, path, kind)
+
+
+def parse_toml(text: str, path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
+    """What the text of a file says; the error gives line and column."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise kind(f"{path} is not TOML: {error}") from None
+
+
+def checked(
+    made: type[T],
+    values: Any,
+    path: str | Path,
+    at: tuple[str, ...] = (),
+    kind: type[ConfigError] = ConfigError,
+) -> T:
+    """The values as a pydantic model or dataclass; raises `kind`, which names the first bad key."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(made).validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        # A misspelt key explains why another is missing.
+        first = next((e for e in errors if e["type"] in UNKNOWN_KEYS), errors[0])
+        place = ".".join(str(part) for part in (*at, *first["loc"])) or "the file"
+        missing = [str(e["loc"][-1]) for e in errors if e["type"] == "missing"]
+        raise kind(f"{path}: {place}: {_reason(first, missing)}") from None
+
+
+def _reason(error: "ErrorDetails", missing: list[str]) -> str:
+    if error["type"] in UNKNOWN_KEYS:
+        return "there is no such key." + did_you_mean(str(error["loc"][-1]), missing)
+    if error["type"] == "missing":
+        return "it is missing"
+    return error["msg"].removeprefix("Value error, ")
+
+
+def write_toml(values: Mapping[str, object], comment: str) -> str:
+    """The text of a file: a line of comment, then the values that are not None."""
+    import tomli_w
+
+    known = {name: value for name, value in values.items() if value is not None}
+    return f"# {comment}\n" + tomli_w.dumps(known)
