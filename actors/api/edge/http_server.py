@@ -14,8 +14,8 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
-from actors.api.edge.listener import listen
-from actors.api.edge.tcp_connection import TcpConnection
+from actors.api.edge.listener import accept_for_ever, listen
+from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
 
 log = logging.getLogger("sundog.api")
 
@@ -63,7 +63,7 @@ async def serve_http(
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
-    open_connections: set[TcpConnection] = set()
+    open_connections = OpenConnections()
 
     async def serve_connection(stream: trio.SocketStream) -> None:
         await TcpConnection(ASGIWrapper(app), config, context, open_connections, stream).run()
@@ -71,7 +71,8 @@ async def serve_http(
     async with trio.open_nursery() as guarded:
         await guarded.start(_abort_when_cancelled, open_connections)
         async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
-            accepting.start_soon(_accept, serve_connection, listener, serving)
+            make_room = open_connections.abort_longest_idle
+            accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)
             task_status.started(bound_port)
             await shutdown()
             accepting.cancel_scope.cancel()
@@ -80,21 +81,12 @@ async def serve_http(
         guarded.cancel_scope.cancel()
 
 
-async def _accept(
-    handler: Callable[[trio.SocketStream], Awaitable[object]],
-    listener: trio.SocketListener,
-    serving: trio.Nursery,
-) -> None:
-    await trio.serve_listeners(handler, [listener], handler_nursery=serving)
-
-
 async def _abort_when_cancelled(
-    open_connections: set[TcpConnection], *, task_status: trio.TaskStatus[None]
+    open_connections: OpenConnections, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hypercorn shields its writes: a client that does not read ends only with its socket."""
     task_status.started()
     try:
         await trio.sleep_forever()
     finally:
-        for connection in tuple(open_connections):
-            connection.abort()
+        open_connections.abort_all()

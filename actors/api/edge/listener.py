@@ -1,11 +1,48 @@
-"""The listening socket."""
+"""The listening socket: opening it, and accepting even when descriptors run out."""
 
 import errno
+import logging
 import socket
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from actors.core.config import ConfigError
+
+log = logging.getLogger("sundog.api")
+
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+WAIT_S = 0.1
+REMARK_EVERY_S = 60.0
+
+
+async def accept_for_ever(
+    listener: trio.SocketListener,
+    serve: Callable[[trio.SocketStream], Awaitable[object]],
+    nursery: trio.Nursery,
+    make_room: Callable[[], bool],
+) -> None:
+    """Serve every connection in a task of `nursery`; the listener is closed in the end.
+
+    When no descriptor is left, `make_room` closes an idle connection; if there is none, new
+    connections wait in the backlog.
+    """
+    remark_at_s = trio.current_time()
+    async with listener:
+        while True:
+            try:
+                # Linux finds no descriptor before it finds nobody waiting: look who waits first.
+                await trio.lowlevel.wait_readable(listener.socket)
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                if trio.current_time() >= remark_at_s:
+                    remark_at_s = trio.current_time() + REMARK_EVERY_S
+                    log.warning("no file descriptor is left (%s): raise `ulimit -n`", error.strerror)
+                await trio.sleep(0 if make_room() else WAIT_S)
+            else:
+                nursery.start_soon(serve, stream)
 
 
 def listen(host: str, port: int, backlog: int, stalled_client_s: float) -> trio.SocketListener:

@@ -1,8 +1,10 @@
-"""One TCP connection of Hypercorn's, with the cures for clients that do not read.
+"""One TCP connection of Hypercorn's, with the cures for clients that do not read, and that leave.
 
 - Hypercorn shields each write from cancellation, so a client that stops reading would hold up
   shutdown for ever. Cure: `abort` closes the socket under the write, and TCP_USER_TIMEOUT, set on
   the listening socket and inherited, ends a connection whose peer takes nothing.
+- After the peer has closed, Hypercorn keeps the descriptor until the keep-alive timer rings. Cure:
+  the timer stops when reading ends, and starts no more.
 - A connection that fails unexpectedly must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
@@ -11,16 +13,58 @@ lock, cancel scope and checkpoint.
 
 import logging
 import os
-from collections.abc import MutableSet
 
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, RawData
+from hypercorn.events import Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
 log = logging.getLogger("sundog.api")
+
+
+FIRST_REQUEST_S = 5.0
+"""What a new connection gets for its first request before it may be closed to make room."""
+
+
+class OpenConnections:
+    """All connections of one server, and which of them may be closed to make room for others."""
+
+    def __init__(self) -> None:
+        self._all: set[TcpConnection] = set()
+        self._may_close_from_s: dict[TcpConnection, float] = {}  # idle connections, the longest first
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, connection: "TcpConnection") -> None:
+        self._all.add(connection)
+        self._may_close_from_s[connection] = trio.current_time() + FIRST_REQUEST_S
+
+    def discard(self, connection: "TcpConnection") -> None:
+        self._all.discard(connection)
+        self._may_close_from_s.pop(connection, None)
+
+    def update(self, connection: "TcpConnection", idle: bool) -> None:
+        """The connection serves a request from now on, or no longer."""
+        self._may_close_from_s.pop(connection, None)
+        if idle:
+            self._may_close_from_s[connection] = trio.current_time()
+
+    def abort_all(self) -> None:
+        for connection in tuple(self._all):
+            connection.abort()
+
+    def abort_longest_idle(self) -> bool:
+        """Close the connection that has been idle for longest; False if none may be closed."""
+        now_s = trio.current_time()
+        for connection, from_s in self._may_close_from_s.items():
+            if from_s <= now_s:
+                self._may_close_from_s.pop(connection)
+                connection.abort()
+                return True
+        return False
 
 
 class TcpConnection(TCPServer):
@@ -31,11 +75,12 @@ class TcpConnection(TCPServer):
         app: AppWrapper,
         config: Config,
         context: WorkerContext,
-        open_connections: MutableSet["TcpConnection"],
+        open_connections: OpenConnections,
         stream: trio.SocketStream,
     ) -> None:
         super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # plain too
         self._open_connections = open_connections
+        self._peer_left = False
 
     async def run(self) -> None:
         self._open_connections.add(self)
@@ -50,8 +95,17 @@ class TcpConnection(TCPServer):
         """Close the socket at once; whoever is reading or writing it is woken."""
         self.stream.socket.close()
 
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._peer_left = True
+        await self.idle_task.stop()
+
     async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, RawData) and not self.send_lock.locked():
+        if isinstance(event, Updated):
+            self._open_connections.update(self, event.idle)
+            if self._peer_left:
+                return
+        elif isinstance(event, RawData) and not self.send_lock.locked():
             num_sent = self._send_what_fits(event.data)
             if num_sent == len(event.data):
                 return

@@ -11,7 +11,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from actors.actor import ActorDied
 from actors.api import HttpSettings
-from actors.api.edge.tcp_connection import TcpConnection
+from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
 from actors.messages import Refused
 
 pytestmark = pytest.mark.wall_clock
@@ -281,7 +281,7 @@ async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogC
         raise AssertionError("nothing was asked")
 
     not_a_stream: Any = object()
-    open_connections: set[TcpConnection] = set()
+    open_connections = OpenConnections()
     config = HttpSettings().hypercorn_config()
     await TcpConnection(app, config, WorkerContext(None), open_connections, not_a_stream).run()
     assert "a connection failed" in caplog.text and not open_connections

@@ -1,0 +1,72 @@
+"""File descriptors: given back at once, and running out of them ends nothing."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.actors.api.live import EMULATED, Server, serving_process
+
+LIMIT = 64
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    few = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
+    with serving_process(*EMULATED, prefix=few) as server:
+        yield server
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), 5)
+
+
+def status(client: socket.socket) -> bytes:
+    client.sendall(GET)
+    return client.recv(1000)[9:12]
+
+
+def cpu_s(server: Server) -> float:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_thousand_clients_come_one_after_the_other(server: Server) -> None:
+    """Each keeps its connection alive, asks once and leaves; every one is answered at once."""
+    for _ in range(1000):
+        with connect(server) as client:
+            assert status(client) == b"200"
+    server.assert_sound()
+
+
+def test_idle_connections_make_room_for_new_ones(server: Server) -> None:
+    """More clients than descriptors stay connected: the longest idle are closed, as idle ones may be."""
+    with ExitStack() as crowd:
+        clients = [crowd.enter_context(connect(server)) for _ in range(2 * LIMIT)]
+        for client in clients:
+            client.settimeout(5)
+            assert status(client) == b"200"
+    assert len([line for line in server.remarks if "ulimit" in line]) == 1
+    server.assert_sound()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_without_descriptors_the_server_waits_and_goes_on(server: Server) -> None:
+    """All are held by requests on their way: the acceptor does not spin, and accepts when some end."""
+    with ExitStack() as crowd:
+        for _ in range(2 * LIMIT):
+            client = crowd.enter_context(connect(server))
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.3)
+        begin_s, begin_cpu_s = time.monotonic(), cpu_s(server)
+        time.sleep(0.7)
+        share = (cpu_s(server) - begin_cpu_s) / (time.monotonic() - begin_s)
+        assert share < 0.3, share
+    with connect(server) as client:
+        assert status(client) == b"200"
+    server.assert_sound()
