@@ -203,15 +203,19 @@ class CacheStats:
 
 @dataclass(frozen=True, slots=True)
 class ResetPrefixCache:
-    """Anyone asks the KVCacheManager to forget cached prefixes.
+    """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
 
+    It happens before the next plan, after whatever came before it. With `reset_running` those that
+    run are preempted first, and what is in flight for them is thrown away.
     Reply: `Done`, or `Refused` while requests hold blocks.
     """
+
+    reset_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The wish was carried out."""
+    """What was asked for has been done."""
 
 
 Message = Any

@@ -34,6 +34,7 @@ MODULES = (
         )
     ),
     "actors/engine/executor.py",
+    "actors/engine/inbox.py",
     "actors/front/codec.py",
     "actors/front/intake.py",
     "actors/messages.py",

@@ -86,11 +86,11 @@ def extend(state: SchedulerState, num_steps: int) -> None:
 
 
 def _threshold(state: SchedulerState) -> int:
-    """Most tokens of one prefill in this step; 0 is no limit."""
+    """Most tokens of one prefill in this step; 0 is no limit, and adaptive to nothing."""
     config, num_requests = state.config, len(state.running) + len(state.waiting)
-    if num_requests <= 1:
-        return 0
     threshold = config.long_prefill_token_threshold
+    if not threshold or num_requests <= 1:
+        return 0
     if config.long_prefill_token_threshold_adaptive:
         threshold = max(threshold, config.max_num_batched_tokens // num_requests)
     return threshold

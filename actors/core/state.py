@@ -126,8 +126,11 @@ class SchedulerState:
             record.dropped.add(request.request_id)
 
     def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
-        """End requests in any state; unknown ids are ignored. Returns those that were alive."""
-        alive = [self.requests[name] for name in request_ids if name in self.requests]
+        """End requests in any state; returns those that were alive.
+
+        Unknown ids are ignored, and an id that is named twice ends its request once.
+        """
+        alive = [self.requests[name] for name in dict.fromkeys(request_ids) if name in self.requests]
         for request in alive:
             self.finish(request)
         return [Finish(request.request_id, reason) for request in alive]

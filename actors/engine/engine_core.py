@@ -76,6 +76,7 @@ async def run_engine_core(
             checks_when_idle=config.debug,
             tap=tap,
         )
+        manager.connect(scheduler.ref(manager.name))
         refs = EngineRefs(scheduler.ref("router"), manager.ref("router"), capacity)
         await start(manager)
         await start(scheduler)

@@ -1,15 +1,16 @@
 """The KVCacheManager: owns the block pool and its prefix cache, and lends them to one Scheduler.
 
 Bookkeeping takes no modelled time, so the Scheduler calls the lent pool, and only between two
-awaits. What others want of the pool comes as messages, which therefore never see half a step.
+awaits. What others want of the pool comes here as messages. What would change it is passed on to the
+Scheduler, which does it between two steps, in order with new requests and aborts.
 """
 
 from typing import Any
 
-from actors.actor import Actor, Tap
+from actors.actor import Actor, Ref, Tap
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import BlockHasher, KVCache
-from actors.messages import CacheStats, Done, Inspect, Refused, ResetPrefixCache
+from actors.messages import CacheStats, Inspect, ResetPrefixCache
 
 
 class KVCacheManager(Actor):
@@ -21,6 +22,7 @@ class KVCacheManager(Actor):
         super().__init__(name, tap=tap)
         self._kv = KVCache(config, hash_block)
         self._is_lent = False
+        self._scheduler: Ref | None = None
 
     def lend(self) -> KVCache:
         """The KV cache, for the one Scheduler that may call it."""
@@ -29,20 +31,29 @@ class KVCacheManager(Actor):
         self._is_lent = True
         return self._kv
 
+    def connect(self, scheduler: Ref) -> None:
+        """Learn who has borrowed the pool, before the KVCacheManager starts."""
+        self._scheduler = scheduler
+
     def handle(self, message: Any) -> Any:
-        pool = self._kv.pool
         match message:
             case Inspect():
-                return CacheStats(
-                    num_blocks=pool.num_blocks - 1,
-                    num_free_blocks=pool.num_free,
-                    num_cached_blocks=pool.num_cached,
-                    num_queried_tokens=self._kv.num_queried_tokens,
-                    num_hit_tokens=self._kv.num_hit_tokens,
-                )
+                return self._inspect()
             case ResetPrefixCache():
-                if pool.forget_all():
-                    return Done()
-                held = pool.num_blocks - 1 - pool.num_free
-                return Refused(f"{held} blocks are held by requests: try again when none run")
+                assert self._scheduler is not None, "the pool is lent before anybody asks"
+                return self._scheduler.request(message)
         return super().handle(message)
+
+    async def closed(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close()
+
+    def _inspect(self) -> CacheStats:
+        pool = self._kv.pool
+        return CacheStats(
+            num_blocks=pool.num_blocks - 1,
+            num_free_blocks=pool.num_free,
+            num_cached_blocks=pool.num_cached,
+            num_queried_tokens=self._kv.num_queried_tokens,
+            num_hit_tokens=self._kv.num_hit_tokens,
+        )

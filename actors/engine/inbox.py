@@ -1,0 +1,99 @@
+"""What has come for a Scheduler and has not taken effect yet, in the order in which it came.
+
+Law: before a plan everything takes effect. Before an update only aborts do, and with them the
+requests that they end, so that each of those is told of like any other; the rest waits for the plan.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from actors.actor import Reply
+from actors.core.state import SchedulerState
+from actors.messages import Abort, Batch, Blocked, Done, Finish, Refused, ResetPrefixCache, StepResult, Submit
+
+
+class Tracer(Protocol):
+    """Is told of each decision at the moment when it has been taken, and changes nothing."""
+
+    def planned(self, batch: Batch, blocked: Blocked | None) -> None: ...
+
+    def aborted(self, abort: Abort, finished: Sequence[Finish]) -> None: ...
+
+    def updated(self, result: StepResult, finished: Sequence[Finish]) -> None: ...
+
+
+class Reset(NamedTuple):
+    """A reset of the prefix cache that is to come, and where its answer goes."""
+
+    message: ResetPrefixCache
+    reply: Reply
+
+
+class Inbox:
+    """Messages for one scheduler's state."""
+
+    __slots__ = ("_messages", "_state", "_tracer")
+
+    def __init__(self, state: SchedulerState, tracer: Tracer | None) -> None:
+        self._state = state
+        self._tracer = tracer
+        self._messages: list[Submit | Abort | Reset] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages
+
+    @property
+    def num_new(self) -> int:
+        """Requests that no plan has seen yet."""
+        return sum([isinstance(message, Submit) for message in self._messages])
+
+    def put(self, message: Submit | Abort | Reset) -> None:
+        self._messages.append(message)
+
+    def take_all(self) -> list[Finish]:
+        """Before a plan: who was aborted."""
+        finished: list[Finish] = []
+        for message in self._messages:
+            if isinstance(message, Submit):
+                self._state.add(message)
+            elif isinstance(message, Abort):
+                finished += self._abort(message)
+            else:
+                self._reset(message)
+        self._messages.clear()
+        return finished
+
+    def take_aborts(self) -> list[Finish]:
+        """Before an update: who was aborted, in the queue or on the way to it."""
+        messages, self._messages = self._messages, []
+        finished: list[Finish] = []
+        for message in messages:
+            if isinstance(message, Abort):
+                self._add_those_of(message)
+                finished += self._abort(message)
+            else:
+                self._messages.append(message)
+        return finished
+
+    def _add_those_of(self, abort: Abort) -> None:
+        kept: list[Submit | Abort | Reset] = []
+        for message in self._messages:
+            if isinstance(message, Submit) and message.request_id in abort.request_ids:
+                self._state.add(message)
+            else:
+                kept.append(message)
+        self._messages = kept
+
+    def _abort(self, abort: Abort) -> list[Finish]:
+        finished = self._state.abort(abort.request_ids, abort.reason)
+        if self._tracer is not None:
+            self._tracer.aborted(abort, finished)
+        return finished
+
+    def _reset(self, reset: Reset) -> None:
+        if self._state.reset_prefix_cache(reset_running=reset.message.reset_running):
+            return reset.reply.set(Done())
+        pool = self._state.kv.pool
+        held = pool.num_blocks - 1 - pool.num_free
+        reset.reply.set(Refused(f"{held} blocks are held by requests: try again when none run"))
