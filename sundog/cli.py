@@ -373,7 +373,7 @@ def replay(
 )
 def schedule(trace: Path, output: Path, engine_version: str, lockstep: bool) -> None:
     """Log every decision of the scheduler on TRACE, in the golden files' format."""
-    from sim.schedule import log_trace
+    from sim.schedule.decision_log import log_trace
 
     log_trace(trace, output, engine_version, lockstep)
 

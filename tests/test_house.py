@@ -42,6 +42,7 @@ FLOORS = (
     "sim.cost",
     "sim.record",
     "sim",
+    "sim.schedule",
     "sim.figures",
     "sim.explain",
     "sim.show",

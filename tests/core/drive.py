@@ -1,23 +1,23 @@
-"""Drive plan and update with a reference runner between them, in a world of tokens or of counts.
+"""Drive the Scheduler with a reference runner below it, in a world of tokens or of counts.
 
-The loop is the one of `sim/schedule.py`; what is kept is the batches themselves, and the state of
-the pool after each update.
+The driver is that of `sundog schedule`; what is kept is the batches themselves, and the state of the
+pool after each update.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from actors.block_hash import block_hasher
-from actors.core.batch import Batch, Finish, StepResult
-from actors.core.plan import extend, plan
+from actors.core.batch import Batch, Finish
 from actors.core.request import Submit
-from actors.core.update import update
-from sim.schedule import FALLBACK_TOKEN, build, submit_of
+from sim.backend import Sampled
+from sim.schedule import happenings
+from sim.schedule.driver import Driver
+from sim.schedule.happenings import Aborted, Happening, HasStalled
+from sim.schedule.outputs import FALLBACK_TOKEN
+from sim.schedule.step_trace import Row, parse_trace
 from tests.core.folding import ReferenceRunner
 from tests.core.traces import Trace
-
-MAX_EMPTY_STEPS = 5
-MAX_STEPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,38 @@ class Updated:
 Log = list[Planned | Updated]
 
 
+class ReferenceSource:
+    """The reference runner as a source of tokens, named or counted.
+
+    A run ends with the first step in which a request samples an end token that it heeds.
+    """
+
+    def __init__(self, runner: ReferenceRunner, ends: Callable[[str, int], bool], counts: bool) -> None:
+        self.runner = runner
+        self._ends = ends
+        self._counts = counts
+        self._tokens: list[tuple[str, int]] = []
+
+    def begin(self, batch: Batch) -> int:
+        self._tokens = self.runner.step(batch)
+        for ahead in range(batch.max_steps - 1):
+            if any(self._ends(name, self._ahead(name, ahead)) for name, _ in self._tokens):
+                return ahead + 1
+        return batch.max_steps
+
+    def sample(self, num_steps: int) -> Sampled:
+        for _ in range(num_steps - 1):
+            self._tokens = self.runner.decode()
+        if not self._counts:
+            return Sampled(tuple(self._tokens), ())
+        return Sampled(None, tuple(name for name, token in self._tokens if self._ends(name, token)))
+
+    def _ahead(self, name: str, num_steps: int) -> int:
+        """The token that the request samples so many steps after this one."""
+        request = self.runner.requests[name]
+        return self.runner.output(name, len(request.tokens) - request.num_prompt_tokens - 1 + num_steps)
+
+
 class Driven:
     """One run of a trace. With `counts` the scheduler is told numbers of tokens, never tokens."""
 
@@ -58,25 +90,29 @@ class Driven:
         lockstep: bool = True,
         decode_runs: bool = False,
         engine_version: str = "0.33",
+        leaves_uncomputed: bool = False,
     ) -> None:
-        options = {"lockstep_enabled": lockstep, "decode_runs": decode_runs}
-        self.state = build(trace, engine_version, **options)
-        if self.state.config.async_scheduling:
-            # Its runs need a Scheduler that plans late: tests/sim/test_replay.py.
-            self.state.decode_runs = False
-        self.state.leaves_uncomputed = False
+        parsed = parse_trace(trace, engine_version)
+        self.config = replace(parsed.config, leaves_uncomputed=leaves_uncomputed)
         self.rows = {row["id"]: row for row in trace["requests"]}
         self.eos: int = trace["config"]["eos_token_id"]
         self.counts = counts
         self.hash_block = block_hasher(trace["config"]["hash_algo"])
-        self.arrivals = sorted(trace["requests"], key=lambda row: row["arrival_step"])
-        self.events = sorted(trace["events"], key=lambda event: event["step"])
+        rows = tuple(replace(row, submit=self._submit(row)) for row in parsed.rows)
         prompts = {name: row["prompt"] for name, row in self.rows.items()}
         self.runner = ReferenceRunner(
-            self.state.config.block_size, prompts, self.output, keeps_slots=not decode_runs
+            self.config.block_size, prompts, self.output, keeps_slots=not decode_runs
         )
-        self.pending: list[tuple[int, Batch, int, list[tuple[str, int]]]] = []
-        self.step = 0
+        self.driver = Driver(
+            replace(parsed, config=self.config, rows=rows),
+            ReferenceSource(self.runner, self._ends, counts),
+            self._watch,
+            lockstep=lockstep,
+            decode_runs=decode_runs,
+        )
+        self.state = self.driver.state
+        self.log: Log = []
+        self.watch: Callable[[Planned | Updated], None] = lambda event: None
         self.stalled = False
         self.ended: list[Finish] = []
         """Everyone who ended, aborted or not."""
@@ -87,100 +123,42 @@ class Driven:
         return outputs[position] if position < len(outputs) else FALLBACK_TOKEN
 
     def run(self) -> Log:
-        """Everything planned and updated, with the laws of the state checked after every step."""
-        return list(self._run())
+        """Everything planned and updated, with the laws of the state checked after every update."""
+        self.driver.run()
+        return self.log
 
-    def _run(self) -> Iterator[Planned | Updated]:
-        depth = 2 if self.state.config.async_scheduling else 1
-        num_empty_steps = 0
-        while self._skip_idle_steps():
-            assert self.step < MAX_STEPS, "the run does not end"
-            self._arrive()
-            self._happen("input", self.step)
-            num_tokens = 0
-            if self.state.has_work:
-                planned = self._plan()
-                yield planned
-                num_tokens = planned.batch.num_tokens
-                num_empty_steps = 0 if num_tokens else num_empty_steps + 1
-                self.stalled = num_empty_steps > MAX_EMPTY_STEPS
-                if self.stalled:
-                    return
-            if self.pending and (len(self.pending) >= depth or not num_tokens):
-                yield self._update()
-            else:
-                self._happen("executing", self.step)
-                self.step += 1
-            self.state.check()
-
-    def _skip_idle_steps(self) -> bool:
-        if self.state.has_work or self.pending:
-            return True
-        coming = [row["arrival_step"] for row in self.arrivals[:1]]
-        coming += [event["step"] for event in self.events[:1]]
-        if coming:
-            self.step = max(self.step, min(coming))
-        return bool(coming)
-
-    def _arrive(self) -> None:
-        while self.arrivals and self.arrivals[0]["arrival_step"] <= self.step:
-            self.state.add(self._submit(self.arrivals.pop(0)))
-
-    def _submit(self, row: Trace) -> Submit:
-        submit = submit_of(row, self.eos)
-        if not self.counts:
+    def _submit(self, row: Row) -> Submit:
+        submit = row.submit
+        tokens = submit.prompt_token_ids
+        if not self.counts or tokens is None:
             return submit
-        size, keys = self.state.config.block_size, []
-        for end in range(size, len(row["prompt"]) + 1, size):
-            tokens = tuple(row["prompt"][end - size : end])
-            keys.append(self.hash_block(keys[-1] if keys else None, tokens, row["cache_salt"]))
+        size, keys = self.config.block_size, []
+        for end in range(size, len(tokens) + 1, size):
+            parent = keys[-1] if keys else None
+            keys.append(self.hash_block(parent, tokens[end - size : end], submit.cache_salt))
         return replace(submit, prompt_token_ids=None, block_hashes=tuple(keys))
-
-    def _happen(self, when: str, step: int) -> None:
-        due = [e for e in self.events if e["step"] <= step and e["when"] == when]
-        self.events = [event for event in self.events if event not in due]
-        for event in due:
-            if event["op"] == "abort":
-                self.ended += self.state.abort(tuple(event["ids"]))
-            else:
-                self.state.reset_prefix_cache(reset_running=event["reset_running"])
-
-    def _plan(self) -> Planned:
-        batch, _ = plan(self.state)
-        limit = self._steps_until_anything(batch.max_steps)
-        tokens, num_steps = self.runner.step(batch), 1
-        while num_steps < limit and not any(self._ends(name, token) for name, token in tokens):
-            tokens = self.runner.decode()
-            num_steps += 1
-        self.pending.append((self.step, batch, num_steps, tokens))
-        waiting = tuple(request.request_id for request in self.state.waiting)
-        return Planned(self.step, batch, waiting)
-
-    def _steps_until_anything(self, max_steps: int) -> int:
-        """A run ends where a message comes, as the real one does when it is interrupted."""
-        limits = [row["arrival_step"] - self.step for row in self.arrivals[:1]]
-        limits += [e["step"] - self.step + (e["when"] == "executing") for e in self.events]
-        return max(1, min([max_steps, *limits]))
 
     def _ends(self, name: str, token: int) -> bool:
         return token == self.eos and not self.rows[name]["ignore_eos"]
 
-    def _update(self) -> Updated:
-        step, batch, num_steps, tokens = self.pending.pop(0)
-        last = self.step + num_steps - 1
-        if num_steps > 1:
-            extend(self.state, num_steps - 1)
-        self._happen("executing", last)
-        end_times_s = [float(step + i) for i in range(num_steps)]
-        if self.counts:
-            ended = tuple(name for name, token in tokens if self._ends(name, token))
-            result = StepResult(batch.step, end_times_s, None, ended)
-        else:
-            result = StepResult(batch.step, end_times_s, tuple(tokens))
-        finished = tuple(update(self.state, result))
-        self.ended += finished
-        self.step = last + 1
+    def _watch(self, happening: Happening) -> None:
+        if isinstance(happening, Aborted):
+            self.ended += happening.finished
+        elif isinstance(happening, HasStalled):
+            self.stalled = True
+        elif isinstance(happening, happenings.Planned):
+            waiting = tuple(request.request_id for request in self.state.waiting)
+            self._keep(Planned(happening.step, happening.batch, waiting))
+        elif isinstance(happening, happenings.Updated):
+            self.state.check()
+            self.ended += happening.finished
+            self._keep(self._updated(happening))
+
+    def _updated(self, updated: happenings.Updated) -> Updated:
         pool, is_at_rest = self.state.kv.pool, not self.state.running
         num_cached = pool.num_cached if is_at_rest or not self.counts else None
-        order = tuple(pool.free_order)
-        return Updated(step + num_steps - 1, finished, order, num_cached, is_at_rest)
+        return Updated(updated.step, updated.finished, tuple(pool.free_order), num_cached, is_at_rest)
+
+    def _keep(self, event: Planned | Updated) -> None:
+        self.log.append(event)
+        self.watch(event)

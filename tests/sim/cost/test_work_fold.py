@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.drive import Driven
+from tests.core.drive import Driven, Planned, Updated
 from tests.core.traces import batches, num_cases, random_trace
 
 SEEDS = batches(num_cases(300), 60)
@@ -35,12 +35,17 @@ def test_every_token_of_a_request_is_seen_by_the_runner() -> None:
     trace = random_trace(7, resets=False)
     driven = Driven(trace)
     seen: dict[str, int] = {}
-    for event in driven._run():
+
+    def compare(event: Planned | Updated) -> None:
         for name, request in driven.runner.requests.items():
             known = driven.state.requests.get(name)
             if known is not None and known.token_ids is not None:
-                assert request.tokens[: len(known.token_ids)] == known.token_ids, event
-                seen[name] = len(known.token_ids)
+                tokens = known.token_ids[: len(request.tokens)]
+                assert request.tokens[: len(tokens)] == tokens, event
+                seen[name] = len(tokens)
+
+    driven.watch = compare
+    driven.run()
     assert seen
 
 
@@ -80,10 +85,12 @@ def test_blocks_that_a_preemption_left_uncomputed_are_hit_only_where_vllm_does(
     }
     victim = row | {"id": "victim", "arrival_step": 1, "priority": 1, "prompt": [5] * 13, "max_tokens": 1}
     urgent = row | {"id": "urgent", "arrival_step": 2, "priority": 0, "prompt": [6] * 5, "max_tokens": 2}
-    driven = Driven({"config": config, "requests": [victim, urgent], "events": []})
-    driven.state.leaves_uncomputed = leaves_uncomputed
+    trace = {"config": config, "requests": [victim, urgent], "events": []}
+    driven = Driven(trace, leaves_uncomputed=leaves_uncomputed)
     if leaves_uncomputed:
-        with pytest.raises(AssertionError, match="victim reads garbage at token 11"):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(AssertionError, match="victim reads garbage at token 11"), flatten_subgroups=True
+        ):
             driven.run()
     else:
         driven.run()

@@ -19,7 +19,10 @@ from sim.files.json_lines import JsonLines
 from sim.record.journal import Journal
 from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder
-from sim.schedule import Drive, build
+from sim.schedule.driver import Driver
+from sim.schedule.happenings import Happening, Planned
+from sim.schedule.outputs import RecordedOutputs
+from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
 from sundog.explain import explain
 from tests.core.test_golden import GOLDEN, NAMES
@@ -156,20 +159,19 @@ def test_decode_runs_on_or_off_the_pages_are_the_same(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_derived_reasons_are_the_planners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_reasons_are_the_planners(name: str) -> None:
     """What a log lets one conclude is what `plan` says when it takes the same decisions."""
-    import sim.schedule
-
     trace, log = read_golden(name)
-    truth, plan = [], sim.schedule.plan
+    truth = []
 
-    def watched(state):  # type: ignore[no-untyped-def]
-        batch, blocked = plan(state)
-        truth.append((blocked, tuple(zip(batch.preempted, batch.preempted_for, strict=True))))
-        return batch, blocked
+    def watch(happening: Happening) -> None:
+        if isinstance(happening, Planned):
+            batch = happening.batch
+            preempted = tuple(zip(batch.preempted, batch.preempted_for, strict=True))
+            truth.append((happening.blocked, preempted))
 
-    monkeypatch.setattr(sim.schedule, "plan", watched)
-    list(Drive(trace, build(trace)).run())
+    outputs = {row["id"]: row["outputs"] for row in trace["requests"]}
+    Driver(parse_trace(trace), RecordedOutputs(outputs), watch).run()
     rows = (json.loads(line) for line in log)
     records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
     steps = [r for r in records if isinstance(r, Step)]

@@ -1,0 +1,204 @@
+"""Drive a Scheduler by steps: what comes before which plan, or while which step executes.
+
+The Scheduler, KVCacheManager, Executor and Runner are the graph's own. Whenever all is at rest the
+driver looks at the Scheduler's phase: if it is about to begin a step, or idle, it is told what comes
+before that step; if it waits for a step to end, what comes meanwhile, and then the step's result.
+Step k lasts from k to k + 1 on the virtual clock. With no work the number of the step jumps to the
+next arrival or event that comes before a plan; what would come while a step executes waits for one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from actors.actor import Actor, Reply
+from actors.block_hash import block_hasher
+from actors.clock import Event, now_s, sleep_until
+from actors.core.state import SchedulerState
+from actors.engine.executor import Executor
+from actors.engine.kv_cache_manager import KVCacheManager
+from actors.engine.runner import Runner
+from actors.engine.scheduler import Phase, Scheduler, Stalled
+from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
+from sim.backend import TokenSource
+from sim.clock import run_virtual
+from sim.schedule.happenings import Aborted, Added, Ended, Happening, HasStalled, Planned, Updated, WasReset
+from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace
+
+MAX_RUN = 2**30
+"""More steps than any batch allows."""
+
+
+class HeldBackend:
+    """A Backend whose steps end when they are told to."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self.queue: deque[tuple[Batch, Reply]] = deque()
+        self.is_interrupted = False
+        """Whether the run that is next to end must end with its first step."""
+
+    async def load(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, batch: Batch) -> Reply:
+        reply = Reply()
+        self.queue.append((batch, reply))
+        return reply
+
+    def interrupt(self) -> None:
+        self.is_interrupted = True
+
+    async def close(self) -> None:
+        """Nothing was taken."""
+
+
+class Driver:
+    """One run of a trace, as a Tracer of its Scheduler; `watch` is told what happens.
+
+    `state` may be looked at then: it is as the happening left it.
+    """
+
+    def __init__(
+        self,
+        trace: StepTrace,
+        source: TokenSource,
+        watch: Callable[[Happening], None],
+        *,
+        lockstep: bool = True,
+        decode_runs: bool = False,
+    ) -> None:
+        config = trace.config
+        self._source = source
+        self._watch = watch
+        self._manager = KVCacheManager("kv-cache-manager", config, block_hasher(trace.hash_algo))
+        self.state = SchedulerState(
+            config, trace.policy, self._manager.lend(), lockstep_enabled=lockstep, decode_runs=decode_runs
+        )
+        self._backend = HeldBackend(Capacity(config.num_gpu_blocks, config.block_size))
+        runner = Runner("runner", self._backend)
+        executor = Executor("executor", [runner.ref("executor")])
+        self._scheduler = Scheduler("scheduler", 0, self.state, executor.ref("scheduler"), [], tracer=self)
+        self._manager.connect(self._scheduler.ref(self._manager.name))
+        self._actors: Sequence[Actor] = (runner, executor, self._scheduler, self._manager)
+        self._to_scheduler = self._scheduler.ref("driver")
+        self._to_manager = self._manager.ref("driver")
+        self._rows: deque[Row] = deque(trace.rows)
+        self._before: deque[AbortAt | ResetAt] = deque(e for e in trace.events if e.when == "input")
+        self._meanwhile = deque(e for e in trace.events if e.when == "executing" and isinstance(e, AbortAt))
+        self._step = 0
+        """The next step to be planned."""
+        self._step_of: dict[int, int] = {}
+        """The trace's number of each step that runs: the Scheduler's have no gaps."""
+        self._ending_step: int | None = None
+        """The step whose result is about to be taken in."""
+        self._dropped: set[str] = set()
+
+    def run(self) -> None:
+        """The whole trace, on a virtual clock of its own."""
+        try:
+            run_virtual(self._play)
+        except* Stalled:
+            self._step -= 1
+            self._watch(HasStalled(self._step))
+        self._watch(Ended(self._step))
+
+    # --- as a Tracer -----------------------------------------------------------------------------
+
+    def planned(self, batch: Batch, blocked: Blocked | None) -> None:
+        self._step_of[batch.step] = self._step
+        self._watch(Planned(self._step, batch, blocked))
+        self._step += 1
+
+    def aborted(self, abort: Abort, finished: Sequence[Finish]) -> None:
+        step = self._ending_step
+        if step is None:
+            self._watch(Aborted(self._step, "input", abort.request_ids, tuple(finished)))
+        else:
+            self._watch(Aborted(step, "executing", abort.request_ids, tuple(finished)))
+
+    def updated(self, result: StepResult, finished: Sequence[Finish]) -> None:
+        assert self._ending_step is not None
+        dropped = frozenset(self._dropped)
+        self._watch(Updated(self._ending_step, result, dropped, tuple(finished)))
+
+    # --- as its world ----------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for actor in self._actors:
+                await nursery.start(actor.live, name=actor.name)
+            while await self._go_on():
+                pass
+            self._to_scheduler.close()
+            self._to_manager.close()
+
+    async def _go_on(self) -> bool:
+        """Do what is next, when all is at rest; False when nothing is left."""
+        match self._scheduler.phase:
+            case Phase.IDLE:
+                if not (self._rows or self._before):
+                    return False
+                step = self._step = max(self._step, self._next_input())
+                await sleep_until(float(step), Event.ARRIVAL)
+                await self._begin_step()
+                self._step = max(self._step, step + 1)
+            case Phase.BEGINNING:
+                await self._begin_step()
+            case _:
+                await self._end_step()
+        return True
+
+    def _next_input(self) -> int:
+        """The step before which something comes next."""
+        steps = [self._rows[0].arrival_step] if self._rows else []
+        return min([*steps, self._before[0].step] if self._before else steps)
+
+    async def _begin_step(self) -> None:
+        """Tell the Scheduler what comes before the next step, and let it begin."""
+        while self._rows and self._rows[0].arrival_step <= self._step:
+            submit = self._rows.popleft().submit
+            self._to_scheduler.tell(submit)
+            self._watch(Added(self._step, submit.request_id))
+        while self._before and self._before[0].step <= self._step:
+            event = self._before.popleft()
+            if isinstance(event, AbortAt):
+                self._to_scheduler.tell(Abort(event.request_ids))
+            else:
+                self._to_manager.request(ResetPrefixCache(event.reset_running)).then(self._was_reset)
+        # After the BeginStep that is due, and before one that may follow it in this instant.
+        await sleep_until(now_s(), Event.STEP_BEGIN, self._scheduler.name)
+
+    def _was_reset(self, answer: object, error: BaseException | None) -> None:
+        if error is None:
+            self._watch(WasReset(self._step, isinstance(answer, Done)))
+
+    async def _end_step(self) -> None:
+        """Tell the Scheduler what comes while the oldest step executes, and its result."""
+        await sleep_until(float(self._step), Event.STEP_END)
+        batch, reply = self._backend.queue.popleft()
+        first = self._step_of.pop(batch.step)
+        num_steps = min(self._source.begin(batch), self._steps_until_anything(first))
+        last = first + num_steps - 1
+        tokens, ended = self._source.sample(num_steps)
+        if num_steps > 1:
+            self._step += num_steps - 1
+            await sleep_until(float(self._step), Event.STEP_END)
+        self._ending_step = last
+        while self._meanwhile and self._meanwhile[0].step <= last:
+            self._to_scheduler.tell(Abort(self._meanwhile.popleft().request_ids))
+        self._dropped = self.state.lockstep.in_flight[0].dropped
+        end_times_s = [float(step + 1) for step in range(first, last + 1)]
+        self._backend.is_interrupted = False
+        reply.set(StepResult(batch.step, end_times_s, tokens, ended))
+        self._ending_step = None
+
+    def _steps_until_anything(self, first: int) -> int:
+        """How many steps of a run from `first` on end before anything else comes."""
+        if self._backend.is_interrupted:
+            return 1
+        is_late = self.state.config.async_scheduling
+        limits = [self._next_input() - first - is_late] if self._rows or self._before else []
+        limits += [self._meanwhile[0].step - first + 1] if self._meanwhile else []
+        return max(1, min(limits, default=MAX_RUN))

@@ -1,0 +1,228 @@
+"""A trace by steps, as its file describes it: the golden format of `tests/golden/README.md`.
+
+Whatever is missing, unknown or of the wrong type is refused in one line that names it.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from actors.block_hash import block_hasher
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.names import did_you_mean
+from actors.core.policies import find_policy
+from actors.core.policies.policy import Policy
+from actors.core.request import Submit
+from actors.core.sampling import Sampling
+
+T = TypeVar("T")
+When = Literal["input", "executing"]
+
+TOP = ("config", "requests", "events")
+OF_VLLM = (
+    "max_num_seqs max_num_batched_tokens num_gpu_blocks block_size max_model_len enable_prefix_caching"
+    " enable_chunked_prefill long_prefill_token_threshold long_prefill_token_threshold_adaptive"
+    " async_scheduling scheduler_reserve_full_isl watermark max_num_active_seqs"
+).split()
+OF_OURS = ("max_overtakes", "preempt_for_priority", "victim")
+BESIDE = ("policy", "hash_algo", "eos_token_id")
+REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")
+SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
+PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request that arrives before step `arrival_step`, and what its samples would be, in order."""
+
+    arrival_step: int
+    submit: Submit
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAt:
+    """Requests are aborted: before the plan of `step`, or while it executes."""
+
+    step: int
+    when: When
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetAt:
+    """The prefix cache is reset before the plan of `step`."""
+
+    step: int
+    reset_running: bool
+    when: When = "input"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """Rows and events in the order in which they come."""
+
+    config: SchedulerConfig
+    policy: Policy
+    hash_algo: str
+    rows: tuple[Row, ...]
+    events: tuple[AbortAt | ResetAt, ...]
+
+
+def parse_trace(trace: object, engine_version: str = "0.33") -> StepTrace:
+    """The trace that parsed JSON holds. Raises ConfigError with the field, and what it must be."""
+    if not isinstance(trace, dict):
+        raise ConfigError("the trace is no JSON object with config, requests and events")
+    for name in trace:
+        _refuse_misspelt(name, TOP)
+    config = _mapping("config", _get(trace, "config", "the trace"))
+    eos = _of_type("config.eos_token_id", _get(config, "eos_token_id", "config"), int, none=True)
+    limits = _scheduler_config(config, engine_version)
+    rows = _parsed_rows(_list("requests", _get(trace, "requests", "the trace")), eos, limits)
+    events = _list("events", trace.get("events") or [])
+    policy, hash_algo = (str(_get(config, name, "config")) for name in ("policy", "hash_algo"))
+    block_hasher(hash_algo)
+    return StepTrace(
+        config=limits,
+        policy=find_policy(policy),
+        hash_algo=hash_algo,
+        rows=tuple(sorted(rows, key=lambda row: row.arrival_step)),
+        events=tuple(sorted(map(_event, range(len(events)), events), key=lambda event: event.step)),
+    )
+
+
+def _scheduler_config(config: Mapping[str, Any], engine_version: str) -> SchedulerConfig:
+    """The limits; a field of the wrong type is refused by name, one out of range by SchedulerConfig."""
+    _refuse_unknown("config", config, (*OF_VLLM, *OF_OURS, *BESIDE))
+    defaults = SchedulerConfig()
+    values: dict[str, Any] = {"engine_version": engine_version, "leaves_uncomputed": True}
+    for name in (*OF_VLLM, *(name for name in OF_OURS if name in config)):
+        value, default = _get(config, name, "config"), getattr(defaults, name)
+        kind = int if default is None else type(default)
+        values[name] = _of_type(f"config.{name}", value, kind, none=default is None)
+    return SchedulerConfig(**values)
+
+
+def _parsed_rows(rows: list[Any], eos: int | None, limits: SchedulerConfig) -> list[Row]:
+    parsed: dict[str, Row] = {}
+    for index, row in enumerate(rows):
+        where = f"requests[{index}]"
+        parsed_row = _row(where, _mapping(where, row), eos)
+        name, length = parsed_row.submit.request_id, parsed_row.submit.num_prompt_tokens
+        if length > limits.max_model_len:
+            raise ConfigError(f"{where}.prompt has {length} tokens, max_model_len is {limits.max_model_len}")
+        if name in parsed:
+            raise ConfigError(f"{where}.id is {name!r}, like an earlier request's: ids must be unique")
+        parsed[name] = parsed_row
+    return list(parsed.values())
+
+
+def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
+    _refuse_unknown(where, row, (*REQUIRED, *SAMPLED, *PASSED_ON))
+    given: dict[str, Any] = {name: _get(row, name, where) for name in REQUIRED}
+    prompt = _tokens(f"{where}.prompt", given["prompt"])
+    if not prompt:
+        raise ConfigError(f"{where}.prompt is empty: give at least one token")
+    stops = row.get("stop_token_ids") or []
+    submit = Submit(
+        request_id=_of_type(f"{where}.id", given["id"], str),
+        arrival_s=_of_type(f"{where}.arrival_time", given["arrival_time"], float),
+        num_prompt_tokens=len(prompt),
+        max_tokens=_at_least(f"{where}.max_tokens", given["max_tokens"], 1),
+        prompt_token_ids=prompt,
+        sampling=Sampling(
+            min_tokens=_at_least(f"{where}.min_tokens", row.get("min_tokens") or 0, 0),
+            stop_token_ids=_tokens(f"{where}.stop_token_ids", stops),
+            ignore_eos=_of_type(f"{where}.ignore_eos", row.get("ignore_eos") or False, bool),
+        ),
+        eos_token_id=eos,
+        priority=_of_type(f"{where}.priority", row.get("priority") or 0, int),
+        cache_salt=_of_type(f"{where}.cache_salt", row.get("cache_salt"), str, none=True),
+        tenant=_of_type(f"{where}.tenant", row.get("tenant"), str, none=True),
+        slo_ttft_s=_of_type(f"{where}.slo_ttft_s", row.get("slo_ttft_s"), float, none=True),
+        predicted_tokens=_of_type(f"{where}.predicted_tokens", row.get("predicted_tokens"), int, none=True),
+    )
+    arrival_step = _at_least(f"{where}.arrival_step", given["arrival_step"], 0)
+    return Row(arrival_step, submit, _tokens(f"{where}.outputs", given["outputs"]))
+
+
+def _event(index: int, event: object) -> AbortAt | ResetAt:
+    where = f"events[{index}]"
+    row = _mapping(where, event)
+    step = _at_least(f"{where}.step", _get(row, "step", where), 0)
+    when, op = (_get(row, name, where) for name in ("when", "op"))
+    if when not in ("input", "executing"):
+        raise ConfigError(f"{where}.when is {when!r}: it must be input or executing")
+    if op == "abort":
+        _refuse_unknown(where, row, ("step", "when", "op", "ids"))
+        names = _list(f"{where}.ids", _get(row, "ids", where))
+        return AbortAt(step, when, tuple(_of_type(f"{where}.ids", name, str) for name in names))
+    if op != "reset_prefix_cache":
+        raise ConfigError(f"{where}.op is {op!r}: known are abort and reset_prefix_cache")
+    if when != "input":
+        raise ConfigError(f"{where}.when is {when!r}: a reset is taken before a plan: input")
+    _refuse_unknown(where, row, ("step", "when", "op", "reset_running"))
+    return ResetAt(step, _of_type(f"{where}.reset_running", row.get("reset_running", False), bool))
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def _get(row: Mapping[str, Any], name: str, where: str) -> Any:
+    if name not in row:
+        raise ConfigError(f"{where} has no {name}")
+    return row[name]
+
+
+def _of_type(where: str, value: object, kind: type[T], *, none: bool = False) -> Any:
+    """The value, if it is of this type; a whole number is a float, true and false are no numbers."""
+    if value is None and none:
+        return None
+    is_number = kind in (int, float) and not isinstance(value, bool)
+    if is_number and isinstance(value, int if kind is int else int | float) and math.isfinite(value):
+        return kind(value)  # type: ignore[call-arg]  # int or float: of one argument
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    raise ConfigError(f"{where} is {value!r}: it must be {names[cast(type, kind)]}{' or null' * none}")
+
+
+def _at_least(where: str, value: object, least: int) -> int:
+    number: int = _of_type(where, value, int)
+    if number < least:
+        raise ConfigError(f"{where} is {number}: it must be at least {least}")
+    return number
+
+
+def _list(where: str, value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} is {str(value)[:40]!r}: it must be a list")
+    return value
+
+
+def _mapping(where: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {str(value)[:40]!r}: it must be an object")
+    return value
+
+
+def _tokens(where: str, value: object) -> tuple[int, ...]:
+    tokens = _list(where, value)
+    for token in tokens:
+        _at_least(where, token, 0)
+    return tuple(tokens)
+
+
+def _refuse_unknown(where: str, row: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in row:
+        if name not in known:
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ConfigError(f"{where}.{name} is no field of a trace by steps.{hint}")
+
+
+def _refuse_misspelt(name: str, known: Collection[str]) -> None:
+    """Beside what is known a trace may say what it likes of itself, but for slips of the pen."""
+    hint = did_you_mean(name, known)
+    if hint and name not in known:
+        raise ConfigError(f"the trace has a field {name!r}.{hint}")
