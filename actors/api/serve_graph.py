@@ -1,16 +1,17 @@
 """Serve the graph over HTTP: the same in the real world and in the emulated one."""
 
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
 
 from actors.actor import Actor, Tap
-from actors.api.app import create_app
+from actors.api.app import MAX_BODY_BYTES, create_app
 from actors.api.context import ServedModel
 from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
+from actors.api.edge.listener import raise_descriptor_limit
+from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.engine.runner import Backend
 from actors.front.codec import TextCodec, Vocabulary
@@ -21,13 +22,15 @@ from actors.graph import open_graph
 class ServerOptions:
     """Where the server listens and whom it lets in; port 0 takes a free one.
 
-    After a signal to stop, running streams have `grace_s` to finish.
+    After a signal to stop, running streams have `grace_s` to finish. A larger body than
+    `max_body_bytes` is refused.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
     grace_s: float = 30.0
+    max_body_bytes: int = MAX_BODY_BYTES
 
 
 async def serve_graph(
@@ -45,21 +48,27 @@ async def serve_graph(
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
-    `on_ready` gets the base URL once requests are welcome. Raises ConfigError if it cannot
+    A second signal cuts what runs, and raises KeyboardInterrupt; so does one before requests are
+    welcome. `on_ready` gets the base URL once requests are welcome. Raises ConfigError if it cannot
     listen or the engine cannot start.
     """
-    stop = trio.Event() if stop is None else stop
-    async with (
-        open_graph(config, backends, codec=codec, vocabulary=vocabulary, listeners=listeners, tap=tap) as llm,
-        trio.open_nursery() as nursery,
-    ):
-        await nursery.start(_stop_on_signal, stop)
-        app = create_app(llm, served, api_key=options.api_key)
-        async with trio.open_nursery() as serving:
-            port = await serving.start(_serve_http, app, options, stop)
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            on_ready(f"http://{host}:{port}")
-        nursery.cancel_scope.cancel()
+    stopping = Stopping(trio.Event() if stop is None else stop)
+    raise_descriptor_limit()
+    with stopping.until_cut():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(obey_signals, stopping)
+            async with (
+                open_graph(
+                    config, backends, codec=codec, vocabulary=vocabulary, listeners=listeners, tap=tap
+                ) as llm,
+                trio.open_nursery() as serving,
+            ):
+                app = create_app(llm, served, api_key=options.api_key, max_body_bytes=options.max_body_bytes)
+                port = await serving.start(_serve_http, app, options, stopping.drain)
+                host = f"[{options.host}]" if ":" in options.host else options.host
+                stopping.ready.set()
+                on_ready(f"http://{host}:{port}")
+            nursery.cancel_scope.cancel()
 
 
 async def _serve_http(
@@ -73,12 +82,3 @@ async def _serve_http(
         grace_s=options.grace_s,
         task_status=task_status,
     )
-
-
-async def _stop_on_signal(
-    stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            stop.set()

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -12,8 +13,17 @@ from actors.core.config import ConfigError
 log = logging.getLogger("sundog.api")
 
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ENOUGH_DESCRIPTORS = 65_536
 WAIT_S = 0.1
 REMARK_EVERY_S = 60.0
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as the system lets it, up to ENOUGH_DESCRIPTORS."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def accept_for_ever(

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,13 @@ class Server:
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
+
+    def until_it_says(self, words: str) -> None:
+        """Wait for a line of stderr that has these words."""
+        deadline_s = time.monotonic() + STOP_S
+        while not any(words in line for line in self.remarks):
+            assert time.monotonic() < deadline_s, f"no {words!r} in {self.remarks}"
+            time.sleep(0.01)
 
     def ended(self) -> int:
         """The exit code, when the process has ended."""

@@ -1,0 +1,69 @@
+"""SIGINT and SIGTERM: the first drains the server, the second cuts it, later ones change nothing."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+log = logging.getLogger("sundog.api")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAVE_S = 5.0
+EXIT_CODE = 130
+
+
+class Stopping:
+    """How far a server is on its way to its end.
+
+    `drain` is set by the first signal, or by whoever else wants the server to finish; `cut` is
+    cancelled by the next one. Until `ready` is set nothing runs that could be drained.
+    """
+
+    def __init__(self, drain: trio.Event) -> None:
+        self.drain = drain
+        self.cut = trio.CancelScope()
+        self.ready = trio.Event()
+        self._by_force = threading.Timer(LEAVE_S, os._exit, (EXIT_CODE,))
+        self._by_force.daemon = True
+
+    def hear(self) -> None:
+        """A signal has come."""
+        if self.ready.is_set() and not self.drain.is_set():
+            log.info("stopping: running answers may finish; a second signal cuts them")
+            self.drain.set()
+        elif not self.cut.cancel_called:
+            self.cut.cancel()
+            self._by_force.start()
+
+    @contextmanager
+    def until_cut(self) -> Iterator[None]:
+        """The block that a cut ends; raises KeyboardInterrupt if one did.
+
+        The process is ended by force if that takes longer than LEAVE_S: a thread may hold it up.
+        """
+        try:
+            with self.cut:
+                yield
+        finally:
+            self._by_force.cancel()
+        if self.cut.cancelled_caught:
+            raise KeyboardInterrupt
+
+
+async def obey_signals(
+    stopping: Stopping, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Pass every signal on until cancelled; after a cut the process is on its way out, and deaf."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            task_status.started()
+            async for _ in signals:
+                stopping.hear()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_IGN if stopping.cut.cancel_called else handler)
