@@ -79,7 +79,7 @@ def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
         ("stop_token_ids", ["a"]),
         ("stop_token_ids", 5),
         ("stop_token_ids", [2**31]),
-        ("stop_token_ids", [1] * 257),
+        ("stop_token_ids", [1] * 4097),
         ("ignore_eos", 1),
         ("priority", "high"),
         ("priority", 2**63),
