@@ -1,18 +1,28 @@
-"""Compose the graph: the same in every world, which differ by the backends and the clock."""
+"""Compose the graph: the same in every world, which differ by the backends, the clock and the fates."""
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
-from actors.engine.engine_core import EngineRefs, run_engine_core
+from actors.engine.crash import summary
+from actors.engine.engine_core import run_engine_core
 from actors.engine.runner import Backend
+from actors.engine.supervisor import EngineSupervisor, Supervision
+from actors.fates import Fate
 from actors.front.async_llm import AsyncLLM
 from actors.front.codec import TextCodec, Vocabulary
+from actors.front.intake import Intake
+from actors.front.prompt_reader import PromptReader
+from actors.messages import EngineRefs
 from actors.router.router import Router
+
+log = logging.getLogger("sundog")
 
 
 @asynccontextmanager
@@ -24,40 +34,78 @@ async def open_graph(
     vocabulary: Vocabulary | None = None,
     listeners: Sequence[Actor] = (),
     tap: Tap | None = None,
+    supervision: Supervision | None = None,
 ) -> AsyncIterator[Ref]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
-    `listeners` hear every Submit and StepOutput. Leaving the block hangs up: what was accepted is
-    finished, then the actors end from the root, the listeners last.
+    `listeners` hear every Submit, StepOutput and EngineDown. Leaving the block hangs up: what was
+    accepted is finished, then the actors end from the root, the listeners last. `supervision` says
+    what becomes of what crashes; by default any crash ends the run and is raised.
     """
+    supervision = supervision or Supervision()
     async with trio.open_nursery() as listening:
         holds = [listener.ref("graph") for listener in listeners]
         for listener in listeners:
-            await listening.start(listener.live, name=listener.name)
+            await listening.start(_listen, listener, supervision.fates.listener, name=listener.name)
         async with trio.open_nursery() as nursery:
             router = Router("router", config.router, tap=tap)
+            intake = Intake(
+                config, codec, vocabulary or Vocabulary(), block_hasher(config.prefix_caching_hash_algo)
+            )
+            readers = [PromptReader(f"prompt-reader-{kind}", intake, tap=tap) for kind in ("long", "longest")]
             async_llm = AsyncLLM(
                 "async-llm",
                 config,
                 router.ref("async-llm"),
-                codec=codec,
-                vocabulary=vocabulary,
-                hash_block=block_hasher(config.prefix_caching_hash_algo),
+                intake,
+                (readers[0].ref("async-llm"), readers[1].ref("async-llm")),
                 listeners=[listener.ref("async-llm", counted=False) for listener in listeners],
                 tap=tap,
             )
+            router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
+            supervisors = []
             for replica, backend in enumerate(backends):
-                engine: EngineRefs = await nursery.start(
-                    run_engine_core, replica, config, [backend], [async_llm, *listeners], tap
-                )
+                run_core = partial(run_engine_core, replica, config, [async_llm, *listeners], tap)
+                name = f"supervisor-{replica}"
+                supervisor = EngineSupervisor(replica, supervision, run_core, router.ref(name, counted=False))
+                engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
+                supervisors.append(supervisor)
                 router.connect(engine)
-                async_llm.connect(engine.capacity)
-            await nursery.start(router.live, name=router.name)
-            await nursery.start(async_llm.live, name=async_llm.name)
-            try:
-                yield client
-            finally:
-                client.close()
+                intake.connect(engine.capacity)
+            async with trio.open_nursery() as front:
+                for actor in (*readers, router, async_llm):
+                    await front.start(actor.live, name=actor.name)
+                try:
+                    yield client
+                finally:
+                    client.close()
+            for supervisor in supervisors:
+                supervisor.stop()
         for hold in holds:
             hold.close()
+
+
+class _Opening:
+    """Passes on that an actor has opened, and remembers it."""
+
+    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+        self._task_status = task_status
+        self.is_done = False
+
+    def started(self, value: None = None) -> None:
+        self.is_done = True
+        self._task_status.started()
+
+
+async def _listen(
+    listener: Actor, fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """A listener, whose crash is its own affair if that is its fate."""
+    opening = _Opening(task_status)
+    try:
+        await listener.live(task_status=opening)
+    except Exception as error:
+        if fate is not Fate.ENDS_ALONE or not opening.is_done:
+            raise
+        log.warning("%s has ended, and the server goes on without it: %s", listener.name, summary(error))

@@ -1,15 +1,26 @@
 """The vocabulary: every message any actor sends, grouped by wire.
 
-Messages are frozen records without tensors, callables or handles (streams excepted). What takes
+Messages are frozen records without tensors, callables or handles (streams and addresses excepted). What takes
 time or crosses a fate boundary is a message; everything else is a call.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.request import Submit
 from actors.core.sampling import Sampling
+from actors.engine_messages import (
+    Capacity,
+    CheckHealth,
+    EngineDown,
+    EngineRefs,
+    EngineUp,
+    Health,
+    Interrupt,
+    Load,
+    Undelivered,
+)
 from actors.stream import DeltaStream
 
 __all__ = [
@@ -22,12 +33,20 @@ __all__ = [
     "Cancel",
     "Capacity",
     "ChatMessage",
+    "CheckHealth",
     "Chunk",
     "Done",
+    "EngineDown",
+    "EngineRefs",
+    "EngineUp",
     "Finish",
     "Generate",
+    "Health",
     "Inspect",
+    "Interrupt",
     "Load",
+    "PromptRead",
+    "ReadPrompt",
     "Refused",
     "Released",
     "ResetPrefixCache",
@@ -35,6 +54,7 @@ __all__ = [
     "StepOutput",
     "StepResult",
     "Submit",
+    "Undelivered",
 ]
 
 
@@ -84,11 +104,13 @@ class Refused:
     """The request was not taken and nothing was changed.
 
     `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
-    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429).
+    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
+    and so does `unavailable`, where no engine is up (503). With `failed` a bug stood in the way of
+    this request alone (500).
     """
 
     reason: str
-    kind: Literal["invalid", "overloaded"] = "invalid"
+    kind: Literal["invalid", "overloaded", "unavailable", "failed"] = "invalid"
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
@@ -99,6 +121,31 @@ class Cancel:
     """API tells AsyncLLM that nobody reads this request any more."""
 
     request_id: str
+
+
+# --- AsyncLLM to PromptReader ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """AsyncLLM asks a PromptReader to tokenise what is too long to do it in place.
+
+    `number` tells two requests of one id apart. Reply: `PromptRead`.
+    """
+
+    generate: Generate
+    request_id: str
+    number: int
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRead:
+    """What became of a prompt."""
+
+    request_id: str
+    number: int
+    submit: Submit | Refused
 
 
 # --- AsyncLLM to Router to Scheduler: Submit (core/request.py) and --------------------------------
@@ -117,39 +164,9 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """AsyncLLM tells the Router that requests ended, so that it can count who is busy."""
+    """AsyncLLM tells the Router that requests are over for their engine, so that it can count."""
 
     request_ids: tuple[str, ...]
-
-
-# --- EngineCore to Executor to Runner ------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
-
-    Something came that the next step must see. It is heard while the run goes on, and late ones
-    are ignored.
-    """
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """EngineCore asks Executor, and Executor every Runner, to make its model ready.
-
-    Reply: `Capacity`.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a loaded backend offers; `num_blocks` includes the null block 0."""
-
-    num_blocks: int
-    block_size: int
 
 
 # --- Scheduler to its listeners ------------------------------------------------------------------
@@ -216,6 +233,3 @@ class ResetPrefixCache:
 @dataclass(frozen=True, slots=True)
 class Done:
     """What was asked for has been done."""
-
-
-Message = Any

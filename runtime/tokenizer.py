@@ -14,8 +14,10 @@ import jinja2.sandbox
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import DecodeStream
 
+from actors.front.codec import TooManyTokens
 from actors.messages import ChatMessage
 from runtime.loader import LoadError, read_json
+from runtime.token_bound import longest_token_bytes
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Formats that transformers can turn into a fast tokenizer when there is no tokenizer.json.
@@ -64,6 +66,7 @@ class Tokenizer:
         self._fast = _load_fast(folder)
         self._fast.no_truncation()
         self._fast.no_padding()
+        self._longest_token_bytes = longest_token_bytes(json.loads(self._fast.to_str()))
         config = read_json(folder / "tokenizer_config.json")
         self._special = _special_tokens(folder, config)
         source = _template_source(folder, config)
@@ -75,16 +78,32 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS)."""
-        return list(self._fast.encode(text).ids)
+    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+        """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS).
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        More than `most_tokens` are TooManyTokens, before they are made where the text's length in
+        bytes tells.
+        """
+        return self._encode(text, most_tokens, add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """The tokens of a conversation up to where the assistant speaks next.
 
         Raises ChatTemplateError when the model has no chat template or its template refuses.
         """
-        return list(self._fast.encode(self.render_chat(messages), add_special_tokens=False).ids)
+        return self._encode(self.render_chat(messages), most_tokens, add_special_tokens=False)
+
+    def _encode(self, text: str, most_tokens: int | None, *, add_special_tokens: bool) -> list[int]:
+        num_bytes = len(text.encode())
+        if most_tokens is not None and self._longest_token_bytes is not None:
+            least = -(-num_bytes // self._longest_token_bytes)
+            if least > most_tokens:
+                raise TooManyTokens(least)
+        # The fast variant leaves out where each token stood, which nobody asks and all would wait for.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        if most_tokens is not None and len(encoding) > most_tokens:
+            raise TooManyTokens(len(encoding))
+        return list(encoding.ids)
 
     def render_chat(self, messages: Sequence[ChatMessage]) -> str:
         """The conversation as the model's own template writes it."""

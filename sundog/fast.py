@@ -11,7 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MODULES = (
     "actors/actor.py",
+    "actors/front/active_request.py",
     "actors/front/async_llm.py",
+    "actors/front/bounds.py",
     "actors/clock.py",
     *(
         f"actors/core/{name}.py"
@@ -36,7 +38,10 @@ MODULES = (
     "actors/engine/executor.py",
     "actors/engine/inbox.py",
     "actors/front/codec.py",
+    "actors/front/health.py",
     "actors/front/intake.py",
+    "actors/front/readings.py",
+    "actors/engine_messages.py",
     "actors/messages.py",
     "actors/router/router.py",
     "actors/engine/runner.py",

@@ -423,7 +423,7 @@ def test_messages_are_counted_by_step_and_request_and_never_by_token(
         assert kinds.pop(StepOutput) <= num_steps, "to AsyncLLM while it lives; others have no tap"
         assert kinds.pop(Generate) == num_requests
         assert kinds.pop(Submit) == 2 * num_requests, "AsyncLLM to Router to Scheduler"
-        assert kinds.pop(Released) == num_requests
+        assert kinds.pop(Released) <= num_requests, "while AsyncLLM lives"
         assert kinds.pop(Load) == 2 * settings.get("replicas", 1)
         num_cancels = kinds.pop(Cancel)
         assert kinds.pop(Abort) <= 2 * num_cancels

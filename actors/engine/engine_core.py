@@ -1,11 +1,10 @@
 """The EngineCore: the nursery in which one replica's four actors live and die together."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import trio
 
-from actors.actor import Actor, Ref, Tap
+from actors.actor import Actor, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.core.state import SchedulerState
@@ -13,30 +12,40 @@ from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.runner import Backend, Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import Capacity, Load
+from actors.messages import Capacity, EngineRefs, Load
 
-
-@dataclass(frozen=True, slots=True)
-class EngineRefs:
-    """Where to reach a started engine. Closing both lets it end."""
-
-    scheduler: Ref
-    kv_cache_manager: Ref
-    capacity: Capacity
+CLOSE_S = 10.0
+"""How long a backend may take to give back what it holds, when the core has been cut or crashed."""
 
 
 async def run_engine_core(
     replica: int,
     config: EngineConfig,
-    backends: Sequence[Backend],
     listeners: Sequence[Actor],
-    tap: Tap | None = None,
-    *,
-    task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED,
+    tap: Tap | None,
+    backends: Sequence[Backend],
+    on_up: Callable[[EngineRefs], None],
+) -> None:
+    """Run a core to its end, from which all that `backends`, one per rank, took is given back."""
+    try:
+        await _run_actors(replica, config, listeners, tap, backends, on_up)
+    finally:
+        with trio.move_on_after(CLOSE_S, shield=True):
+            for backend in backends:
+                await backend.close()
+
+
+async def _run_actors(
+    replica: int,
+    config: EngineConfig,
+    listeners: Sequence[Actor],
+    tap: Tap | None,
+    backends: Sequence[Backend],
+    on_up: Callable[[EngineRefs], None],
 ) -> None:
     """Start from the leaves, report the addresses, and end when all actors have.
 
-    `backends` is one per rank. Raises ConfigError if the KV cache cannot hold one full request.
+    Raises ConfigError if the KV cache cannot hold one full request.
     """
     async with trio.open_nursery() as nursery:
 
@@ -80,4 +89,4 @@ async def run_engine_core(
         refs = EngineRefs(scheduler.ref("router"), manager.ref("router"), capacity)
         await start(manager)
         await start(scheduler)
-        task_status.started(refs)
+        on_up(refs)

@@ -50,6 +50,3 @@ class Runner(Actor):
             case Load():
                 return self._backend.load()
         return super().handle(message)
-
-    async def closed(self) -> None:
-        await self._backend.close()

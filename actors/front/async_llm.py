@@ -1,48 +1,39 @@
 """AsyncLLM: a request from its arrival to its end. Tokenise, submit, detokenise, stream, cancel.
 
-Law: whatever is accepted ends with exactly one last delta, and its blocks are free within a step
-of the moment nobody wants it any more. The engine never waits for a reader.
+Laws: whatever is accepted ends with exactly one last delta, and its blocks are free within a step
+of the moment nobody wants it any more. The engine never waits for a reader. A request whose engine
+is lost is submitted again if its reader has been given nothing, and ends with an error otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from actors.actor import Actor, Ref, Tap
+from actors.actor import Actor, Ref, Reply, Tap
+from actors.clock import now_s
 from actors.config import EngineConfig
-from actors.core.kv_cache import BlockHasher
-from actors.core.stop_strings import StopStrings
-from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
-from actors.front.intake import Intake
+from actors.front.active_request import ActiveRequest
+from actors.front.health import ReplicaHealth
+from actors.front.intake import Intake, effort
+from actors.front.readings import SHORT, Readings
 from actors.messages import (
     Abort,
     Accepted,
     Cancel,
-    Capacity,
+    CheckHealth,
+    EngineDown,
+    EngineUp,
     Finish,
     Generate,
+    PromptRead,
     Refused,
     Released,
     StepOutput,
     Submit,
+    Undelivered,
 )
 from actors.stream import Delta, DeltaStream
 
-RETRY_AFTER_S = 1.0
-
-
-class ActiveRequest:
-    """One accepted request."""
-
-    __slots__ = ("decoder", "is_admitted", "num_cached_tokens", "stop_strings", "stream", "submit")
-
-    def __init__(self, submit: Submit, stream: DeltaStream, decoder: TokenDecoder | None) -> None:
-        self.submit = submit
-        self.stream = stream
-        self.decoder = decoder
-        self.stop_strings = StopStrings(submit.sampling.stop)
-        self.num_cached_tokens = 0
-        self.is_admitted = False
-        """What comes for its id before is still for an earlier request of that name."""
+LOST = "the engine failed while it answered this request; the server's log says why"
 
 
 class AsyncLLM(Actor):
@@ -53,30 +44,28 @@ class AsyncLLM(Actor):
         name: str,
         config: EngineConfig,
         router: Ref,
+        intake: Intake,
+        readers: tuple[Ref, Ref],
         *,
-        codec: TextCodec | None = None,
-        vocabulary: Vocabulary | None = None,
-        hash_block: BlockHasher | None = None,
         listeners: Sequence[Ref] = (),
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
-        self._config = config
         self._router = router
-        self._intake = Intake(config, codec, vocabulary or Vocabulary(), hash_block)
+        self._intake = intake
+        self._readings = Readings(readers)
         self._listeners = listeners
+        self._replicas = ReplicaHealth(config.replicas)
         self._requests: dict[str, ActiveRequest] = {}
         self._leaving: set[str] = set()
         """Over for their readers, but not yet for the engine: their ids are still in use."""
+        self._stranded: dict[str, ActiveRequest] = {}
+        """Those of the requests that wait for an engine to come back."""
         self._num_accepted = 0
 
     @property
     def idle(self) -> bool:
-        return not self._requests
-
-    def connect(self, capacity: Capacity) -> None:
-        """Learn of a replica, before AsyncLLM starts: no request may outgrow its KV cache."""
-        self._intake.connect(capacity)
+        return not (self._requests or self._readings)
 
     def handle(self, message: Any) -> Any:
         match message:
@@ -84,56 +73,121 @@ class AsyncLLM(Actor):
                 self._step(message)
             case Generate():
                 return self._generate(message)
+            case PromptRead():
+                self._prompt_read(message)
             case Cancel():
                 self._cancel(message.request_id)
+            case CheckHealth():
+                return self._replicas.health()
+            case EngineDown():
+                self._engine_down(message)
+            case EngineUp():
+                self._engine_up(message)
+            case Undelivered():
+                self._lost(message.request_ids)
             case _:
                 super().handle(message)
 
     async def closed(self) -> None:
+        self._readings.close()
         self._router.close()
 
     # --- in ------------------------------------------------------------------------------------
 
-    def _generate(self, generate: Generate) -> Accepted | Refused:
-        limit = self._config.max_waiting
-        if limit is not None and len(self._requests) >= limit:
-            return Refused(
-                f"{limit} requests are unfinished already: try again later",
-                kind="overloaded",
-                retry_after_s=RETRY_AFTER_S,
-            )
+    def _generate(self, generate: Generate) -> Accepted | Refused | Reply:
+        num_unfinished = len(self._requests) + len(self._readings)
+        refused = self._replicas.refusal() or self._intake.overload(num_unfinished)
+        if refused is not None:
+            return refused
         name = generate.request_id or self._new_id()
-        if name in self._requests or name in self._leaving:
+        if self._is_in_use(name):
             return Refused(f"request id {name!r} is in use", param="request_id")
-        submit = self._intake.submit(generate, name)
+        num_characters = effort(generate)
+        if num_characters <= SHORT:
+            return self._accept(self._intake.submit(generate, name, now_s()))
+        read, sender, answer = self._readings.begin(generate, name, num_characters)
+        self.expect(read, sender)
+        return answer
+
+    def _prompt_read(self, read: PromptRead) -> None:
+        """A reader is done with a prompt for which somebody may still wait."""
+        answer = self._readings.end(read)
+        if answer is not None:
+            answer.set(self._accept(read.submit))
+
+    def _accept(self, submit: Submit | Refused) -> Accepted | Refused:
         if isinstance(submit, Refused):
             return submit
+        decoder = self._intake.decoder(submit)
+        if isinstance(decoder, Refused):
+            return decoder
         self._num_accepted += 1
-        decoder = None
-        if submit.prompt_token_ids is not None and self._intake.codec is not None:
-            decoder = self._intake.codec.decoder(submit.prompt_token_ids)
         request = ActiveRequest(submit, DeltaStream(), decoder)
-        self._requests[name] = request
+        self._requests[submit.request_id] = request
         self._router.tell(submit)
         for listener in self._listeners:
             listener.tell(submit)
-        return Accepted(name, submit.num_prompt_tokens, request.stream)
+        return Accepted(submit.request_id, submit.num_prompt_tokens, request.stream)
+
+    def _is_in_use(self, name: str) -> bool:
+        return name in self._requests or name in self._leaving or name in self._readings
 
     def _new_id(self) -> str:
         """The next id that no client has taken for its own."""
-        while (name := f"request-{self._num_accepted}") in self._requests:
+        while self._is_in_use(name := f"request-{self._num_accepted}"):
             self._num_accepted += 1
         return name
 
     def _cancel(self, name: str) -> None:
+        self._readings.cancel(name)
         request = self._requests.get(name)
         if request is not None:
-            self._abort(name)
-            self._end(request, Delta(finish_reason="abort"))
+            self._cut(request, Delta(finish_reason="abort"))
 
-    def _abort(self, name: str, reason: Literal["abort", "stop"] = "abort") -> None:
-        self._leaving.add(name)
-        self._router.tell(Abort((name,), reason))
+    # --- engines lost and back -------------------------------------------------------------------
+
+    def _engine_down(self, down: EngineDown) -> None:
+        self._replicas.down(down)
+        for listener in self._listeners:
+            listener.tell(down)
+        for name in down.request_ids:
+            request = self._requests.get(name)
+            if request is not None:
+                request.num_losses += 1
+        self._lost(down.request_ids)
+
+    def _lost(self, request_ids: Iterable[str]) -> None:
+        """No engine has these any more: end them, or find them another."""
+        self._leaving.difference_update(request_ids)
+        for name in request_ids:
+            request = self._requests.get(name)
+            if request is None:
+                continue
+            if request.may_begin_anew:
+                request.is_admitted = False
+                self._stranded[name] = request
+            else:
+                self._end(request, Delta(finish_reason="error", error=LOST))
+        self._rescue()
+
+    def _rescue(self) -> None:
+        """Send those that wait for an engine to one that is up; end them if none ever will be."""
+        if not self._stranded:
+            return
+        health = self._replicas.health()
+        if health.status == "restarting":
+            return
+        stranded, self._stranded = self._stranded, {}
+        for request in stranded.values():
+            if health.serves:
+                self._router.tell(request.submit)
+            else:
+                self._end(request, Delta(finish_reason="error", error=LOST))
+
+    def _engine_up(self, up: EngineUp) -> None:
+        self._intake.connect(up.engine.capacity)
+        self._replicas.up(up.replica)
+        self._rescue()
 
     # --- out -----------------------------------------------------------------------------------
 
@@ -144,7 +198,8 @@ class AsyncLLM(Actor):
                 request.num_cached_tokens = admission.num_computed_tokens
                 request.is_admitted = True
         finishes = {finish.request_id: finish for finish in output.finished}
-        self._leaving.difference_update(finishes)
+        if self._leaving:
+            self._let_go(finishes)
         for name, token in output.tokens or ():
             request = self._requests.get(name)
             if request is not None and request.is_admitted:
@@ -155,26 +210,35 @@ class AsyncLLM(Actor):
                 end = Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason, error=finish.error)
                 self._end(request, end)
 
+    def _let_go(self, finishes: dict[str, Finish]) -> None:
+        """Those whose readers had left are over for the engine, too."""
+        gone = tuple(name for name in finishes if name in self._leaving)
+        if gone:
+            self._leaving.difference_update(gone)
+            self._router.tell(Released(gone))
+
     def _token(self, request: ActiveRequest, token: int, time_s: float, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""
-        stopped_by_token = finish is not None and finish.reason == "stop"
-        text = "" if request.decoder is None or stopped_by_token else request.decoder.step(token)
-        shown, stop = request.stop_strings.feed(text) if request.submit.sampling.stop else (text, None)
-        delta = Delta(shown, (token,), 1, None, None, request.num_cached_tokens, (time_s,))
-        if stop is not None:
-            if finish is None:
-                self._abort(request.submit.request_id, "stop")
-            self._end(request, delta.merged(Delta(finish_reason="stop", stop_reason=stop)))
-        elif finish is not None:
-            cut_off = "" if request.decoder is None else request.decoder.flush()
-            rest = request.stop_strings.flush() + cut_off
-            end = Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason)
-            self._end(request, delta.merged(end))
-        else:
+        delta = request.decode(token, time_s, finish)
+        if delta.finish_reason is None:
             request.stream.put(delta)
+        elif finish is None:
+            self._cut(request, delta, "stop" if delta.finish_reason == "stop" else "abort")
+        else:
+            self._end(request, delta)
+
+    def _cut(self, request: ActiveRequest, last: Delta, reason: Literal["abort", "stop"] = "abort") -> None:
+        """End a request of which its engine knows no end."""
+        name = request.submit.request_id
+        if name not in self._stranded:
+            self._leaving.add(name)
+            self._router.tell(Abort((name,), reason))
+        self._end(request, last)
 
     def _end(self, request: ActiveRequest, last: Delta) -> None:
         name = request.submit.request_id
         del self._requests[name]
+        self._stranded.pop(name, None)
         request.stream.put(last)
-        self._router.tell(Released((name,)))
+        if name not in self._leaving:
+            self._router.tell(Released((name,)))

@@ -19,12 +19,23 @@ class TokenDecoder(Protocol):
         ...
 
 
+class TooManyTokens(Exception):
+    """A prompt has at least `num_tokens` tokens, which is more than was asked for."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(f"at least {num_tokens} tokens")
+        self.num_tokens = num_tokens
+
+
 class TextCodec(Protocol):
-    """Text to tokens and back."""
+    """Text to tokens and back, from any thread.
 
-    def encode(self, text: str) -> list[int]: ...
+    More tokens than `most_tokens` are TooManyTokens, which may be certain before they are made.
+    """
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode(self, text: str, most_tokens: int | None = None) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
         ...
 

@@ -1,23 +1,35 @@
 """What becomes of a Generate: a `Submit`, or a refusal that says why and what would do.
 
-Tokenise, check against the context and the vocabulary, hash the prompt's full blocks.
+Check the bounds of its fields, tokenise, check against the context and the vocabulary, hash the
+prompt's full blocks. A prompt that is too long is refused as soon as its length in bytes tells.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 
-from actors.clock import now_s
 from actors.config import EngineConfig
 from actors.core.kv_cache import BlockHasher
-from actors.front.codec import TextCodec, Vocabulary
+from actors.front.bounds import out_of_bounds
+from actors.front.codec import TextCodec, TokenDecoder, TooManyTokens, Vocabulary
 from actors.messages import Capacity, ChatMessage, Generate, Refused, Submit
 
+log = logging.getLogger("sundog.front")
+
+RETRY_AFTER_S = 1.0
 TOO_LONG = "context_length_exceeded"
+NO_CODEC = "there is no tokenizer: give token ids"
+
+Tokens = tuple[int, ...]
 
 
 class Intake:
-    """Turns Generates into Submits for the engine; keeps nothing of them."""
+    """Turns Generates into Submits for the engine; keeps nothing of them.
 
-    __slots__ = ("_config", "_hash_block", "_limit_tokens", "_vocabulary", "codec")
+    `submit` may run in any thread.
+    """
+
+    __slots__ = ("_codec", "_config", "_hash_block", "_limit_tokens", "_vocabulary")
 
     def __init__(
         self,
@@ -31,79 +43,122 @@ class Intake:
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
-        self.codec = codec
+        self._codec = codec
 
     def connect(self, capacity: Capacity) -> None:
         """Learn of a replica: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
 
-    def submit(self, generate: Generate, request_id: str) -> Submit | Refused:
+    def overload(self, num_unfinished: int) -> Refused | None:
+        """Why no more requests are taken, if this many unfinished ones are enough."""
+        limit = self._config.max_waiting
+        if limit is None or num_unfinished < limit:
+            return None
+        return Refused(
+            f"{limit} requests are unfinished already: try again later",
+            kind="overloaded",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def decoder(self, submit: Submit) -> TokenDecoder | Refused | None:
+        """What makes the answer's text; None where there is none."""
+        if submit.prompt_token_ids is None or self._codec is None:
+            return None
+        try:
+            return self._codec.decoder(submit.prompt_token_ids)
+        except Exception:
+            log.exception("request %s has no decoder; it fails alone", submit.request_id)
+            return Refused("the answer cannot be turned into text", kind="failed")
+
+    def submit(self, generate: Generate, request_id: str, arrival_s: float) -> Submit | Refused:
         """The request that `generate` is to the engine, under the id `request_id`."""
-        prompt = self._tokenise(generate)
+        refused = out_of_bounds(generate, self._vocabulary.size)
+        if refused is not None:
+            return refused
+        prompt = self._read(generate.prompt)
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)
-        refused = self._check(generate, num_tokens)
+        refused = self._check_length(generate, num_tokens)
         if refused is not None:
             return refused
-        return self._submit(generate, request_id, None if isinstance(prompt, int) else prompt, num_tokens)
+        tokens = None if isinstance(prompt, int) else prompt
+        return self._submit(generate, request_id, arrival_s, tokens, num_tokens)
 
-    def _tokenise(self, generate: Generate) -> tuple[int, ...] | int | Refused:
+    def _read(self, prompt: str | Tokens | tuple[ChatMessage, ...] | int) -> Tokens | int | Refused:
         """The prompt's tokens, or their number where tokens are only counted."""
-        prompt = generate.prompt
         if isinstance(prompt, int):
             if self._vocabulary.size is None:
                 return prompt
             return Refused("a number of tokens is no prompt for a real model", param="prompt")
+        codec, most_tokens = self._codec, self._limit_tokens - 1
         if isinstance(prompt, str):
-            if self.codec is None:
-                return Refused("there is no tokenizer: give token ids", param="prompt")
-            return tuple(self.codec.encode(prompt))
-        if prompt and isinstance(prompt[0], ChatMessage):
-            if self.codec is None:
-                return Refused("there is no tokenizer: give token ids", param="messages")
-            try:
-                return tuple(self.codec.encode_chat(prompt))
-            except ValueError as error:
-                return Refused(str(error), param="messages")
-        tokens: tuple[int, ...] = prompt  # type: ignore[assignment]
+            if codec is None:
+                return Refused(NO_CODEC, param="prompt")
+            return self._tokenise(lambda: codec.encode(prompt, most_tokens), "prompt")
+        if _is_chat(prompt):
+            if codec is None:
+                return Refused(NO_CODEC, param="messages")
+            return self._tokenise(lambda: codec.encode_chat(prompt, most_tokens), "messages")  # type: ignore[arg-type]
+        tokens: Tokens = prompt  # type: ignore[assignment]
+        if len(tokens) > most_tokens:
+            return self._too_long(f"{len(tokens)}", "prompt")
         size = self._vocabulary.size
         for token in tokens:
             if token < 0 or (size is not None and token >= size):
-                return Refused(
-                    f"token id {token} is not in the vocabulary (0 to {(size or 0) - 1})", param="prompt"
-                )
+                known = "it is negative" if size is None else f"0 to {size - 1}"
+                return Refused(f"token id {token} is not in the vocabulary ({known})", param="prompt")
         return tokens
 
-    def _check(self, generate: Generate, num_tokens: int) -> Refused | None:
+    def _tokenise(self, tokens: Callable[[], list[int]], param: str) -> Tokens | Refused:
+        """The tokens, or why this one prompt cannot be tokenised."""
+        try:
+            return tuple(tokens())
+        except TooManyTokens as error:
+            return self._too_long(f"at least {error.num_tokens}", param)
+        except UnicodeEncodeError as error:
+            half = f"character {error.start} is one half of a surrogate pair"
+            return Refused(f"{half}: send whole characters", param=param)
+        except ValueError as error:
+            return Refused(str(error), param=param)
+        except Exception:
+            log.exception("a prompt could not be tokenised; its request fails alone")
+            return Refused("the prompt could not be tokenised", kind="failed", param=param)
+
+    def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
         """Why the request cannot be served, if so."""
-        param = "messages" if generate.prompt and _is_chat(generate.prompt) else "prompt"
+        param = "messages" if _is_chat(generate.prompt) else "prompt"
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
         limit, max_tokens = self._limit_tokens, generate.sampling.max_tokens
-        is_context = limit == self._config.scheduler.max_model_len
-        what = f"the model's context of {limit}" if is_context else f"a KV cache of {limit} tokens"
         if num_tokens >= limit:
-            return Refused(
-                f"the prompt has {num_tokens} tokens, but {what} must hold it and at least one"
-                " more: shorten it",
-                param=param,
-                code=TOO_LONG,
-            )
-        if max_tokens is not None and max_tokens < 1:
-            return Refused(f"max_tokens is {max_tokens}: ask for at least one token", param="max_tokens")
+            return self._too_long(f"{num_tokens}", param)
         if max_tokens is not None and num_tokens + max_tokens > limit:
             return Refused(
-                f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed {what}: ask"
-                f" for at most {limit - num_tokens}",
+                f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed"
+                f" {self._limit()}: ask for at most {limit - num_tokens}",
                 param="max_tokens",
                 code=TOO_LONG,
             )
         return None
 
+    def _too_long(self, num_tokens: str, param: str) -> Refused:
+        return Refused(
+            f"the prompt has {num_tokens} tokens, but {self._limit()} must hold it and at least one"
+            " more: shorten it",
+            param=param,
+            code=TOO_LONG,
+        )
+
+    def _limit(self) -> str:
+        """What bounds the length of a request, in words."""
+        limit = self._limit_tokens
+        is_context = limit == self._config.scheduler.max_model_len
+        return f"the model's context of {limit}" if is_context else f"a KV cache of {limit} tokens"
+
     def _submit(
-        self, generate: Generate, request_id: str, tokens: tuple[int, ...] | None, num_tokens: int
+        self, generate: Generate, request_id: str, arrival_s: float, tokens: Tokens | None, num_tokens: int
     ) -> Submit:
         sampling = generate.sampling
         if self._vocabulary.stop_token_ids and not sampling.ignore_eos:
@@ -114,7 +169,7 @@ class Intake:
             block_hashes = self._hash_prompt(tokens, generate.cache_salt)
         return Submit(
             request_id=request_id,
-            arrival_s=now_s(),
+            arrival_s=arrival_s,
             num_prompt_tokens=num_tokens,
             max_tokens=sampling.max_tokens or self._limit_tokens - num_tokens,
             prompt_token_ids=tokens,
@@ -128,7 +183,7 @@ class Intake:
             predicted_tokens=generate.predicted_tokens,
         )
 
-    def _hash_prompt(self, tokens: tuple[int, ...], salt: str | None) -> tuple[object, ...]:
+    def _hash_prompt(self, tokens: Tokens, salt: str | None) -> tuple[object, ...]:
         assert self._hash_block is not None
         keys: list[object] = []
         size = self._config.scheduler.block_size
@@ -138,5 +193,20 @@ class Intake:
         return tuple(keys)
 
 
+def effort(generate: Generate) -> int:
+    """How much work it is to read a prompt: characters to tokenise, or tokens to check and hash.
+
+    Either takes about 0.1 µs.
+    """
+    prompt = generate.prompt
+    if isinstance(prompt, int):
+        return 0
+    if isinstance(prompt, str):
+        return len(prompt)
+    if _is_chat(prompt):
+        return sum(len(turn.content) for turn in prompt if isinstance(turn, ChatMessage))
+    return len(prompt)
+
+
 def _is_chat(prompt: object) -> bool:
-    return isinstance(prompt, tuple) and isinstance(prompt[0], ChatMessage)
+    return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], ChatMessage)

@@ -10,6 +10,7 @@ from actors.clock import Event, call_at, now_s
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.request import Submit
+from actors.front.codec import TooManyTokens
 from actors.messages import Accepted, Capacity, ChatMessage, StepOutput
 from actors.stream import Delta
 
@@ -156,13 +157,16 @@ class BytesDecoder:
 class Bytes:
     """A tokenizer whose tokens are the bytes of UTF-8."""
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+        tokens = list(text.encode())
+        if most_tokens is not None and len(tokens) > most_tokens:
+            raise TooManyTokens(len(tokens))
+        return tokens
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         if any(message.role != "user" for message in messages):
             raise ValueError("this model only knows users")
-        return self.encode("".join(message.content for message in messages))
+        return self.encode("".join(message.content for message in messages), most_tokens)
 
     def decoder(self, prompt_ids: Sequence[int]) -> BytesDecoder:
         return BytesDecoder()

@@ -66,7 +66,10 @@ async def test_actors_start_from_the_leaves_and_end_from_the_root(lives: list[tu
         assert before(lives, "closed", "router", manager)
         assert before(lives, "opened", "listener", chain[-1])
         assert before(lives, "closed", chain[-1], "listener")
-    assert len(lives) == 2 * (2 * 4 + 3)
+    for reader in ("prompt-reader-long", "prompt-reader-longest"):
+        assert before(lives, "opened", reader, "async-llm")
+        assert before(lives, "closed", "async-llm", reader)
+    assert len(lives) == 2 * (2 * 4 + 5)
 
 
 async def test_backends_are_loaded_before_and_closed_after_all_work() -> None:

@@ -1,0 +1,41 @@
+"""Why an engine core crashed, out of everything that was raised when it did: in a line, in a block."""
+
+import traceback
+from collections.abc import Iterator
+
+from actors.actor import ActorDied
+
+MOST_FRAMES = 6
+MOST_CHARACTERS = 300
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error that made the others: those who were waiting for the dead only say that it died."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if not isinstance(leaf, ActorDied)), leaves[0])
+
+
+def summary(error: BaseException) -> str:
+    """The cause in one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {_cut(words)}" if words else type(error).__name__
+
+
+def block(error: BaseException) -> str:
+    """Where the cause was raised, innermost last, and what its actor was doing."""
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    lines += [_cut(note) for note in getattr(error, "__notes__", ())]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

@@ -1,0 +1,139 @@
+"""What keeps a replica's engine core running: it is started, and started again when it crashed.
+
+Laws: nothing of a core that crashed is left when the Router hears of the crash, so that nothing
+comes from it any more. A new core has a new backend and remembers nothing. A core that cannot even
+be started the first time ends the run, whatever the table of fates says.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.actor import Ref
+from actors.clock import now_s, sleep_until
+from actors.engine.crash import block, root_cause, summary
+from actors.engine.runner import Backend
+from actors.fates import SIMULATED, Fate, Fates
+from actors.messages import EngineDown, EngineRefs, EngineUp
+
+log = logging.getLogger("sundog.engine")
+
+OnUp = Callable[[EngineRefs], None]
+RunCore = Callable[[Sequence[Backend], OnUp], Awaitable[None]]
+"""Runs an engine core on its backends until it ends, and says when it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before an engine core is started again.
+
+    The first wait is `first_s`, each further one twice as long, at most `longest_s`. A core that
+    was ready for `stable_s` begins anew. After `most_crashes` in succession there is no further
+    start: what fails that often is not mended by trying, and whoever watches /health can act.
+    """
+
+    first_s: float = 0.1
+    longest_s: float = 10.0
+    stable_s: float = 60.0
+    most_crashes: int = 10
+
+    def wait_s(self, num_crashes: int) -> float | None:
+        """Seconds to wait after the `num_crashes`-th crash in succession; None: for ever."""
+        if num_crashes >= self.most_crashes:
+            return None
+        return min(self.first_s * 2.0 ** (num_crashes - 1), self.longest_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """How a graph meets failures: a column of the table of fates, and what a restart takes.
+
+    `new_backend` makes a replica's next backend, for an engine that is restarted.
+    """
+
+    fates: Fates = SIMULATED
+    new_backend: Callable[[int], Backend] | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        if self.fates.engine is Fate.RESTARTED and self.new_backend is None:
+            raise ValueError("an engine is restarted on a new backend: say how to make one")
+
+
+class EngineSupervisor:
+    """Runs one replica's engine core, and tells the Router when it is lost and when it is back."""
+
+    def __init__(self, replica: int, supervision: Supervision, run_core: RunCore, router: Ref) -> None:
+        self._replica = replica
+        self._supervision = supervision
+        self._run_core = run_core
+        self._router = router
+        self._scope = trio.CancelScope()
+        self._engine: EngineRefs | None = None
+        """The core that is up."""
+        self._up_s = self._started_s = 0.0
+        self._num_crashes = 0
+        self._has_been_up = self._is_stopping = False
+
+    async def run(
+        self, backend: Backend, *, task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Until the core ends because all have hung up, or for good, or `stop`."""
+        with self._scope:
+            wait_s: float | None = await self._run_once(backend, task_status.started)
+            while wait_s is not None:
+                await sleep_until(now_s() + wait_s, key=f"supervisor-{self._replica}")
+                assert self._supervision.new_backend is not None
+                wait_s = await self._run_once(
+                    self._supervision.new_backend(self._replica),
+                    lambda engine: self._router.tell(EngineUp(self._replica, engine)),
+                )
+
+    def stop(self) -> None:
+        """Nobody needs the engine any more: let it end, and start no other."""
+        self._is_stopping = True
+        if self._engine is None:
+            self._scope.cancel()
+        else:
+            self._engine.close()
+
+    async def _run_once(self, backend: Backend, report: OnUp) -> float | None:
+        """Run a core to its end; how long to wait before the next, None if there is to be none."""
+
+        def up(engine: EngineRefs) -> None:
+            self._engine, self._up_s, self._has_been_up = engine, now_s(), True
+            report(engine)
+
+        self._started_s = now_s()
+        try:
+            await self._run_core([backend], up)
+        except Exception as error:  # noqa: BLE001  # whatever a core raises is its crash
+            cause = root_cause(error)
+            if self._supervision.fates.engine is not Fate.RESTARTED or not self._has_been_up:
+                raise cause from None
+            return self._crashed(cause)
+        return None
+
+    def _crashed(self, cause: BaseException) -> float | None:
+        """Say what happened, to the log and to the Router; how long to wait before a restart."""
+        backoff = self._supervision.backoff
+        start_s = self._up_s - self._started_s if self._engine is not None else now_s() - self._started_s
+        if self._engine is not None and now_s() - self._up_s >= backoff.stable_s:
+            self._num_crashes = 0
+        self._engine = None
+        self._num_crashes += 1
+        wait_s = None if self._is_stopping else backoff.wait_s(self._num_crashes)
+        what_next = "it is not started again" if wait_s is None else f"it is started again in {wait_s:g} s"
+        log.error(
+            "engine %d crashed (%d in succession); %s\n    %s\n%s",
+            self._replica,
+            self._num_crashes,
+            what_next,
+            summary(cause),
+            block(cause),
+        )
+        retry_after_s = None if wait_s is None else wait_s + start_s
+        self._router.tell(EngineDown(self._replica, summary(cause), retry_after_s))
+        return wait_s

@@ -1,0 +1,57 @@
+"""How the engines are, as the front is told: what /health says, and when the door is closed."""
+
+from typing import Literal
+
+from actors.messages import EngineDown, Health, Refused
+
+
+class ReplicaHealth:
+    """Which replicas are up, restarting or dead."""
+
+    __slots__ = ("_down", "_num_replicas")
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+        self._down: dict[int, EngineDown] = {}
+
+    def down(self, down: EngineDown) -> None:
+        """A replica is lost; with `retry_after_s` None for good."""
+        self._down[down.replica] = down
+
+    def up(self, replica: int) -> None:
+        """A replica is back."""
+        self._down.pop(replica, None)
+
+    def health(self) -> Health:
+        """How they are now, and of those that are down why."""
+        waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
+        reasons = [f"replica {number}: {down.reason}" for number, down in sorted(self._down.items())]
+        return Health(
+            status=self._status(bool(waits)),
+            replicas=tuple(self._replica(number) for number in range(self._num_replicas)),
+            reason="; ".join(reasons),
+            retry_after_s=min(waits, default=None),
+        )
+
+    def refusal(self) -> Refused | None:
+        """Why no new request is taken, if no replica is up."""
+        if len(self._down) < self._num_replicas:
+            return None
+        health = self.health()
+        what = "is starting again" if health.status == "restarting" else "is dead"
+        return Refused(
+            f"the engine has failed and {what}", kind="unavailable", retry_after_s=health.retry_after_s
+        )
+
+    def _status(self, is_restarting: bool) -> Literal["healthy", "degraded", "restarting", "dead"]:
+        if not self._down:
+            return "healthy"
+        if len(self._down) < self._num_replicas:
+            return "degraded"
+        return "restarting" if is_restarting else "dead"
+
+    def _replica(self, number: int) -> Literal["healthy", "restarting", "dead"]:
+        down = self._down.get(number)
+        if down is None:
+            return "healthy"
+        return "dead" if down.retry_after_s is None else "restarting"

@@ -1,0 +1,32 @@
+"""The PromptReader: tokenises long prompts away from the streams, one after another.
+
+Tokenising takes a microsecond for every few characters, and while it takes them nobody else is
+served: so what is long is a message and runs in a thread.
+"""
+
+from typing import Any
+
+from actors.actor import Actor, Tap
+from actors.clock import run_blocking
+from actors.front.intake import Intake
+from actors.messages import PromptRead, ReadPrompt
+
+
+class PromptReader(Actor):
+    """Turns each Generate into what it is to the engine, or the reason why it is nothing."""
+
+    def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
+        super().__init__(name, tap=tap)
+        self._intake = intake
+
+    def handle(self, message: Any) -> Any:
+        match message:
+            case ReadPrompt():
+                return self._read(message)
+        return super().handle(message)
+
+    async def _read(self, message: ReadPrompt) -> PromptRead:
+        submit = await run_blocking(
+            self._intake.submit, message.generate, message.request_id, message.arrival_s
+        )
+        return PromptRead(message.request_id, message.number, submit)
