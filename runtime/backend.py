@@ -1,11 +1,14 @@
 """The torch backend: folds batches into requests, computes a step, samples its tokens."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
 from actors.clock import run_blocking
+from actors.core.config import ConfigError
 from actors.messages import Batch, Capacity, StepResult
 from runtime.loader import check_context, import_torch, load_model
 
@@ -18,17 +21,25 @@ from transformers import PreTrainedModel
 
 from runtime.linear import pack_linears
 from runtime.model import Model, probe_layers
-from runtime.paged_cache import KVCache, LayerShape, block_bytes, choose_num_blocks, free_bytes
+from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests, Step
 from runtime.sampler import Sampled, sample
+
+
+class Loaded(NamedTuple):
+    """What there is from `load` to `close`."""
+
+    requests: Requests
+    model: Model
 
 
 class TorchBackend:
     """A decoder-only Hugging Face model from a local folder, on a paged cache.
 
     `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
-    the available memory for the cache on the CPU (0.4 if None). `num_threads` None leaves torch's
-    choice. Every error in the settings or the folder is a ConfigError from `load`.
+    the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
+    `num_threads` None leaves torch's choice. Every error in the settings or the folder is a
+    ConfigError from `load`.
     """
 
     def __init__(
@@ -46,6 +57,7 @@ class TorchBackend:
         seed: int = 0,
         eos_token_ids: Sequence[int] = (),
         num_threads: int | None = None,
+        num_sharing: int = 1,
     ) -> None:
         self._model_dir = Path(model_dir)
         self._device = device
@@ -57,12 +69,14 @@ class TorchBackend:
         self._max_num_seqs = max_num_seqs
         self._utilization = gpu_memory_utilization
         self._num_threads = num_threads
-        self._requests = Requests(block_size, max_model_len, seed, tuple(eos_token_ids))
-        self._model: Model | None = None
+        self._num_sharing = num_sharing
+        self._seed = seed
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._loaded: Loaded | None = None
 
     async def load(self) -> Capacity:
         """Read the weights and make the cache; ConfigError when either cannot be."""
-        self._model, num_blocks = await run_blocking(self._load)
+        self._loaded, num_blocks = await run_blocking(self._load)
         return Capacity(num_blocks, self._block_size)
 
     async def execute(self, batch: Batch) -> StepResult:
@@ -70,9 +84,12 @@ class TorchBackend:
 
         A token for each sampling request, or the reason why this one alone has none.
         """
-        step = self._requests.fold(batch)
-        sampled = await run_blocking(self._compute, step) if len(step.token_T) else Sampled()
-        self._requests.advance(step, sampled)
+        if self._loaded is None:
+            raise RuntimeError("execute before load")
+        requests, model = self._loaded
+        step = requests.fold(batch)
+        sampled = await run_blocking(_compute, model, step) if len(step.token_T) else Sampled()
+        requests.advance(step, sampled)
         pairs = zip(step.request_ids, sampled.tokens, strict=True)
         return StepResult(
             batch.step,
@@ -83,16 +100,16 @@ class TorchBackend:
 
     async def close(self) -> None:
         """Let go of weights and cache."""
-        self._model = None
+        self._loaded = None
 
-    def _load(self) -> tuple[Model, int]:
+    def _load(self) -> tuple[Loaded, int]:
         if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
+            _set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
         model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
         pack_linears(model)
         layers, step_bytes = self._probe(model)
-        has_bytes = free_bytes(model.device, self._utilization) - step_bytes
+        has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(
             block_bytes(layers, self._block_size),
             has_bytes,
@@ -101,8 +118,9 @@ class TorchBackend:
             max_num_seqs=self._max_num_seqs,
             wanted=self._num_gpu_blocks,
         )
-        cache = KVCache(layers, num_blocks, self._block_size, model.device)
-        return Model(model, cache), num_blocks
+        cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
+        requests = Requests(self._block_size, self._max_model_len, self._seed, self._eos_token_ids)
+        return Loaded(requests, Model(model, cache)), num_blocks
 
     def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
         """The layers, and on CUDA the bytes that the largest step takes while it runs."""
@@ -115,10 +133,16 @@ class TorchBackend:
         torch.cuda.empty_cache()
         return layers, step_bytes
 
-    @torch.inference_mode()
-    def _compute(self, step: Step) -> Sampled:
-        """The step from its tokens to the sampled ones, all of it in inference mode."""
-        if self._model is None:
-            raise RuntimeError("execute before load")
-        logits_RV = self._model.logits(step)
-        return sample(logits_RV, step.choices) if step.request_ids else Sampled()
+
+@torch.inference_mode()
+def _compute(model: Model, step: Step) -> Sampled:
+    """The step from its tokens to the sampled ones, all of it in inference mode."""
+    logits_RV = model.logits(step)
+    return sample(logits_RV, step.choices) if step.request_ids else Sampled()
+
+
+def _set_threads(num_threads: int) -> None:
+    num_cores = os.cpu_count() or 1
+    if not 1 <= num_threads <= num_cores:
+        raise ConfigError(f"--num-threads {num_threads}: this machine has 1 to {num_cores} to give")
+    torch.set_num_threads(num_threads)

@@ -126,6 +126,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
+    _check_attention(folder)
     loaded: Any
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -138,8 +139,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
             output_loading_info=True,
         )
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        first_line = str(error).strip().partition("\n")[0]
-        raise LoadError(f"cannot load {folder}: {first_line}") from error
+        raise LoadError(f"cannot load {folder}: {_first_line(error)}") from error
     model: PreTrainedModel
     model, found = loaded
     if missing := sorted(found["missing_keys"]):
@@ -149,6 +149,29 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
         )
     model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     return model
+
+
+def _check_attention(folder: Path) -> None:
+    """Refuse a model whose layers do not let anybody else attend for them."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
+        raise LoadError(f"cannot load {folder}: {_first_line(error)}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise LoadError(f"{folder} ({config.model_type}) is not supported: it is not a causal language model")
+    built = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if not getattr(built, "_supports_attention_backend", False):
+        raise LoadError(
+            f"{folder} ({config.model_type}) is not supported: in transformers its layers do not attend"
+            " through a function that can be replaced, or keep more than keys and values"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def import_torch() -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
 from runtime.attention.groups import Group
 from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
-from runtime.paged_cache import KVCache, LayerShape
+from runtime.ladder import padded
+from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.requests import Span, Step
 
 
@@ -30,27 +31,39 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
     probe = LayerProbe()
     zeros_1T = torch.zeros(1, num_tokens, dtype=torch.int64, device=model.device)
     rows_R = torch.arange(min(num_rows, num_tokens), device=model.device)
-    with torch.inference_mode():
-        model(input_ids=zeros_1T, position_ids=zeros_1T, use_cache=False, logits_to_keep=rows_R, paged=probe)
-    config = model.config
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(probe.shapes)
+    try:
+        with torch.inference_mode():
+            model(
+                input_ids=zeros_1T, position_ids=zeros_1T, use_cache=False, logits_to_keep=rows_R, paged=probe
+            )
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(f"not enough memory for a step of {num_tokens} tokens: {error}") from error
+    except Exception as error:  # whatever it is, this model cannot compute a step
+        raise ConfigError(f"{model.config.model_type} is not supported: {error}") from error
+    if reason := _unfit(model.config, probe):
+        raise ConfigError(f"{model.config.model_type} is not supported: {reason}")
+    return [probe.shapes[layer] for layer in sorted(probe.shapes)]
+
+
+def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
+    """Why a paged cache cannot be what this model keeps, if it cannot."""
+    if probe.repeated:
+        return f"layer {min(probe.repeated)} attends more than once, and a cache keeps its keys once"
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
-        raise ConfigError(
-            f"{config.model_type} is not supported: {len(probe.shapes)} of"
-            f" {config.num_hidden_layers} layers keep keys and values of their own"
-        )
+        return f"{len(probe.shapes)} of {config.num_hidden_layers} layers keep keys and values of their own"
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(probe.shapes)
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
-            raise ConfigError(f"{config.model_type} is not supported: layer {layer} is {kind}")
+            return f"layer {layer} is {kind}"
         if kind == "sliding_attention" and probe.windows[layer] is None:
-            raise ConfigError(f"{config.model_type} is not supported: layer {layer} does not tell its window")
-    return [probe.shapes[layer] for layer in range(config.num_hidden_layers)]
+            return f"layer {layer} does not tell its window"
+    return None
 
 
 class Model:
     """A loaded model with its paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: KVCache) -> None:
+    def __init__(self, model: PreTrainedModel, cache: PagedKVCache) -> None:
         self._model = model
         self._cache = cache
         self._device = model.device
@@ -68,14 +81,23 @@ class Model:
         )
         self._cache.wipe(self._put(step.wiped_B))
         output = self._model(
-            input_ids=self._put(step.token_T)[None],
-            position_ids=self._put(step.position_T)[None],
+            input_ids=self._put(self._pad(step.token_T))[None],
+            position_ids=self._put(self._pad(step.position_T))[None],
             use_cache=False,
-            logits_to_keep=self._put(step.sample_rows_R),
+            logits_to_keep=self._put(self._pad(step.sample_rows_R)),
             paged=paged,
         )
-        logits_RV: Tensor = output.logits[0]
+        logits_RV: Tensor = output.logits[0, : len(step.sample_rows_R)]
         return logits_RV
+
+    def _pad(self, array: NDArray[np.int64]) -> NDArray[np.int64]:
+        """With zeros up to a size on the ladder, on the device whose kernels are made for a size."""
+        size = padded(len(array)) if self._device.type == "cpu" else len(array)
+        if size == len(array):
+            return array
+        out = np.zeros(size, array.dtype)
+        out[: len(array)] = array
+        return out
 
     def _put(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)

@@ -7,6 +7,7 @@ Block 0 is the null block of the block pool: never a request's, used here as pad
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import psutil  # type: ignore[import-untyped]  # ships no types
 import torch
 from torch import Tensor
@@ -32,11 +33,11 @@ class LayerShape:
         return self.num_heads * (self.key_width + self.value_width) * self.dtype.itemsize
 
 
-class KVCache:
+class PagedKVCache:
     """Keys [S, P, K, D] and values [S, P, K, E] of every layer.
 
     Zeros rather than whatever memory held: a masked slot weighs 0, and 0 times NaN is NaN. On the
-    CPU zeroed pages cost nothing before they are first written.
+    CPU blocks take memory when they are first written, not before.
     """
 
     __slots__ = ("block_size", "keys_SPKD", "values_SPKE")
@@ -46,12 +47,8 @@ class KVCache:
     ) -> None:
         self.block_size = block_size
         room = (num_blocks, block_size)
-        self.keys_SPKD = [
-            torch.zeros(*room, s.num_heads, s.key_width, dtype=s.dtype, device=device) for s in layers
-        ]
-        self.values_SPKE = [
-            torch.zeros(*room, s.num_heads, s.value_width, dtype=s.dtype, device=device) for s in layers
-        ]
+        self.keys_SPKD = [_zeros((*room, s.num_heads, s.key_width), s.dtype, device) for s in layers]
+        self.values_SPKE = [_zeros((*room, s.num_heads, s.value_width), s.dtype, device) for s in layers]
 
     @property
     def num_blocks(self) -> int:
@@ -69,18 +66,33 @@ class KVCache:
                 layer_SPKD.index_fill_(0, blocks_B, 0)
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of zeros; on the CPU its pages are the kernel's until they are written.
+
+    numpy asks for memory that is zero already, where `torch.zeros` writes every page.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    flat = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8))
+    return flat.view(dtype).view(shape)
+
+
 def block_bytes(layers: list[LayerShape], block_size: int) -> int:
     """Bytes of one block over all layers."""
     return block_size * sum(shape.token_bytes for shape in layers)
 
 
-def free_bytes(device: torch.device, utilization: float | None) -> int:
-    """Bytes the cache may take: a share of all memory on CUDA, of the available on the CPU."""
+def free_bytes(device: torch.device, utilization: float | None, num_sharing: int = 1) -> int:
+    """Bytes the cache may take: a share of all memory on CUDA, of the available on the CPU.
+
+    What others have promised to themselves and not yet written still counts as available, so the
+    `num_sharing` engines of one machine divide it.
+    """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return int(total * (CUDA_SHARE if utilization is None else utilization)) - (total - free)
     share = CPU_SHARE if utilization is None else utilization
-    return int(psutil.virtual_memory().available * share)
+    return int(psutil.virtual_memory().available * share) // num_sharing
 
 
 def choose_num_blocks(

@@ -31,11 +31,9 @@ class RealModel:
         folder = Path(model) if model else EMBEDDED_MODEL
         config = read_facts(folder)
         tokenizer = Tokenizer(folder)
-        eos, *others = (*tokenizer.eos_token_ids, None)
+        ends = tokenizer.eos_token_ids
         vocabulary = Vocabulary(
-            eos_token_id=eos,
-            stop_token_ids=tuple(token for token in others if token is not None),
-            size=config.vocab_size,
+            eos_token_id=ends[0] if ends else None, stop_token_ids=ends[1:], size=config.vocab_size
         )
         name = served_name or folder.resolve().name
         return cls(folder, name, tokenizer, vocabulary, config.max_position_embeddings)
@@ -74,6 +72,7 @@ def torch_backends(
             seed=seed + replica,
             eos_token_ids=model.tokenizer.eos_token_ids,
             num_threads=num_threads,
+            num_sharing=config.replicas,
         )
         for replica in range(config.replicas)
     ]

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from actors.core.config import ConfigError
+
 NAME = "sundog_paged"
 
 
@@ -38,7 +40,7 @@ def paged_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    paged: StepAttention,
+    paged: StepAttention | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -46,6 +48,10 @@ def paged_attention(
     **_unused: object,
 ) -> tuple[Tensor, None]:
     """Hand one layer's query [1, H, T, D], key and value [1, K, T, D] to the step; [1, T, H, E]."""
+    if paged is None:
+        raise ConfigError("its layers do not pass the step on to their attention")
+    if not getattr(module, "is_causal", True):
+        raise ConfigError("its tokens attend to later ones")
     out_THE = paged.attend(
         int(module.layer_idx),  # type: ignore[arg-type]  # nn.Module types attributes as tensors
         query[0].transpose(0, 1),

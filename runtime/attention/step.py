@@ -11,17 +11,18 @@ from torch import Tensor
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.varlen import Sequences, attend_all, can_attend
-from runtime.paged_cache import KVCache, LayerShape
+from runtime.paged_cache import LayerShape, PagedKVCache
 
 
 @dataclass(frozen=True, slots=True)
 class PagedStep:
     """Keeps each layer's keys and values in their slots, then attends over the block tables.
 
-    `groups` cover the rows of the step in order.
+    `groups` cover the rows of the step in order. Rows beyond those of `slots_T` are padding: they
+    leave nothing in the cache and attend to nothing.
     """
 
-    cache: KVCache
+    cache: PagedKVCache
     slots_T: Tensor
     groups: list[Group]
     sequences: Sequences | None = None
@@ -38,6 +39,9 @@ class PagedStep:
         softcap: float | None,
         sinks_H: Tensor | None,
     ) -> Tensor:
+        num_rows, num_padding = len(self.slots_T), len(q_THD) - len(self.slots_T)
+        if num_padding:
+            q_THD, k_TKD, v_TKE = q_THD[:num_rows], k_TKD[:num_rows], v_TKE[:num_rows]
         keys_SPKD, values_SPKE = self.cache.keys_SPKD[layer], self.cache.values_SPKE[layer]
         self.cache.write(layer, self.slots_T, k_TKD, v_TKE)
         plain = softcap is None and sinks_H is None
@@ -58,6 +62,8 @@ class PagedStep:
             )
             for group in self.groups
         ]
+        if num_padding:
+            outs.append(q_THD.new_zeros(num_padding, q_THD.shape[1], v_TKE.shape[-1]))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
@@ -67,6 +73,7 @@ class LayerProbe:
 
     shapes: dict[int, LayerShape] = field(default_factory=dict)
     windows: dict[int, int | None] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
 
     def attend(
         self,
@@ -81,6 +88,8 @@ class LayerProbe:
         sinks_H: Tensor | None,
     ) -> Tensor:
         _, num_heads, key_width = k_TKD.shape
+        if layer in self.shapes:
+            self.repeated.add(layer)
         self.shapes[layer] = LayerShape(num_heads, key_width, v_TKE.shape[-1], k_TKD.dtype)
         self.windows[layer] = window
         return v_TKE.repeat_interleave(q_THD.shape[1] // num_heads, dim=1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.varlen import Sequences, can_attend, is_available
-from runtime.paged_cache import KVCache, LayerShape
+from runtime.paged_cache import LayerShape, PagedKVCache
 
 BLOCK_SIZE, KEY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH = 4, 2, 6, 8, 5
 
@@ -48,7 +48,7 @@ def test_gathered_attention_is_the_plain_formula(
     """Decodes and chunks, with and without earlier keys, windows, caps and sinks."""
     torch.manual_seed(0)
     shape = LayerShape(KEY_HEADS, KEY_WIDTH, VALUE_WIDTH, torch.float64)
-    cache = KVCache([shape], 40, BLOCK_SIZE, torch.device("cpu"))
+    cache = PagedKVCache([shape], 40, BLOCK_SIZE, torch.device("cpu"))
     tables = (torch.randperm(39) + 1)[: len(firsts) * 6].view(len(firsts), 6)
     sinks_H = torch.randn(HEADS, dtype=torch.float64) if has_sinks else None
     num_rows = len(firsts) * num_queries

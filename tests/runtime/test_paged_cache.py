@@ -1,10 +1,13 @@
 """The paged cache: what it costs, how many blocks are made, and where tokens are kept."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from actors.core.config import ConfigError
-from runtime.paged_cache import KVCache, LayerShape, block_bytes, choose_num_blocks, free_bytes
+from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 
 LAYERS = [LayerShape(2, 24, 16, torch.bfloat16), LayerShape(2, 8, 8, torch.float32)]
 LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
@@ -12,7 +15,7 @@ LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
 
 def test_a_block_costs_what_its_tensors_hold() -> None:
     """Bytes per block times blocks is the size of all tensors, whatever widths layers have."""
-    cache = KVCache(LAYERS, num_blocks=5, block_size=16, device=torch.device("cpu"))
+    cache = PagedKVCache(LAYERS, num_blocks=5, block_size=16, device=torch.device("cpu"))
     tensors = [*cache.keys_SPKD, *cache.values_SPKE]
     assert sum(t.nbytes for t in tensors) == 5 * block_bytes(LAYERS, 16)
     assert cache.num_blocks == 5
@@ -49,8 +52,31 @@ def test_a_share_of_the_cpus_memory_is_taken() -> None:
 
 def test_tokens_are_kept_in_their_slots() -> None:
     """Slot s is block s // block_size, offset s % block_size; nothing else changes."""
-    cache = KVCache(LAYERS[1:], num_blocks=4, block_size=16, device=torch.device("cpu"))
+    cache = PagedKVCache(LAYERS[1:], num_blocks=4, block_size=16, device=torch.device("cpu"))
     k_TKD, v_TKE = torch.ones(2, 2, 8), torch.full((2, 2, 8), 2.0)
     cache.write(0, torch.tensor([3 * 16 + 5, 16]), k_TKD, v_TKE)
     assert (cache.keys_SPKD[0][3, 5] == 1).all() and (cache.values_SPKE[0][1, 0] == 2).all()
     assert cache.keys_SPKD[0].sum() == k_TKD.sum()
+
+
+def test_blocks_take_memory_when_they_are_written_and_not_before() -> None:
+    """A pool of a gigabyte costs next to nothing until requests fill it; a child has its own peak."""
+    code = """
+import psutil, torch
+from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes
+layers = [LayerShape(8, 64, 64, torch.bfloat16)] * 4
+process = psutil.Process()
+before = process.memory_info().rss
+num_blocks = 2**30 // block_bytes(layers, 16)
+cache = PagedKVCache(layers, num_blocks, 16, torch.device("cpu"))
+made = process.memory_info().rss
+for layer in range(4):
+    cache.write(layer, torch.arange(64), torch.ones(64, 8, 64).bfloat16(), torch.ones(64, 8, 64).bfloat16())
+written = process.memory_info().rss
+assert sum(t.nbytes for t in cache.keys_SPKD + cache.values_SPKE) > 1000 * 2**20
+assert not cache.values_SPKE[3][-1].any() and cache.keys_SPKD[0][3].all()
+print((made - before) >> 20, (written - before) >> 20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    made, written = map(int, done.stdout.split())
+    assert made < 50 and written < 150
