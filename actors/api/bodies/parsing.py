@@ -5,6 +5,7 @@ given twice, half of a surrogate pair, 200 levels of nesting); types are strict,
 and the first thing wrong is named by its field with what would be allowed.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
@@ -18,6 +19,7 @@ from actors.api.errors import ApiError, invalid, shown
 
 THREAD_FROM_BYTES = 2**17
 """Below, a body is parsed sooner (under 2 ms) than other streams would notice."""
+SUBJECT = re.compile(r"^\w+ should")  # Input, String, List
 BodyT = TypeVar("BodyT", bound="JsonObject")
 
 
@@ -88,5 +90,5 @@ def _as_api_error(error: Mapping[str, object]) -> ApiError:
     if error["type"] == "value_error":
         # The validators of this package give whole predicates: "must be …".
         return invalid(f"{param} {message.removeprefix('Value error, ')}.", param)
-    allowed = message.replace("Input should", "it should")
+    allowed = SUBJECT.sub("it should", message)
     return invalid(f"{param} is {shown(error['input'])}: {allowed}.", param)

@@ -13,20 +13,9 @@ from actors.actor import ActorDied
 from actors.api import HttpSettings
 from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
 from actors.messages import Refused
+from tests.actors.api.wire import CLOSE, GET, completion
 
 pytestmark = pytest.mark.wall_clock
-
-GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-JSON = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-CLOSE = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-
-
-def post(body: bytes, path: str = "/v1/completions") -> bytes:
-    return JSON.replace(b"/v1/completions", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def completion(**fields: object) -> bytes:
-    return post(json.dumps({"prompt": "x", **fields}).encode())
 
 
 async def read_to_end(stream: trio.abc.Stream) -> bytes:
@@ -82,31 +71,6 @@ async def test_an_early_answer_leaves_the_connection_usable(
             assert answered == status
             assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
             assert (await exchange(stream, GET))[0] == 200
-
-
-@pytest.mark.parametrize(("declared", "status"), [(5_000, 408), (50_000, 413)])
-async def test_a_body_that_never_comes_is_given_up(
-    serving: Any, exchange: Any, declared: int, status: int
-) -> None:
-    """Whoever promises a body and does not send it is answered and hung up on."""
-    head = JSON + b"Content-Length: %d\r\n\r\n" % declared
-    async with serving(max_body_bytes=10_000, body_timeout_s=0.2) as site, await site.connect() as stream:
-        assert (await exchange(stream, head, b"{"))[0] == status
-        assert await stream.receive_some() == b""
-
-
-async def test_a_body_may_come_in_many_chunks(serving: Any, exchange: Any) -> None:
-    """More chunks than any queue holds, in both framings."""
-    body = json.dumps({"prompt": "x" * 5000, "max_tokens": 1}).encode()
-    pieces = [body[at : at + 10] for at in range(0, len(body), 10)]
-    chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
-    async with serving() as site:
-        async with await site.connect() as stream:
-            plain = JSON + b"Content-Length: %d\r\n\r\n" % len(body)
-            assert (await exchange(stream, plain, *pieces))[0] == 200
-            chunked = JSON + b"Transfer-Encoding: chunked\r\n\r\n"
-            assert (await exchange(stream, chunked, *chunks, b"0\r\n\r\n"))[0] == 200
-        assert [len(generate.prompt) for generate in site.llm.asked] == [5000, 5000]
 
 
 async def test_no_timer_cuts_a_stream(serving: Any) -> None:
@@ -171,28 +135,6 @@ async def test_a_finished_answer_is_not_cancelled(serving: Any, exchange: Any) -
                 pass
             assert (await exchange(stream, GET))[0] == 200
         assert site.llm.cancelled == []
-
-
-async def test_a_slow_reader_gets_every_byte_once(serving: Any, exchange: Any) -> None:
-    """An answer larger than any socket buffer goes out in pieces and arrives as it was."""
-    async with serving() as site:
-        site.llm.word_size = 1_000_000
-        async with await site.connect() as stream:
-            status, _, body = await exchange(stream, completion(max_tokens=6))
-            assert (await exchange(stream, GET))[0] == 200
-    text = json.loads(body)["choices"][0]["text"]
-    assert status == 200 and text == "".join(f"w{index} " * 1_000_000 for index in range(6))
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
-async def test_a_client_that_takes_nothing_is_dropped(serving: Any) -> None:
-    """The limit set on the listening socket is inherited, and ends the generation."""
-    async with serving(settings=HttpSettings(stalled_client_s=0.3)) as site:
-        site.llm.word_size = 1_000_000
-        site.llm.may_finish = trio.Event()
-        async with await site.connect() as stream:
-            await stream.send_all(completion(stream=True, max_tokens=20))
-            await site.llm.until(lambda llm: len(llm.cancelled) == 1)
 
 
 async def test_a_crowd_may_knock_at_once(serving: Any) -> None:

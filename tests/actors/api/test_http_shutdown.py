@@ -1,6 +1,5 @@
 """Shutdown loses nobody and waits for nobody who does nothing."""
 
-import json
 import socket
 from typing import Any
 
@@ -11,16 +10,9 @@ import trio.testing
 from actors.api import serve_http
 from actors.api.edge.listener import listen
 from actors.core.config import ConfigError
+from tests.actors.api.wire import GET, completion
 
 pytestmark = pytest.mark.wall_clock
-
-GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def completion(**fields: object) -> bytes:
-    body = json.dumps({"prompt": "x", **fields}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def test_idle_connections_do_not_delay_shutdown(serving: Any, exchange: Any) -> None:
