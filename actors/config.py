@@ -14,7 +14,7 @@ ROUTERS = ("round-robin", "least-requests")
 class EngineConfig:
     """One deployment: `replicas` equal engines behind one `router`.
 
-    `num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
+    `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
     unfinished requests the door is closed (HTTP 429); None keeps it open. With `refuse_never_fit` a
     KV cache too small for one request of the full context is no error: requests that could outgrow
     it are refused one by one, where vLLM would queue them for ever. `lockstep` and
@@ -25,7 +25,6 @@ class EngineConfig:
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     policy: Policy = field(default_factory=Fcfs)
-    num_gpu_blocks: int | None = None
     replicas: int = 1
     router: str = "round-robin"
     max_waiting: int | None = None

@@ -64,7 +64,7 @@ def torch_backends(
             device=device,
             dtype=dtype,
             block_size=limits.block_size,
-            num_gpu_blocks=config.num_gpu_blocks,
+            num_gpu_blocks=limits.num_gpu_blocks,
             max_model_len=limits.max_model_len,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             max_num_seqs=limits.max_num_seqs,

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import click
 
+from sundog.ends import remark
+from sundog.options.takes import command
 
-@click.command()
+
+@command
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -16,9 +19,10 @@ import click
     help="A .toml for `replay --cost FILE`.",
 )
 def calibrate(log: Path, output: Path) -> None:
-    """Fit a cost model to LOG: the folder of a run, or of a server's log of requests.
+    """Fit a cost model to what requests saw.
 
-    A log has meta.json and requests.jsonl.gz (sim/figures/validate/logs.py says which fields).
+    LOG is the folder of a run, or of a server's log of requests, which has meta.json and
+    requests.jsonl.gz (sim/figures/validate/logs.py says which fields).
     """
     import numpy as np
 
@@ -29,15 +33,13 @@ def calibrate(log: Path, output: Path) -> None:
     lives = read_lives(log)
     model, error, num_left_out = fit_requests(lives)
     write_cost(output, model, f"sundog calibrate {log.resolve().name}")
-    click.echo(
+    remark(
         f"{output}: {model.step * 1e3:.2f} ms a step, {model.per_token * 1e6:.2f} us a token,"
         f" {model.per_decode * 1e6:.2f} us a decode, {model.per_context_token * 1e9:.2f} ns a token"
         f" of context, {model.per_prefill_pair * 1e12:.2f} ps a pair, from"
-        f" {int((np.asarray(lives.num_output_tokens) > 1).sum()):,} requests",
-        err=True,
+        f" {int((np.asarray(lives.num_output_tokens) > 1).sum()):,} requests"
     )
-    click.echo(
+    remark(
         f"explains how long requests decoded to {error:.1%} (median); {num_left_out:,} left out,"
-        " which took too long for it",
-        err=True,
+        " which took too long for it"
     )

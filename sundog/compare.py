@@ -1,16 +1,30 @@
 """`sundog compare`: two run directories in, differences with confidence out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from sundog.options import Switch, option
+from sundog.options.takes import command, takes
 
-@click.command()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """How the differences are shown."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+
+
+@command
+@takes(Compare)
 @click.argument("first", type=click.Path(path_type=Path), metavar="A")
 @click.argument("second", type=click.Path(path_type=Path), metavar="B")
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
-def compare(first: Path, second: Path, as_json: bool) -> None:
-    """Say what differs between two runs that `replay --out` wrote, and how sure that is."""
+def compare(asked: Compare, first: Path, second: Path) -> None:
+    """Say what differs between two runs, and how surely.
+
+    A and B are folders that `replay --out` wrote.
+    """
     from rich.console import Console
 
     from sim.figures.compare import compare as compare_runs
@@ -19,7 +33,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
     a, b = open_run(first), open_run(second)
     found = compare_runs(a, b)
-    if as_json:
+    if asked.as_json:
         click.echo(to_json(found))
     else:
         console = Console(highlight=False)

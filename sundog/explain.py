@@ -1,41 +1,77 @@
 """`sundog explain`: a record in, a page or JSON out."""
 
 import json
-import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sim.explain.data import request_data, run_data
-from sim.explain.findings import findings
-from sim.explain.load import find_life, load
-from sim.show.explained_request import RequestPage, console_for
-from sim.show.explained_run import print_run
+import click
+
+from sundog.ends import remark
+from sundog.options import Switch, Text, Whole, option
+from sundog.options.takes import command, takes
+
+if TYPE_CHECKING:
+    from sim.explain.history import History
 
 
-def explain(
-    record: Path,
-    request_id: str | None = None,
-    *,
-    top: int = 10,
-    every: bool = False,
-    as_json: bool = False,
-    trace: Path | None = None,
-) -> None:
-    """Print the life of one request, or what a whole run tells.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain:
+    """What of a record is explained."""
 
-    Raises ConfigError for a record that cannot be read and a request that is not in it.
+    request_id: str | None = option(None, Text("ID"), "Only this request, whole.", flag="--request")
+    top: int = option(10, Whole(0, 2**20), "How many of the longest waits.")
+    every: bool = option(False, Switch(pair=False), "Each change of cause of a long wait.", flag="--all")
+    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+
+
+@command
+@takes(Explain)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The trace of a log of decisions, if it is not beside the log.",
+)
+@click.argument("record", type=click.Path(path_type=Path))
+def explain(asked: Explain, record: Path, trace: Path | None) -> None:
+    """Say why requests waited, and which were preempted.
+
+    RECORD is a directory that replay --out or serve --record wrote, or a log of decisions.
     """
+    from sim.explain.load import load
+
     history = load(record, trace)
     if history.cut_off:
-        print(f"{record} breaks off: what follows is up to there", file=sys.stderr)
-    if request_id is not None:
-        life = find_life(history, request_id)
-        if as_json:
-            print(json.dumps(request_data(history, life), indent=1))
-        else:
-            RequestPage(history, life, every=every).print(console_for())
-        return
-    found = findings(history, top)
-    if as_json:
-        print(json.dumps(run_data(found, history.header), indent=1))
+        remark(f"{record} breaks off: what follows is up to there")
+    if asked.request_id is None:
+        _run(history, record.name, asked)
     else:
-        print_run(console_for(), record.name, found, history.header)
+        _request(history, asked.request_id, asked)
+
+
+def _request(history: "History", request_id: str, asked: Explain) -> None:
+    """One request, from its arrival to its end."""
+    from sim.explain.data import request_data
+    from sim.explain.load import find_life
+    from sim.show.explained_request import RequestPage, console_for
+
+    life = find_life(history, request_id)
+    if asked.as_json:
+        click.echo(json.dumps(request_data(history, life), indent=1))
+    else:
+        RequestPage(history, life, every=asked.every).print(console_for())
+
+
+def _run(history: "History", name: str, asked: Explain) -> None:
+    """What the whole record tells."""
+    from sim.explain.data import run_data
+    from sim.explain.findings import findings
+    from sim.show.explained_request import console_for
+    from sim.show.explained_run import print_run
+
+    found = findings(history, asked.top)
+    if asked.as_json:
+        click.echo(json.dumps(run_data(found, history.header), indent=1))
+    else:
+        print_run(console_for(), name, found, history.header)

@@ -74,6 +74,11 @@ def built(root: Path = ROOT) -> list[Path]:
     return [*own, *root.glob(SHARED.replace(".", "/") + "__mypyc.*.so")]
 
 
+def how(root: Path = ROOT) -> str:
+    """How the simulator runs here: compiled, or plain."""
+    return "compiled" if built(root) else "plain (make fast compiles the simulator)"
+
+
 def stale(root: Path = ROOT) -> list[str]:
     """The sources that have changed since they were compiled."""
     changed = []

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import click
 
+from sundog.ends import remark
+from sundog.options.takes import command
 
-@click.command()
+
+@command
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -15,9 +18,12 @@ import click
     help="A .json or .json.gz; in the run's folder if not given.",
 )
 def perfetto(run: Path, output: Path | None) -> None:
-    """Write RUN, a folder of `replay --out` or `serve --record`, for Perfetto (ui.perfetto.dev)."""
+    """Write a recorded run for Perfetto.
+
+    RUN is a folder of `replay --out` or `serve --record`; open the result at ui.perfetto.dev.
+    """
     from sim.explain.record import find_record
     from sim.show.perfetto import export
 
     path = output or find_record(run).parent / "perfetto.json.gz"
-    click.echo(f"{path}: {export(run, path):,} events; open it at ui.perfetto.dev", err=True)
+    remark(f"{path}: {export(run, path):,} events; open it at ui.perfetto.dev")

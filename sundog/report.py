@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from sundog.options.takes import command
 
-@click.command()
+
+@command
 @click.argument("runs", nargs=-1, required=True, metavar="DIR…", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -13,9 +15,14 @@ import click
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("report.html"),
     show_default=True,
+    metavar="FILE",
+    help="The page.",
 )
 def report(runs: tuple[Path, ...], output: Path) -> None:
-    """Show runs that `replay --out` wrote on one HTML page, several side by side."""
+    """Show runs on one HTML page, side by side.
+
+    Each DIR is a folder that `replay --out` wrote.
+    """
     from sim.record.run_directory import open_run
     from sim.show.html.page import write_page
 

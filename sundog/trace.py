@@ -1,35 +1,58 @@
 """`sundog trace`: what is in a trace."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 
+from sundog.options import Switch, Text, option
+from sundog.options.takes import command, takes
 
-@click.command()
+if TYPE_CHECKING:
+    from sim.trace.describe import Description
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """How a trace is read and shown."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+    tokenizer: str | None = option(
+        None, Text("FILE"), "For traces of texts: a tokenizer.json or a model's folder."
+    )
+
+
+@command
+@takes(Trace)
 @click.argument("trace")
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
-@click.option("--tokenizer", help="For traces of texts: a tokenizer.json or a model's folder.")
-def trace(trace: str, as_json: bool, tokenizer: str | None) -> None:
-    """Describe TRACE: how many requests, how often, how long, how much of it repeats."""
+def trace(asked: Trace, trace: str) -> None:
+    """Describe a trace: rates, lengths, repeated prompts."""
+    from sim.trace.describe import describe
+    from sim.trace.read import read_trace
+
+    source = read_trace(trace, asked.tokenizer)
+    found = describe(source)
+    if asked.as_json:
+        click.echo(json.dumps({"format": source.format, **asdict(found)}, indent=1))
+    else:
+        _print(found, source.format)
+
+
+def _print(found: "Description", format: str) -> None:
+    """A table of lengths, and bars over time."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from sim.trace.describe import bars, describe
-    from sim.trace.read import read_trace
+    from sim.trace.describe import bars
 
-    source = read_trace(trace, tokenizer)
-    found = describe(source)
-    if as_json:
-        click.echo(json.dumps({"format": source.format, **asdict(found)}, indent=1))
-        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=80)
     console.print(
         f"{found.num_requests:,} requests in {found.span_s:,.1f} s, {found.rate_per_s:.3g}/s,"
-        f" gaps vary {found.burstiness:.2f} times their mean (Poisson: 1); format {source.format}",
+        f" gaps vary {found.burstiness:.2f} times their mean (Poisson: 1); format {format}",
         markup=False,
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

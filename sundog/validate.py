@@ -1,40 +1,50 @@
 """`sundog validate`: predicted beside real."""
 
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from sundog.ends import remark
+from sundog.options import Switch, Text, option
+from sundog.options.takes import command, takes
 
-@click.command()
+OWN = Path(__file__).parents[1] / "sim" / "figures" / "validate" / "servers"
+"""The records that come with Sundog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validate:
+    """What is predicted with."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
+    cost: str = option("auto", Text("COST"), "tables, roofline or auto.")
+    host_overhead: bool = option(True, Switch(), "Time that the host adds to each step and request.")
+
+
+@command
+@takes(Validate)
 @click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-@click.option("--cost", default="auto", show_default=True, help="tables, roofline or auto.")
-@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True)
-def validate(directory: Path | None, as_json: bool, cost: str, host_overhead: bool) -> None:
-    """Simulate the load of real servers and compare with what they measured.
+def validate(asked: Validate, directory: Path | None) -> None:
+    """Compare predictions with what real servers measured.
 
     DIR holds records of servers (see `sim/figures/validate/measured.py`); without it, those that come
     with Sundog.
     """
     from rich.console import Console
 
-    from sim.cost.overhead import NO_OVERHEAD
-    from sim.cost.overhead import host_overhead as fitted_overhead
+    from sim.cost.overhead import NO_OVERHEAD, host_overhead
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
     from sim.show.validation_table import Row, print_table, to_json
 
-    own = Path(__file__).parents[1] / "sim" / "figures" / "validate" / "servers"
     rows = []
-    for server in [s for folder in (own, directory) if folder for s in find_servers(folder)]:
-        print(f"{server.name}: {len(server.requests):,} requests", file=sys.stderr)
-        overhead = NO_OVERHEAD
-        if host_overhead:
-            overhead = fitted_overhead(server.async_scheduling)
-        predictions = predict(server, overhead, cost)
+    for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
+        remark(f"{server.name}: {len(server.requests):,} requests")
+        overhead = host_overhead(server.async_scheduling) if asked.host_overhead else NO_OVERHEAD
+        predictions = predict(server, overhead, asked.cost)
         rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
-    if as_json:
+    if asked.as_json:
         click.echo(to_json(rows))
     else:
         console = Console(highlight=False)

@@ -1,33 +1,48 @@
 """`sundog workload`: write the trace that a description of a workload stands for."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from actors.config import ConfigError
+from sundog.ends import remark
+from sundog.options import Whole, option
+from sundog.options.takes import command, takes
 
-@click.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Which of the traces that a description stands for."""
+
+    seed: int = option(0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same trace.")
+
+
+@command
+@takes(Workload)
 @click.option("-o", "--output", required=True, metavar="FILE", help="A .jsonl or .jsonl.gz.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def workload(spec: Path, output: str, seed: int) -> None:
-    """Generate the trace that SPEC, a TOML file, describes (docs/workloads.md)."""
-    from actors.core.config import ConfigError
+@click.argument("spec", type=click.Path(path_type=Path))
+def workload(asked: Workload, spec: Path, output: str) -> None:
+    """Generate a trace from a description of a workload.
+
+    SPEC is a TOML file; docs/workloads.md says what it may hold.
+    """
     from sim.trace.write import write_trace
     from sim.workload.spec import read_spec
 
     source = read_spec(spec)
-    requests = source.requests(seed)
+    requests = source.requests(asked.seed)
     if not requests:
-        raise ConfigError(f"{spec} gives no request with seed {seed}: raise its rate or duration_s")
+        raise ConfigError(f"{spec} gives no request with seed {asked.seed}: raise its rate or duration_s")
     try:
         write_trace(
             output,
             requests,
             provenance=f"sundog workload {spec.name}",
-            seed=seed,
+            seed=asked.seed,
             hash_block_tokens=source.hash_block_tokens,
         )
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
     span_s = requests[-1].arrival_s
-    click.echo(f"{output}: {len(requests):,} requests in {span_s:,.1f} s", err=True)
+    remark(f"{output}: {len(requests):,} requests in {span_s:,.1f} s")

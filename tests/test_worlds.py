@@ -30,7 +30,7 @@ def config(*, async_scheduling: bool = False) -> EngineConfig:
         num_gpu_blocks=CAPACITY.num_blocks,
         async_scheduling=async_scheduling,
     )
-    return EngineConfig(scheduler=limits, num_gpu_blocks=CAPACITY.num_blocks)
+    return EngineConfig(scheduler=limits)
 
 
 def requests(seed: int) -> tuple[list[TraceRequest], Callable[[TraceRequest], Generate]]:

@@ -14,7 +14,8 @@ class ConfigError(ValueError):
 class SchedulerConfig:
     """Limits and switches of one scheduler; every default is vLLM V1's.
 
-    `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable.
+    `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable; None, until the
+    backend has said how many fit (`EngineConfig.with_blocks`).
     `watermark` is a fraction of `num_gpu_blocks`; a threshold of 0 switches it off.
 
     Three that vLLM does not have are off by default. Up to `max_overtakes` times in one wait,
@@ -29,7 +30,7 @@ class SchedulerConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int = 4096
-    num_gpu_blocks: int = 4096
+    num_gpu_blocks: int | None = None
     block_size: int = 16
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -50,7 +51,7 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"{name} is {value}: it must be at least 1")
-        if self.num_gpu_blocks < 2:
+        if self.num_gpu_blocks is not None and self.num_gpu_blocks < 2:
             raise ConfigError(
                 f"num_gpu_blocks is {self.num_gpu_blocks}: at least 2 are needed,"
                 " because block 0 is the null block"

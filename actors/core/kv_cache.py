@@ -31,6 +31,8 @@ class KVCache:
     )
 
     def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
+        if config.num_gpu_blocks is None:
+            raise ValueError("num_gpu_blocks is not known yet: see EngineConfig.with_blocks")
         self.pool = BlockPool(config.num_gpu_blocks)
         self.block_size = config.block_size
         self.caching = config.enable_prefix_caching

@@ -36,7 +36,7 @@ class Header:
     def of(cls, config: EngineConfig, num_blocks: int | None = None) -> "Header":
         scheduler = config.scheduler
         if num_blocks is None:
-            num_blocks = config.num_gpu_blocks
+            num_blocks = scheduler.num_gpu_blocks
         return cls(
             block_size=scheduler.block_size,
             num_blocks=num_blocks,

@@ -8,6 +8,7 @@ own; of prompts, texts and long lists only the length is kept.
 
 import gzip
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,3 +88,14 @@ def _value(name: str, value: Any) -> Any:
     if is_dataclass(value) or hasattr(value, "_asdict"):
         return _fields(value)
     return type(value).__name__
+
+
+def message_tap(
+    directory: Path | str | None, wanted: bool, option: str
+) -> AbstractContextManager[MessageFile | None]:
+    """The tap that writes every message into the directory that `option` names, if it is wanted."""
+    if not wanted:
+        return nullcontext()
+    if directory is None:
+        raise ConfigError(f"--messages needs a folder to write them to: give {option} DIR")
+    return MessageFile(directory)

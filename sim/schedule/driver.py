@@ -76,7 +76,7 @@ class Driver:
         self.state = SchedulerState(
             config, trace.policy, self._manager.lend(), lockstep_enabled=lockstep, decode_runs=decode_runs
         )
-        self._backend = HeldBackend(Capacity(config.num_gpu_blocks, config.block_size))
+        self._backend = HeldBackend(Capacity(self.state.kv.pool.num_blocks, config.block_size))
         runner = Runner("runner", self._backend)
         executor = Executor("executor", [runner.ref("executor")])
         self._scheduler = Scheduler("scheduler", 0, self.state, executor.ref("scheduler"), [], tracer=self)

@@ -10,17 +10,6 @@ from sim.trace.record import TraceRequest
 from sim.workload.streams import stream
 
 
-def parse_rate(text: str) -> float:
-    """Requests a second: a number above 0 or `inf`."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not rate > 0:
-        raise ConfigError(f"request_rate is {text!r}: give requests a second above 0, or inf")
-    return rate
-
-
 def retimed(trace: Iterable[TraceRequest], rate_per_s: float, seed: int) -> Iterator[TraceRequest]:
     """The requests in their order, as a Poisson process, or at once if the rate is infinite.
 

@@ -25,7 +25,7 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["replay", TRACE, "--model", "lama-3.1-8b"], "Did you mean llama-3.1-8b"),
         (["replay", TRACE, "--policy", "fcsf"], "Did you mean fcfs"),
         (["replay", TRACE, "--router", "random"], "round-robin"),
-        (["replay", TRACE, "--max-num-seqs", "0"], "max_num_seqs is 0"),
+        (["replay", TRACE, "--max-num-seqs", "0"], "--max-num-seqs is 0"),
         (["replay", TRACE, "--gpu", "rtx-4090"], "--max-model-len"),
         (["replay", TRACE, "--gpu", "rtx-4090", "--model", "llama-2-70b"], "does not fit"),
         (["replay", TRACE, "--tensor-parallel-size", "3"], "tensor_parallel_size is 3"),

@@ -91,10 +91,9 @@ def _deployment(server: Server) -> tuple[EngineConfig, int]:
         max_model_len=context,
         block_size=BLOCK_SIZE,
         async_scheduling=server.async_scheduling,
+        num_gpu_blocks=server.num_gpu_blocks,
     )
-    config = EngineConfig(
-        scheduler=limits, decode_runs=True, refuse_never_fit=True, num_gpu_blocks=server.num_gpu_blocks
-    )
+    config = EngineConfig(scheduler=limits, decode_runs=True, refuse_never_fit=True)
     return config, capacity.num_blocks
 
 

@@ -24,12 +24,28 @@ from sim.schedule.happenings import Happening, Planned
 from sim.schedule.outputs import RecordedOutputs
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
-from sundog.explain import explain
+from sundog.explain import explain as command
 from tests.core.test_golden import GOLDEN, NAMES
 from tests.core.test_golden import read as read_golden
 from tests.sim.record.test_journal_file import BLOCKS, SEEDS, record
 
 HEAVY = GOLDEN / "02_heavy_preempt.log.jsonl.gz"
+
+
+def explain(
+    record: Path,
+    request_id: str | None = None,
+    *,
+    top: int = 10,
+    every: bool = False,
+    as_json: bool = False,
+    trace: Path | None = None,
+) -> None:
+    """The command line's own."""
+    given = {"--request": request_id, "--top": top, "--trace": trace}
+    options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
+    flags = [name for name, wanted in {"--all": every, "--json": as_json}.items() if wanted]
+    command.main([str(record), *options, *flags], standalone_mode=False)
 
 
 @pytest.fixture(params=SEEDS)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,8 @@ def record(directory: Path, seed: int, **options: bool) -> Journal:
 def tight(config: EngineConfig, *, decode_runs: bool = True) -> EngineConfig:
     """The configuration over a pool so small that requests are preempted."""
     return EngineConfig(
-        scheduler=config.scheduler,
+        scheduler=replace(config.scheduler, num_gpu_blocks=BLOCKS),
         policy=config.policy,
-        num_gpu_blocks=BLOCKS,
         replicas=config.replicas,
         decode_runs=decode_runs,
     )

@@ -110,10 +110,10 @@ def test_the_command_shows_and_prints_the_same_every_time(tmp_path: Path) -> Non
     assert wide["changes"]["queueing_s.mean"][0] < 0
     assert not math.isnan(wide["intervals"]["ttft_s.p99"][1])
     for wrong, reason in (
-        (["--vary", "polcy=fcfs"], "did you mean policy"),
+        (["--vary", "polcy=fcfs"], "Did you mean policy"),
         (["--vary", "policy"], "NAME=VALUE"),
         (["--vary", "workload.arrival.x=1"], "no table arrival"),
-        (["--metric", "ttft_s.p98"], "did you mean ttft_s.p9"),
+        (["--metric", "ttft_s.p98"], "Did you mean ttft_s.p9"),
     ):
         with pytest.raises(Exception, match=reason):
             CliRunner().invoke(cli, ["sweep", str(path), *wrong], catch_exceptions=False)

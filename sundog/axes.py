@@ -1,0 +1,86 @@
+"""The axes of a sweep: `--vary NAME=VALUE,…`, each value as the option of that name would take it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.config import ConfigError
+from actors.core.names import did_you_mean
+from sundog.options import Row, rows
+from sundog.options.engine import Engine
+from sundog.options.simulation import Load, Target
+
+WORKLOAD = "workload."
+VARIED: dict[str, Row] = {row.name: row for record in (Engine, Target, Load) for row in rows(record)}
+"""The options that a sweep may vary."""
+
+
+def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The values to try, by the option's name or `workload.TABLE.KEY`; raises ConfigError."""
+    found: dict[str, Sequence[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not values:
+            raise ConfigError(f"--vary is {text!r}: give NAME=VALUE,VALUE,…")
+        name = name if name.startswith(WORKLOAD) else name.removeprefix("--").replace("-", "_")
+        if name in found:
+            raise ConfigError(f"--vary has {name} twice: give all its values at once")
+        found[name] = _values(name, values)
+    return found
+
+
+def _values(name: str, text: str) -> list[Any]:
+    if name.startswith(WORKLOAD):
+        return [_plain(value) for value in split_values(text)]
+    row = VARIED.get(name)
+    if row is None:
+        hint = did_you_mean(name, VARIED)
+        raise ConfigError(f"--vary has {name}, no option of engines or targets, nor workload.….{hint}")
+    return [row.take(value, "--vary") for value in split_values(text)]
+
+
+def split_values(text: str) -> list[str]:
+    """The values between commas.
+
+    A comma in quotes separates nothing, and neither does one between the parameters of a policy: in
+    `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
+    """
+    found: list[str] = []
+    for piece in re.split(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""", text):
+        if found and ":" in found[-1] and re.match(r"\w+=", piece):
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    if not all(found):
+        raise ConfigError(f"--vary has an empty value in {text!r}")
+    return [_unquoted(value) for value in found]
+
+
+def _unquoted(value: str) -> str:
+    quoted = len(value) > 1 and value[0] == value[-1] == '"' and '"' not in value[1:-1]
+    return value[1:-1] if quoted else value
+
+
+def _plain(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def with_fields(workload: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a workload with the cell's `workload.a.b` in it."""
+    for name, value in settings.items():
+        if name.startswith(WORKLOAD):
+            *path, last = name.removeprefix(WORKLOAD).split(".")
+            workload = dict(workload)
+            table = workload
+            for part in path:
+                if not isinstance(table.get(part), dict):
+                    raise ConfigError(f"--vary has {name}, but the workload has no table {part}")
+                table[part] = dict(table[part])
+                table = table[part]
+            table[last] = value
+    return workload

@@ -1,0 +1,85 @@
+"""How a command ends: with results, one line of refusal, an interrupt, or a bug.
+
+| what | stderr | exit code |
+|---|---|---|
+| results | | 0 |
+| a mistake in what was asked for, wherever it is found | one line | 2 |
+| Ctrl-C | one line | 130 |
+| whoever read stdout has gone (`| head`) | | 141, as of a shell |
+| anything else: a bug | one line that asks to report it, and the traceback | 1 |
+
+An error may cross several nurseries on its way, and several actors may fail together: a refusal is
+looked for in exception groups however deep.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+
+from actors.config import ConfigError
+from sundog import fast
+
+REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 141, 1
+
+
+def remark(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True)
+
+
+def run_to_its_end(command: click.Command) -> None:
+    """Run the command line's arguments, and exit."""
+    if changed := fast.stale():
+        remark(f"sundog: {', '.join(changed)} changed: `make fast` again, or `make plain`")
+        sys.exit(REFUSED)
+    try:
+        code = command.main(standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        sys.exit(_end(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(error: BaseException) -> int:
+    """Say how it ended, and return the exit code."""
+    causes = list(leaves(error))
+    if any(isinstance(cause, KeyboardInterrupt | click.Abort) for cause in causes):
+        remark("sundog: interrupted")
+        return INTERRUPTED
+    for cause in causes:
+        if isinstance(cause, ConfigError):
+            remark(f"sundog: {_one_line(str(cause))}")
+            return REFUSED
+        if isinstance(cause, click.ClickException):
+            remark(f"sundog: {_usage(cause)}")
+            return REFUSED
+    if any(isinstance(cause, BrokenPipeError) for cause in causes):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Or Python flushes, and complains.
+        return PIPE_CLOSED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else BUG
+    remark("sundog: this is a bug in Sundog; please report it, with the command and what follows")
+    sys.excepthook(type(error), error, error.__traceback__)
+    return BUG
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What went wrong, out of the exception groups it crossed, the first first."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's own message, with where to read on."""
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context is not None else ""
+    return _one_line(error.format_message()) + where
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,44 @@
+"""The table of options: each is declared once, and is then everywhere it may be given.
+
+A row is a field of one of the frozen records in this package, with its type, default, kind (which
+holds the bounds), help and section:
+
+    max_num_seqs: int | None = option(None, Whole(1, 2**20), "Most requests that run at once.", to=SCHEDULER)
+
+From that row come the option `--max-num-seqs` of every command that takes the record, the axis
+`--vary max-num-seqs=…` of a sweep, the key `max_num_seqs` of a `config.toml`, its refusal ("--max-num-seqs
+is 0: give a whole number from 1 to 1,048,576"), and, with `to`, the field of the same name in the
+configuration. A command reads it as a typed attribute.
+
+To add an option, add one such line:
+
+- to `Engine` (engine.py) if every world has it: `serve`, `replay` and `sweep` take it at once. With
+  `to=SCHEDULER` or `to=ENGINE` it must be called as the field of `SchedulerConfig` or `EngineConfig`
+  that it sets, and nothing else needs to be written; None leaves that field to its own default.
+- to `Target`, `Load` or `Terms` (simulation.py) if only simulations have it, to `Serving` (serving.py)
+  if only servers do, or to the record beside the one command that takes it.
+
+`section` puts it under a heading of its own in `--help`: `COMMON` for what most people need, one of the
+other headings for the rest. `names` are other spellings (vLLM's). `kept=False` is for what says where
+results go and changes none of them: it is left out of a run's config.toml. `Text(is_path=True)` may
+name a file, which a config.toml then gives relative to itself.
+"""
+
+from sundog.options.kinds import Choice, Kind, Parsed, Real, Switch, Text, Whole
+from sundog.options.row import COMMON, ENGINE, SCHEDULER, Row, option, rows
+
+__all__ = [
+    "COMMON",
+    "ENGINE",
+    "SCHEDULER",
+    "Choice",
+    "Kind",
+    "Parsed",
+    "Real",
+    "Row",
+    "Switch",
+    "Text",
+    "Whole",
+    "option",
+    "rows",
+]

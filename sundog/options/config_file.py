@@ -1,0 +1,108 @@
+"""`config.toml`: the options of a run, to be run again from any folder.
+
+Law: what `kept_options` records, `--config` gives back. A path is recorded relative to the file, and
+read so; a key that is no option, or a value that the option does not take, is refused by the file's name.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from actors.config import ConfigError
+from actors.core.names import did_you_mean
+from sundog.options.kinds import Text
+from sundog.options.row import Row
+from sundog.options.takes import Command
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+TRACE = Row(kind=Text("TRACE", is_path=True), help="What was replayed.", name="trace", flag="TRACE")
+"""An argument of the command line, and a key of the file."""
+
+
+def config_option(body: Decorated) -> Decorated:
+    """Let a command take options from a file; they stand where the command line says nothing."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=_take,
+        metavar="FILE",
+        help="Take options, and the trace, from a run's config.toml.",
+    )(body)
+
+
+def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    context.default_map = {**(context.default_map or {}), **read_options(path, rows_of(context.command))}
+
+
+def rows_of(command: click.Command) -> dict[str, Row]:
+    """What a file may give to this command."""
+    own = command.rows if isinstance(command, Command) else {}
+    rows = {name: row for name, row in own.items() if row.kept}
+    return {**rows, TRACE.name: TRACE} if any(p.name == TRACE.name for p in command.params) else rows
+
+
+def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
+    """The checked options in the file; raises ConfigError that names the file and the key."""
+    from sim.files.toml import read_toml
+
+    given = read_toml(path)
+    for name in given:
+        if name not in rows:
+            raise ConfigError(f"{path}: {name} is no option.{did_you_mean(name, rows)}")
+    return {name: from_file(rows[name], value, path) for name, value in given.items()}
+
+
+def from_file(row: Row, value: object, path: Path) -> object:
+    """What the file's value stands for; a path in it is relative to the file."""
+    taken = row.take(value, str(path))
+    if not isinstance(taken, str) or not isinstance(row.kind, Text) or not row.kind.is_path:
+        return taken
+    file, rest = _split(taken)
+    beside = path.parent / Path(file).expanduser()
+    if row is TRACE or file.startswith(("./", "../")) or beside.exists():
+        return os.path.normpath(beside) + rest
+    return taken
+
+
+def kept_options(directory: str | Path) -> dict[str, object]:
+    """What the running command was asked for, as the `config.toml` in that directory shall say it.
+
+    Left out: where results go, what changes none of them, and what nobody gave and has no default.
+    """
+    context = click.get_current_context()
+    kept = {}
+    for name, row in rows_of(context.command).items():
+        value = context.params[name]
+        if value is not None:
+            kept[name] = to_file(row, value, Path(directory))
+    return kept
+
+
+def to_file(row: Row, value: object, folder: Path) -> object:
+    """The value with a path in it made relative to the folder, where that can be done."""
+    if not isinstance(value, str) or not isinstance(row.kind, Text) or not row.kind.is_path:
+        return value
+    file, rest = _split(value)
+    path = Path(file).expanduser()
+    if not path.exists():
+        return value
+    here, there = folder.resolve(), path.resolve()
+    if len(os.path.commonpath([here, there])) <= 1:  # Nothing in common but the root.
+        return str(there) + rest
+    relative = os.path.relpath(there, here)
+    return (relative if relative.startswith("..") else f"./{relative}") + rest
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The file and what follows it: only policies have more, `FILE.py:NAME`."""
+    found = re.match(r"(.+?\.py)(:.*)?$", text, re.DOTALL)
+    return (found[1], found[2] or "") if found else (text, "")

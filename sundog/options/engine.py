@@ -1,0 +1,181 @@
+"""What serving and simulating share, under vLLM's names."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from actors.config import ROUTERS, ConfigError, EngineConfig, SchedulerConfig
+from actors.core.config import VICTIMS
+from actors.core.engine_version import NEWEST, decisions_of, is_async
+from actors.core.policies import POLICIES, find_policy
+from sundog.options.kinds import Choice, Real, Switch, Text, Whole
+from sundog.options.row import ENGINE, SCHEDULER, option, rows
+
+KV_CACHE = "KV cache"
+SCHEDULING = "Scheduling, further"
+REPLICAS = "Replicas and limits"
+MOST_TOKENS = 2**27
+MOST_BLOCKS = 2**24
+"""A block takes 140 bytes in the pool, so this many take 2.3 GB."""
+UNKNOWN_CONTEXT = 4096
+"""Tokens, where neither the model nor anybody else says."""
+DEFAULT_LIMITS = (2048, 256)
+"""vLLM's (max_num_batched_tokens, max_num_seqs) where nothing is known of the hardware."""
+
+OWN = SchedulerConfig()
+"""The configuration's own defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The engine that is served or simulated; None leaves a limit to the model or the hardware."""
+
+    max_num_seqs: int | None = option(None, Whole(1, 2**20), "Most requests that run at once.", to=SCHEDULER)
+    max_num_batched_tokens: int | None = option(
+        None, Whole(1, MOST_TOKENS), "Token budget of a step.", to=SCHEDULER
+    )
+    max_model_len: int | None = option(
+        None, Whole(1, MOST_TOKENS), "Longest context; the model's own if not given.", to=SCHEDULER
+    )
+    num_gpu_blocks: int | None = option(
+        None,
+        Whole(2, MOST_BLOCKS),
+        "KV blocks, the null block included; what fits into memory if not given.",
+        to=SCHEDULER,
+        names=("--num-gpu-blocks-override",),
+    )
+    tensor_parallel_size: int = option(1, Whole(1, 1024), "GPUs that share each layer.", names=("-tp",))
+    dtype: str = option("auto", Text("TYPE"), "Of weights and activations; auto is the model's own.")
+    policy: str = option(
+        "fcfs",
+        Text("POLICY", is_path=True),
+        f"Who is next: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
+        names=("--scheduling-policy",),
+    )
+    async_scheduling: bool | None = option(
+        None,
+        Switch(),
+        "Plan a step while the last one runs; simulated, as the engine version does; on a CPU, off.",
+        to=SCHEDULER,
+    )
+    engine_version: str = option(
+        NEWEST, Text("X.Y"), "The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous."
+    )
+    replicas: int = option(1, Whole(1, 4096), "Equal engines behind one router.", to=ENGINE)
+    seed: int = option(0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same results.")
+
+    block_size: int = option(
+        OWN.block_size, Whole(1, 8192), "Tokens per block.", section=KV_CACHE, to=SCHEDULER
+    )
+    gpu_memory_utilization: float | None = option(
+        None, Real(0, 1, above=True), "Share of the GPU's memory that may be used.", section=KV_CACHE
+    )
+    enable_prefix_caching: bool = option(
+        OWN.enable_prefix_caching,
+        Switch(),
+        "Keep the blocks of finished requests for prompts that begin alike.",
+        section=KV_CACHE,
+        to=SCHEDULER,
+    )
+    prefix_caching_hash_algo: str = option(
+        EngineConfig().prefix_caching_hash_algo,
+        Text("NAME"),
+        "What blocks are known by in the prefix cache.",
+        section=KV_CACHE,
+        to=ENGINE,
+    )
+    watermark: float = option(
+        OWN.watermark,
+        Real(0, 1, below=True),
+        "Share of the blocks that admission leaves free.",
+        section=KV_CACHE,
+        to=SCHEDULER,
+    )
+    refuse_never_fit: bool = option(
+        False,
+        Switch(),
+        "Allow a KV cache below the context; refuse requests that could outgrow it.",
+        section=KV_CACHE,
+        to=ENGINE,
+    )
+
+    enable_chunked_prefill: bool = option(
+        OWN.enable_chunked_prefill,
+        Switch(),
+        "Let a prompt be computed in parts, beside decodes.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
+    long_prefill_token_threshold: int = option(
+        OWN.long_prefill_token_threshold,
+        Whole(0, MOST_TOKENS),
+        "Most tokens of one prompt in a step; 0 is no limit.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
+    preempt_for_priority: bool = option(
+        OWN.preempt_for_priority,
+        Switch(),
+        "Let a waiting request take the place of less urgent running ones.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
+    max_overtakes: int = option(
+        OWN.max_overtakes,
+        Whole(0, 2**20),
+        "How often others may pass a request for which there are no KV blocks.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
+    victim: str = option(
+        OWN.victim,
+        Choice(VICTIMS),
+        "Which request is preempted when KV blocks run out.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
+
+    router: str = option(
+        "round-robin", Choice(ROUTERS), "Which replica a request goes to.", section=REPLICAS, to=ENGINE
+    )
+    max_waiting: int | None = option(
+        None,
+        Whole(1, 2**30),
+        "Refuse requests when this many are unfinished (HTTP 429).",
+        section=REPLICAS,
+        to=ENGINE,
+    )
+    debug: bool = option(
+        False,
+        Switch(pair=False),
+        "Verify every invariant whenever an engine is idle.",
+        section=REPLICAS,
+        to=ENGINE,
+        kept=False,
+    )
+
+    def config(self, context: int | None, limits: tuple[int, int] = DEFAULT_LIMITS) -> EngineConfig:
+        """The deployment, for a model whose own context is `context` tokens."""
+        if self.max_model_len is not None and context is not None and self.max_model_len > context:
+            raise ConfigError(
+                f"max_model_len is {self.max_model_len}, but the model's context is {context}:"
+                " lower --max-model-len"
+            )
+        chosen = {
+            "max_num_batched_tokens": limits[0],
+            "max_num_seqs": limits[1],
+            "max_model_len": context or UNKNOWN_CONTEXT,
+            "engine_version": decisions_of(self.engine_version),
+        }
+        scheduler = SchedulerConfig(**{**chosen, **self._given(SCHEDULER)})
+        return EngineConfig(scheduler=scheduler, policy=find_policy(self.policy), **self._given(ENGINE))
+
+    def simulated(self) -> "Engine":
+        """The same with what the engine version does by default where nothing was said."""
+        if self.async_scheduling is not None:
+            return self
+        return replace(self, async_scheduling=is_async(self.engine_version))
+
+    def _given(self, part: str) -> dict[str, Any]:
+        """The fields of a part of the configuration; their kinds have checked their types."""
+        values = {row.name: getattr(self, row.name) for row in rows(type(self)) if row.to == part}
+        return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,43 @@
+"""What only a server has: where it listens, whom it lets in, and what it leaves behind."""
+
+from dataclasses import dataclass
+
+from sundog.options.kinds import Choice, Real, Switch, Text, Whole
+from sundog.options.row import option
+
+ACCESS = "Access"
+RECORDING = "Recording"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A server that speaks HTTP."""
+
+    model: str | None = option(
+        None, Text("MODEL"), "As the argument: a model's folder; with --simulate a known model's name."
+    )
+    simulate: str | None = option(
+        None, Text("GPU"), "Answer at the pace of this GPU, which need not be there, with canned text."
+    )
+    device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
+    host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
+    port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
+    served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
+
+    api_key: str | None = option(
+        None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
+    )
+    grace_s: float = option(
+        30.0,
+        Real(0, 86_400),
+        "Seconds that running streams get after SIGTERM.",
+        flag="--grace",
+        section=ACCESS,
+    )
+
+    record: str | None = option(
+        None, Text("DIR"), "Write a journal there, for `sundog explain`.", section=RECORDING
+    )
+    messages: bool = option(
+        False, Switch(pair=False), "With --record: every message between actors, too.", section=RECORDING
+    )

@@ -1,0 +1,98 @@
+"""What only simulations have: the hardware, how requests arrive, and what a run is held against."""
+
+import math
+from dataclasses import dataclass
+
+from sundog.options.kinds import Parsed, Real, Switch, Text, Whole
+from sundog.options.row import option
+
+COSTS = "Cost of steps"
+CLIENTS = "Clients"
+TERMS = "Targets and prices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The model and the GPUs that are not there."""
+
+    model: str = option("llama-3.1-8b", Text("MODEL", is_path=True), "A known model, or a model's folder.")
+    gpu: str = option("h100", Text("GPU", is_path=True), "A known GPU.")
+    cost: str = option(
+        "auto",
+        Text("COST", is_path=True),
+        "tables (measured kernels), roofline, auto (tables if any), or a calibrated FILE.toml.",
+        section=COSTS,
+    )
+    host_overhead: bool = option(
+        True, Switch(), "Time that the host adds to each step and request.", section=COSTS
+    )
+    step_scale: float = option(
+        1.0, Real(0, 1000, above=True), "Let every step take this many times as long.", section=COSTS
+    )
+
+
+def parse_rate(text: str) -> float:
+    """Requests a second: a number above 0, or `inf`."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not (0 < rate <= 1e9 or rate == math.inf):
+        raise ValueError("give requests a second, above 0 to 1,000,000,000, or inf")
+    return rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How the requests of a trace arrive."""
+
+    request_rate: str | None = option(
+        None,
+        Parsed(parse_rate, "RATE"),
+        "Other arrivals: a Poisson process, or inf for all at once.",
+        section=CLIENTS,
+    )
+    max_concurrency: int | None = option(
+        None, Whole(1, 2**30), "Clients have at most this many requests unfinished.", section=CLIENTS
+    )
+    predictor: str | None = option(
+        None,
+        Text("NAME"),
+        "What predicts lengths for the policy: oracle, class-mean, noisy.",
+        section=CLIENTS,
+    )
+
+
+def parse_slo(text: str) -> dict[str, float]:
+    """`ttft=0.5,tpot=0.05` as a mapping to seconds."""
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in ("ttft", "tpot", "e2e"):
+            raise ValueError(f"it has {name!r}; give ttft, tpot or e2e, as in ttft=0.5")
+        if name in limits:
+            raise ValueError(f"it has {name} twice")
+        try:
+            limits[name] = Real(0, 1e9, above=True).take(value)
+        except ValueError as error:
+            raise ValueError(f"{name} is in seconds: {error}, as in {name}=0.5") from None
+    return limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a run is held against."""
+
+    slo: str | None = option(
+        None,
+        Parsed(parse_slo, "NAME=S,…"),
+        "Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.",
+        section=TERMS,
+    )
+    gpu_price_per_h: float | None = option(
+        None, Real(0, 1e9), "What a GPU costs an hour, in any currency.", section=TERMS
+    )
+
+    @property
+    def limits_s(self) -> dict[str, float]:
+        return {} if self.slo is None else parse_slo(self.slo)

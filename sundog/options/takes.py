@@ -1,0 +1,88 @@
+"""The table as click's options: a command is given whole records, and `--help` has sections."""
+
+from collections.abc import Callable
+from functools import wraps
+
+import click
+
+from sundog.options.kinds import Switch
+from sundog.options.row import COMMON, Row, rows
+
+Body = Callable[..., None]
+
+
+class Option(click.Option):
+    """A row of the table on the command line."""
+
+    def __init__(self, row: Row) -> None:
+        switch = isinstance(row.kind, Switch)
+        super().__init__(
+            [row.name, *row.spellings],
+            help=row.help,
+            default=row.default,
+            show_default=not (row.default is None or row.default is False or row.many),
+            metavar=None if switch else row.kind.metavar,
+            multiple=row.many,
+            envvar=row.envvar,
+            is_flag=switch,
+            type=bool if switch else Taken(row),
+        )
+        self.row = row
+
+
+class Taken(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
+    """Values as a row takes them."""
+
+    name = "value"
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        return self._row.take(value)
+
+
+class Command(click.Command):
+    """A command whose options stand in sections, the common ones first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {COMMON: []}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if line is not None:
+                section = parameter.row.section if isinstance(parameter, Option) else COMMON
+                sections.setdefault(section, []).append(line)
+        for section, lines in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(lines)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """The table's rows among its options, by name."""
+        return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
+
+
+def takes(*records: type) -> Callable[[Body], Body]:
+    """Give a command the options of these records, as its first arguments."""
+
+    def decorate(body: Body) -> Body:
+        @wraps(body)
+        def call(**values: object) -> None:
+            given = [record(**{row.name: values.pop(row.name) for row in rows(record)}) for record in records]
+            body(*given, **values)
+
+        options = [Option(row) for record in records for row in rows(record)]
+        call.__click_params__ = [  # type: ignore[attr-defined]  # where click's own decorators put them
+            *reversed(options),
+            *getattr(body, "__click_params__", []),
+        ]
+        return call
+
+    return decorate
+
+
+def command(body: Body) -> Command:
+    """A command; the first line of its docstring is its line in the list of commands, whole."""
+    made = click.command(cls=Command, short_help=(body.__doc__ or "").splitlines()[0])(body)
+    assert isinstance(made, Command)
+    return made

@@ -1,0 +1,142 @@
+"""`sundog replay`: a trace on simulated hardware."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sundog.ends import remark
+from sundog.options import Switch, Text, Whole, option
+from sundog.options.config_file import config_option, kept_options
+from sundog.options.engine import Engine
+from sundog.options.simulation import Load, Target, Terms, parse_rate
+from sundog.options.takes import command, takes
+
+if TYPE_CHECKING:
+    from sim.figures.metrics import Summary
+    from sim.trace.record import TraceRequest
+    from sundog.simulated import Simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is replayed, and what it leaves."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
+    out: str | None = option(
+        None, Text("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
+    )
+    messages: bool = option(
+        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+    )
+    limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
+    tokenizer: str | None = option(
+        None, Text("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
+    )
+    decode_runs: bool = option(
+        True,
+        Switch(),
+        "Let one event stand for many decode steps; same results.",
+        section="Cost of steps",
+        kept=False,
+    )
+
+
+@command
+@config_option
+@takes(Target, Replay, Load, Terms, Engine)
+@click.argument("trace")
+def replay(target: Target, asked: Replay, load: Load, terms: Terms, engine: Engine, trace: str) -> None:
+    """Replay a trace on simulated hardware.
+
+    Prints what the requests of TRACE would have seen: TTFT, TPOT, inter-token latency, queueing, use of
+    the KV cache. `traces/README.md` lists the formats.
+    """
+    from sundog.simulated import Simulated
+
+    simulated = Simulated.of(engine, target)
+    summary = _played(simulated, asked, load, terms, engine.seed, trace)
+    _warn(simulated, summary)
+    if asked.as_json:
+        click.echo(summary.to_json())
+        return
+    from sim.show.summary_table import print_summary
+
+    replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
+    print_summary(summary, f"{Path(trace).name} on {target.model}, {target.gpu}{replicas}")
+
+
+def _played(
+    simulated: "Simulated", asked: Replay, load: Load, terms: Terms, seed: int, trace: str
+) -> "Summary":
+    """Run the trace, and write the run if a folder was given."""
+    from dataclasses import replace
+
+    from sim.figures.metrics import summarize
+    from sim.predictor import find_predictor
+    from sim.record.journal_file import JournalFile
+    from sim.record.journal_rows import Header
+    from sim.record.message_file import message_tap
+    from sim.replay import replay as replay_trace
+    from sim.show.progress import progress
+    from sim.trace.read import read_trace
+
+    source = read_trace(trace, asked.tokenizer)
+    config = replace(simulated.config, decode_runs=asked.decode_runs)
+    predictor = None if load.predictor is None else find_predictor(load.predictor, seed)
+    journal, writer = [], None
+    if asked.out is not None:
+        from sim.record.run_writer import RunWriter
+
+        journal = [JournalFile(asked.out, Header.of(config, simulated.capacity.num_blocks))]
+        writer = RunWriter(asked.out, config.replicas)
+    with (
+        message_tap(asked.out, asked.messages, "--out") as tap,
+        progress(lambda: sum(1 for _ in islice(source, asked.limit))) as on_progress,
+    ):
+        recorder = replay_trace(
+            _arrivals(islice(source, asked.limit), load, seed),
+            config,
+            simulated.cost,
+            simulated.capacity,
+            predictor=predictor,
+            front_end_s=simulated.front_end_s,
+            max_concurrency=load.max_concurrency,
+            sink=writer,
+            on_progress=on_progress,
+            listeners=journal,
+            tap=tap,
+        )
+    rows = None if writer is None else writer.close()
+    summary = summarize(recorder, simulated.terms(terms), rows)
+    if asked.out is not None:
+        from sim.record.run_directory import write_run
+
+        write_run(asked.out, recorder, summary, kept_options(asked.out))
+    return summary
+
+
+def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterable[TraceRequest]":
+    """The trace's own, or a Poisson process of the rate that was asked for."""
+    if load.request_rate is None:
+        return rows
+    from sim.workload.retime import retimed
+
+    return retimed(rows, parse_rate(load.request_rate), seed)
+
+
+def _warn(simulated: "Simulated", summary: "Summary") -> None:
+    """Say where the prediction stands on thin ground."""
+    from sim.cost.tables.model import outside_measured
+    from sim.figures.saturation import KNEE
+
+    for operator, factor in outside_measured(simulated.kernels).items():
+        remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
+    if summary.saturation is not None and summary.saturation >= KNEE:
+        remark(
+            f"{summary.saturation:.0%} saturated: a small error in step time moves waiting a lot"
+            " here; see how far with --step-scale 0.97 and 1.03"
+        )

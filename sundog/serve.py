@@ -1,0 +1,131 @@
+"""`sundog serve`: the graph behind HTTP, with a model or at the pace of a GPU that is not there."""
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from actors.config import ConfigError, EngineConfig
+from sundog.ends import remark
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Target
+from sundog.options.takes import command, takes
+
+if TYPE_CHECKING:
+    from actors.engine.runner import Backend
+    from actors.front.codec import Vocabulary
+    from runtime.serve import RealModel
+
+SIMULATED_MODEL = "llama-3.1-8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What stands behind the door."""
+
+    name: str
+    config: EngineConfig
+    backends: "Sequence[Backend]"
+    vocabulary: "Vocabulary"
+    real: "RealModel"
+    """Whose tokenizer and chat template are used."""
+
+
+@command
+@takes(Serving, Engine)
+@click.argument("model_argument", metavar="[MODEL]", required=False)
+def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
+    """Serve a model over HTTP, OpenAI-compatible.
+
+    MODEL is a model's folder; without it, the small embedded model is served. With --simulate GPU it is
+    the name of a known model, and the server answers at the pace that GPU would have.
+    """
+    import trio
+
+    from actors.api.context import ServedModel
+    from actors.api.serve_graph import ServerOptions, serve_graph
+    from sim.record.journal_file import JournalFile
+    from sim.record.journal_rows import Header
+    from sim.record.message_file import message_tap
+
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("sundog").setLevel(logging.INFO)
+    model = _one_model(model_argument, serving.model)
+    served = (
+        _real(model, serving, engine)
+        if serving.simulate is None
+        else _emulated(model or SIMULATED_MODEL, serving.simulate, serving, engine)
+    )
+
+    def ready(url: str) -> None:
+        remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
+
+    config = served.config
+    shown = ServedModel(served.name, config.scheduler.max_model_len, int(time.time()))
+    journal = [] if serving.record is None else [JournalFile(serving.record, Header.of(config))]
+    with message_tap(serving.record, serving.messages, "--record") as tap:
+        trio.run(
+            partial(
+                serve_graph,
+                config,
+                served.backends,
+                shown,
+                served.real.tokenizer,
+                served.vocabulary,
+                ServerOptions(serving.host, serving.port, serving.api_key, serving.grace_s),
+                on_ready=ready,
+                listeners=journal,
+                tap=tap,
+            )
+        )
+
+
+def _one_model(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None:
+        raise ConfigError(f"the model is given twice, {argument} and --model {option}: leave one out")
+    return argument if argument is not None else option
+
+
+def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
+    """A model's folder, computed by torch."""
+    from runtime.serve import RealModel, torch_backends
+
+    real = RealModel.open(model, serving.served_model_name)
+    if engine.tensor_parallel_size != 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {engine.tensor_parallel_size}: the torch backend runs on one"
+            " device; leave it at 1, or use --replicas"
+        )
+    config = engine.config(real.max_position_embeddings)
+    backends = torch_backends(
+        real,
+        config,
+        device=serving.device,
+        dtype=engine.dtype,
+        seed=engine.seed,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+    )
+    return Served(real.name, config, backends, real.vocabulary, real)
+
+
+def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
+    """A model by its shape, at the pace of a GPU that is not there, with canned text."""
+    from actors.front.codec import Vocabulary
+    from runtime.serve import RealModel
+    from sim.emulate import emulated_backends
+    from sundog.simulated import Simulated
+
+    simulated = Simulated.of(engine, Target(model=model, gpu=gpu, host_overhead=False))
+    real = RealModel.open(None)
+    eos = real.tokenizer.eos_token_ids[0]
+    backends = emulated_backends(
+        simulated.cost, simulated.capacity, engine.replicas, real.tokenizer.encode, eos, engine.seed
+    )
+    vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
+    return Served(serving.served_model_name or model, simulated.config, backends, vocabulary, real)

@@ -1,0 +1,85 @@
+"""A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
+
+from dataclasses import dataclass
+
+from actors.config import ConfigError, EngineConfig
+from actors.messages import Capacity
+from sim.cost.overhead import NO_OVERHEAD
+from sim.cost.overhead import host_overhead as fitted_overhead
+from sim.cost.scaled import Scaled
+from sim.cost.work import CostModel
+from sim.figures.metrics import Terms
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import dtype_name, load_model
+from sim.target import Target as Hardware
+from sundog.options.engine import Engine
+from sundog.options.simulation import Target
+from sundog.options.simulation import Terms as AskedTerms
+
+MEMORY_SHARE = 0.92
+"""vLLM's `gpu_memory_utilization` where nobody says otherwise."""
+MOST_BLOCKS_OF_ALL = 2**25
+"""The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the simulated graph is built from."""
+
+    config: EngineConfig
+    cost: CostModel
+    """Of a step, `--step-scale` included."""
+    kernels: CostModel
+    """The same unscaled: it knows how far it was asked outside what was measured."""
+    capacity: Capacity
+    power_w: float | None
+    front_end_s: float
+    num_gpus: int
+
+    @classmethod
+    def of(cls, engine: Engine, target: Target) -> "Simulated":
+        """Raises ConfigError if the model does not fit, or nobody knows what its steps cost."""
+        engine = engine.simulated()
+        hardware = Hardware(
+            load_model(target.model),
+            load_gpu(target.gpu),
+            tensor_parallel_size=engine.tensor_parallel_size,
+            dtype=None if engine.dtype == "auto" else dtype_name(engine.dtype),
+            gpu_memory_utilization=engine.gpu_memory_utilization or MEMORY_SHARE,
+            cost_model=target.cost,
+        )
+        config = engine.config(hardware.model.max_positions, hardware.default_limits)
+        capacity = hardware.capacity(
+            config.scheduler.block_size,
+            config.scheduler.max_num_batched_tokens,
+            config.scheduler.max_num_seqs,
+            engine.num_gpu_blocks,
+        )
+        config.with_blocks(capacity.num_blocks)
+        _check_memory(config.replicas, capacity.num_blocks)
+        overhead = fitted_overhead(bool(engine.async_scheduling)) if target.host_overhead else NO_OVERHEAD
+        kernels = hardware.cost(overhead)
+        cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
+        num_gpus = config.replicas * engine.tensor_parallel_size
+        return cls(config, cost, kernels, capacity, hardware.gpu.power_w, overhead.request_s, num_gpus)
+
+    def terms(self, asked: AskedTerms) -> Terms:
+        """What a run of it is held against: the limits asked for, and what its GPUs take."""
+        scheduler = self.config.scheduler
+        return Terms(
+            **{f"slo_{name}_s": limit_s for name, limit_s in asked.limits_s.items()},
+            num_gpus=self.num_gpus,
+            max_num_running=self.config.replicas * scheduler.max_num_running,
+            block_size=scheduler.block_size,
+            gpu_power_w=self.power_w,
+            price_per_gpu_h=asked.gpu_price_per_h,
+        )
+
+
+def _check_memory(replicas: int, num_blocks: int) -> None:
+    if replicas * num_blocks > MOST_BLOCKS_OF_ALL:
+        raise ConfigError(
+            f"--replicas is {replicas:,} with {num_blocks:,} KV blocks each, more than can be simulated at"
+            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give at most {MOST_BLOCKS_OF_ALL // num_blocks:,}"
+            " replicas, or fewer --num-gpu-blocks"
+        )

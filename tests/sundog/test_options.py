@@ -1,0 +1,223 @@
+"""The table of options: every row of every command is bounded, has its help, and refuses in one line."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import fields
+
+import click
+import click.testing
+import pytest
+
+from actors.config import ConfigError, EngineConfig, SchedulerConfig
+from sundog.axes import axes, split_values
+from sundog.cli import COMMANDS, cli
+from sundog.options import ENGINE, SCHEDULER, Choice, Real, Row, Switch, Whole, rows
+from sundog.options.engine import Engine
+from sundog.options.simulation import Load, Target, Terms
+from sundog.options.takes import Command, Option
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+
+
+def commands() -> list[Command]:
+    """Every command there is."""
+    context = click.Context(cli)
+    found = [cli.get_command(context, name) for name in COMMANDS]
+    return [command for command in found if isinstance(command, Command)]
+
+
+ALL = [(command.name, row) for command in commands() for row in command.rows.values()]
+
+
+def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_every_command_has_a_summary_that_is_not_cut_off() -> None:
+    """One line of the list of commands, in a terminal of 80 columns."""
+    assert len(commands()) == len(COMMANDS)
+    text = click.testing.CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    for command in commands():
+        assert command.short_help, command.name
+        assert re.search(rf"^  {command.name} +{re.escape(command.short_help)}$", text, re.MULTILINE)
+        assert "..." not in command.short_help and command.short_help.endswith(".")
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    """In a sentence; and no two options of a command have one name."""
+    for command in commands():
+        spellings = []
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help and parameter.help.endswith("."), (command.name, parameter.name)
+                spellings += [*parameter.opts, *parameter.secondary_opts]
+        assert len(spellings) == len(set(spellings)), command.name
+
+
+def test_common_options_come_first_and_rare_ones_have_sections() -> None:
+    """In the help of `replay` and `serve`."""
+    for name in ("replay", "serve"):
+        text = click.testing.CliRunner().invoke(cli, [name, "--help"]).output
+        places = [text.index(part) for part in ("\nOptions:", "--max-num-seqs", "\nKV cache:", "--watermark")]
+        assert places == sorted(places)
+
+
+def wrong_values(row: Row) -> list[object]:
+    """What the row must not take: just outside its bounds, not finite, of another type."""
+    kind = row.kind
+    if isinstance(kind, Whole):
+        return [kind.least - 1, kind.most + 1, "1.5", "nan", "", "x", 1.0, True, None, "9" * 5000]
+    if isinstance(kind, Real):
+        beyond = [math.nextafter(kind.least, -math.inf), math.nextafter(kind.most, math.inf)]
+        bounds = [kind.least] * kind.above + [kind.most] * kind.below
+        return [*beyond, *bounds, "nan", math.nan, math.inf, "-inf", "", "x", True, None, 10**400]
+    if isinstance(kind, Choice):
+        return ["", "no-such-word", 1, None, True]
+    if isinstance(kind, Switch):
+        return ["", "maybe", 2, None]
+    return ["", 3, None, True, ["a"]]
+
+
+@pytest.mark.parametrize(("command", "row"), ALL, ids=[f"{command} {row.flag}" for command, row in ALL])
+def test_every_option_refuses_what_is_out_of_its_bounds(command: str, row: Row) -> None:
+    """By its name, in one line; and takes its own default."""
+    for value in wrong_values(row):
+        with pytest.raises(ConfigError, match=rf"^{re.escape(row.flag)} is .*: .*") as caught:
+            row.take(value)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+    if row.default is not None and not row.many:
+        assert row.take(row.default) == row.default
+    if isinstance(row.kind, Whole | Real):
+        assert row.kind.least < row.kind.most < math.inf
+    assert row.kept or row.to is None or row.name == "debug"
+
+
+def test_a_row_that_sets_the_configuration_is_called_as_its_field() -> None:
+    """Of the scheduler's limits, or of the engine's configuration; none is set by two rows."""
+    known = {SCHEDULER: SchedulerConfig, ENGINE: EngineConfig}
+    set_by_rows = [(row.to, row.name) for row in rows(Engine) if row.to is not None]
+    assert set_by_rows and len(set_by_rows) == len(set(set_by_rows))
+    for part, name in set_by_rows:
+        assert name in {field.name for field in fields(known[str(part)])}
+
+
+def test_what_is_not_given_stays_unset_all_the_way() -> None:
+    """The number of blocks is None until a backend has said it."""
+    assert Engine().config(4096).scheduler.num_gpu_blocks is None
+    assert Engine(num_gpu_blocks=300).config(4096).scheduler.num_gpu_blocks == 300
+
+
+REFUSED = [
+    ("--step-scale", "nan", "above 0 to 1,000"),
+    ("--step-scale", "0", "above 0"),
+    ("--gpu-price-per-h", "-1", "from 0"),
+    ("--seed", "-1", "from 0"),
+    ("--max-model-len", "0", "from 1"),
+    ("--max-num-seqs", "0", "from 1"),
+    ("--num-gpu-blocks", "99999999999", "from 2 to 16,777,216"),
+    ("--replicas", "100000", "from 1 to 4,096"),
+    ("--watermark", "2", "from 0 to below 1"),
+    ("--gpu-memory-utilization", "nan", "above 0 to 1"),
+    ("--block-size", "zero", "whole number"),
+    ("--request-rate", "-3", "above 0"),
+    ("--slo", "ttft=nan", "ttft"),
+    ("--slo", "tfft=1", "ttft, tpot or e2e"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "allowed"), REFUSED, ids=[f"{f} {v}" for f, v, _ in REFUSED])
+def test_the_command_line_refuses_in_one_line(
+    flag: str, value: str, allowed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the option, the value and what is allowed; `replay`, `sweep` and `serve` alike."""
+    from sundog.cli import main
+
+    for command in (["replay", TRACE], ["sweep", "none.toml"], ["serve"]):
+        known = next(c for c in commands() if c.name == command[0])
+        if flag not in {row.flag for row in known.rows.values()}:
+            continue
+        monkeypatch.setattr("sys.argv", ["sundog", *command, flag, value])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        assert caught.value.code == 2 and out == ""
+        assert err.startswith(f"sundog: {flag} is {value}: ") and allowed in err, err
+        assert err.count("\n") == 1
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    """By the range of ports."""
+    done = sundog("serve", "--port", "70000")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "sundog: --port is 70000: give a whole number from 0 to 65,535\n"
+
+
+def test_replicas_and_blocks_that_no_memory_holds_are_refused_together() -> None:
+    """Each is within its own bounds."""
+    done = sundog("replay", TRACE, "--replicas", "4096", "--num-gpu-blocks", "16000000")
+    assert done.returncode == 2 and "--replicas is 4,096" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_axis_takes_what_its_option_takes() -> None:
+    """By the same row; unknown names suggest the nearest."""
+    assert axes(["max-num-seqs=4,8", "--gpu=h100"]) == {"max_num_seqs": [4, 8], "gpu": ["h100"]}
+    for text, message in (
+        ("max_num_seqs=0", "--vary: max_num_seqs is 0: give a whole number"),
+        ("watermark=nan", "--vary: watermark is nan"),
+        ("max_num_sequs=3", "Did you mean max_num_seqs"),
+        ("policy", "NAME=VALUE"),
+        ("policy=fcfs,,vtc", "empty value"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            axes([text])
+    with pytest.raises(ConfigError, match="twice"):
+        axes(["seed=1", "--seed=2"])
+    for record in (Engine, Target, Load):
+        for row in rows(record):
+            if row.default is not None:
+                assert axes([f"{row.name}={row.default}"]) == {row.name: [row.default]}
+
+
+def test_the_values_of_an_axis_may_hold_commas() -> None:
+    """Between a policy's parameters, and in quotes."""
+    assert split_values("fcfs,vtc:input_weight=1,output_weight=2,mlfq") == [
+        "fcfs",
+        "vtc:input_weight=1,output_weight=2",
+        "mlfq",
+    ]
+    assert split_values('"a,b",c') == ["a,b", "c"]
+    assert split_values('mine.py:Mine:label="x, y",weight=2,fcfs') == [
+        'mine.py:Mine:label="x, y",weight=2',
+        "fcfs",
+    ]
+
+
+def test_limits_for_goodput_are_read_by_name() -> None:
+    """In seconds."""
+    assert Terms(slo="ttft=0.5,tpot=0.05").limits_s == {"ttft": 0.5, "tpot": 0.05}
+    assert Terms().limits_s == {}
+
+
+def test_a_model_is_given_once() -> None:
+    """As vLLM takes it, or as an option; a folder that is none is refused by either way."""
+    for arguments in (["no/such/folder"], ["--model", "no/such/folder"]):
+        done = sundog("serve", *arguments)
+        assert done.returncode == 2 and "no/such/folder" in done.stderr
+    done = sundog("serve", "one", "--model", "two")
+    assert done.returncode == 2 and "the model is given twice, one and --model two" in done.stderr
+
+
+def test_options_are_declared_once() -> None:
+    """No command declares a number or a text of its own beside the table."""
+    for command in commands():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not isinstance(parameter, Option):
+                assert isinstance(parameter.type, click.Path) or parameter.name in ("help", "output"), (
+                    command.name,
+                    parameter.name,
+                )
