@@ -1,15 +1,17 @@
 """Time for actors: they know the current time, a wait with an order, and work that takes real time.
 
 Time is a property of the run, not of the code. A clock that keeps its own order of events (the
-virtual clock) offers `wait_until` and `call_at`; any other clock is a plain Trio clock, where
+virtual clock) is an `OrderedClock`; any other clock is a plain Trio clock, where
 order within an instant means nothing.
 """
 
 import enum
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 import trio
+from mypy_extensions import mypyc_attr
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -46,12 +48,17 @@ class Timer:
             self.callback()
 
 
-class OrderedClock(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OrderedClock(trio.abc.Clock):
     """A clock with an order within each instant, which stands still while code runs."""
 
-    async def wait_until(self, time_s: float, event: Event, key: str) -> None: ...
+    @abstractmethod
+    async def wait_until(self, time_s: float, event: Event, key: str) -> None:
+        """Wait for an instant; the past is now."""
 
-    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer: ...
+    @abstractmethod
+    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
+        """Call back at an instant, when nothing is runnable; the past is now."""
 
 
 def now_s() -> float:
@@ -101,5 +108,5 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts) -> T:
 
 def _ordered_clock() -> OrderedClock | None:
     """The run's clock if it keeps an order of its own."""
-    clock: Any = trio.lowlevel.current_clock()
-    return clock if hasattr(clock, "wait_until") else None
+    clock = trio.lowlevel.current_clock()
+    return clock if isinstance(clock, OrderedClock) else None

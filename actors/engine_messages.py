@@ -1,9 +1,10 @@
-"""The part of the vocabulary about engines: what their ranks are told, that they are lost or back."""
+"""The part of the vocabulary about engines: what they are asked, and that they are lost or back."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from actors.actor import Ref
+from actors.core.request import Submit
 
 # --- EngineCore to Executor to Runner ------------------------------------------------------------
 
@@ -21,10 +22,11 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """EngineCore asks Executor, and Executor every Runner, to make its model ready.
+    """EngineCore asks Executor, and Executor every Runner, to make its model ready."""
 
-    Reply: `Capacity`.
-    """
+    def answered_by(self, answer: "Capacity") -> "Load":
+        """Names its answer, for a type checker."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,81 @@ class Capacity:
     block_size: int
 
 
+# --- Router to Scheduler: Submit (core/request.py) and ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """AsyncLLM tells Router, and Router the Scheduler, to end requests; unknown ids are ignored.
+
+    With `reason` "stop" a stop string was seen after detokenisation.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: Literal["abort", "stop"] = "abort"
+
+
+# --- anyone to KVCacheManager --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Anyone asks the KVCacheManager how full it is."""
+
+    def answered_by(self, answer: "CacheStats") -> "Inspect":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The pool at one instant; counts of blocks without the null block, hits in tokens."""
+
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_queried_tokens: int
+    num_hit_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
+
+    It happens before the next plan, after whatever came before it. With `reset_running` those that
+    run are preempted first, and what is in flight for them is thrown away.
+    It is refused while requests hold blocks.
+    """
+
+    reset_running: bool = False
+
+    def answered_by(self, answer: "Done | Refused") -> "ResetPrefixCache":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was asked for has been done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was not taken and nothing was changed.
+
+    `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
+    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
+    and so does `unavailable`, where no engine is up (503). With `failed` a bug stood in the way of
+    this request alone (500).
+    """
+
+    reason: str
+    kind: Literal["invalid", "overloaded", "unavailable", "failed"] = "invalid"
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
 
 
@@ -42,8 +119,8 @@ class Capacity:
 class EngineRefs:
     """Where to reach an engine core that is up. Closing both lets it end."""
 
-    scheduler: Ref
-    kv_cache_manager: Ref
+    scheduler: Ref[Submit | Abort]
+    kv_cache_manager: Ref[Inspect | ResetPrefixCache]
     capacity: Capacity
 
     def close(self) -> None:
@@ -86,7 +163,11 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class CheckHealth:
-    """Anyone asks AsyncLLM how its engines are. Reply: `Health`."""
+    """Anyone asks AsyncLLM how its engines are."""
+
+    def answered_by(self, answer: "Health") -> "CheckHealth":
+        """Names its answer, for a type checker."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,23 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Never
 
 import trio
 
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
+from actors.engine.backend import Backend
 from actors.engine.crash import summary
 from actors.engine.engine_core import run_engine_core
-from actors.engine.runner import Backend
 from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
 from actors.front.async_llm import AsyncLLM
 from actors.front.codec import TextCodec, Vocabulary
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
-from actors.messages import EngineRefs
+from actors.messages import Cancel, CheckHealth, EngineRefs, Generate, Heard
 from actors.router.router import Router
 
 log = logging.getLogger("sundog")
@@ -32,10 +33,10 @@ async def open_graph(
     *,
     codec: TextCodec | None = None,
     vocabulary: Vocabulary | None = None,
-    listeners: Sequence[Actor] = (),
+    listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     supervision: Supervision | None = None,
-) -> AsyncIterator[Ref]:
+) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
     `listeners` hear every Submit, StepOutput and EngineDown. Leaving the block hangs up: what was
@@ -74,7 +75,8 @@ async def open_graph(
                 router.connect(engine)
                 intake.connect(engine.capacity)
             async with trio.open_nursery() as front:
-                for actor in (*readers, router, async_llm):
+                actors: list[Actor[Never]] = [*readers, router, async_llm]
+                for actor in actors:
                     await front.start(actor.live, name=actor.name)
                 try:
                     yield client
@@ -99,7 +101,7 @@ class _Opening:
 
 
 async def _listen(
-    listener: Actor, fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    listener: Actor[Heard], fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """A listener, whose crash is its own affair if that is its fate."""
     opening = _Opening(task_status)

@@ -1,24 +1,31 @@
 """The vocabulary: every message any actor sends, grouped by wire.
 
-Messages are frozen records without tensors, callables or handles (streams and addresses excepted). What takes
-time or crosses a fate boundary is a message; everything else is a call.
+Messages are frozen records without tensors, callables or handles (streams and addresses excepted).
+What takes time or crosses a fate boundary is a message; everything else is a call. What is asked names
+the type of its answer in `answered_by`, which nobody calls (`actors/reply.py`).
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.request import Submit
 from actors.core.sampling import Sampling
 from actors.engine_messages import (
+    Abort,
+    CacheStats,
     Capacity,
     CheckHealth,
+    Done,
     EngineDown,
     EngineRefs,
     EngineUp,
     Health,
+    Inspect,
     Interrupt,
     Load,
+    Refused,
+    ResetPrefixCache,
     Undelivered,
 )
 from actors.stream import DeltaStream
@@ -42,6 +49,7 @@ __all__ = [
     "Finish",
     "Generate",
     "Health",
+    "Heard",
     "Inspect",
     "Interrupt",
     "Load",
@@ -76,7 +84,6 @@ class Generate:
     `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
     counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
     `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` says what they mean).
-    Reply: `Accepted` or `Refused`.
     """
 
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
@@ -89,6 +96,10 @@ class Generate:
     slo_ttft_s: float | None = None
     predicted_tokens: int | None = None
 
+    def answered_by(self, answer: "Accepted | Refused") -> "Generate":
+        """Names its answer, for a type checker."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -97,23 +108,6 @@ class Accepted:
     request_id: str
     num_prompt_tokens: int
     stream: DeltaStream
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The request was not taken and nothing was changed.
-
-    `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
-    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
-    and so does `unavailable`, where no engine is up (503). With `failed` a bug stood in the way of
-    this request alone (500).
-    """
-
-    reason: str
-    kind: Literal["invalid", "overloaded", "unavailable", "failed"] = "invalid"
-    param: str | None = None
-    code: str | None = None
-    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +124,17 @@ class Cancel:
 class ReadPrompt:
     """AsyncLLM asks a PromptReader to tokenise what is too long to do it in place.
 
-    `number` tells two requests of one id apart. Reply: `PromptRead`.
+    `number` tells two requests of one id apart.
     """
 
     generate: Generate
     request_id: str
     number: int
     arrival_s: float
+
+    def answered_by(self, answer: "PromptRead") -> "ReadPrompt":
+        """Names its answer, for a type checker."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +146,7 @@ class PromptRead:
     submit: Submit | Refused
 
 
-# --- AsyncLLM to Router to Scheduler: Submit (core/request.py) and --------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """AsyncLLM tells Router, and Router the Scheduler, to end requests; unknown ids are ignored.
-
-    With `reason` "stop" a stop string was seen after detokenisation.
-    """
-
-    request_ids: tuple[str, ...]
-    reason: Literal["abort", "stop"] = "abort"
+# --- AsyncLLM to Router: Submit (core/request.py), Abort and ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,37 +186,5 @@ class StepOutput(NamedTuple):
         return self.batch.step
 
 
-# --- anyone to KVCacheManager --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Inspect:
-    """Anyone asks the KVCacheManager how full it is. Reply: `CacheStats`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """The pool at one instant; counts of blocks without the null block, hits in tokens."""
-
-    num_blocks: int
-    num_free_blocks: int
-    num_cached_blocks: int
-    num_queried_tokens: int
-    num_hit_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResetPrefixCache:
-    """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
-
-    It happens before the next plan, after whatever came before it. With `reset_running` those that
-    run are preempted first, and what is in flight for them is thrown away.
-    Reply: `Done`, or `Refused` while requests hold blocks.
-    """
-
-    reset_running: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What was asked for has been done."""
+Heard = Submit | StepOutput | EngineDown
+"""What a listener is told."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from actors.actor import Reply
 from actors.clock import Event, Timer, call_at, now_s, sleep_until
 from actors.core.batch import Batch, StepResult
-from actors.engine.runner import Backend
+from actors.engine.backend import Backend
 from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork
 from sim.cost.work_fold import WorkFold
@@ -109,9 +109,9 @@ class CostBackend:
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
         self._fold = WorkFold(capacity.block_size)
-        self._queue: deque[tuple[Batch, Reply]] = deque()
+        self._queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
         self._batch: Batch | None = None
-        self._reply = Reply()
+        self._reply: Reply[StepResult] = Reply()
         self._end_times_s: tuple[float, ...] = ()
         self._timer: Timer | None = None
 
@@ -119,9 +119,9 @@ class CostBackend:
         """The capacity that was handed in."""
         return self._capacity
 
-    def execute(self, batch: Batch) -> Reply:
+    def execute(self, batch: Batch) -> Reply[StepResult]:
         """Up to `max_steps` steps, ending at the first in which a request ends: a StepResult."""
-        reply = Reply()
+        reply: Reply[StepResult] = Reply()
         if self._batch is None:
             self._begin(batch, reply)
         else:
@@ -141,7 +141,7 @@ class CostBackend:
     async def close(self) -> None:
         """Nothing was taken."""
 
-    def _begin(self, batch: Batch, reply: Reply) -> None:
+    def _begin(self, batch: Batch, reply: Reply[StepResult]) -> None:
         self._batch, self._reply = batch, reply
         work = self._fold.begin(batch)
         num_steps = self._source.begin(batch)

@@ -7,11 +7,11 @@ a session ask after the answer to the last, and a cap on concurrency makes all o
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from actors.actor import Actor, Ref
 from actors.clock import Event, now_s
-from actors.messages import Generate, Refused, StepOutput, Submit
+from actors.messages import Accepted, Generate, Heard, Refused, StepOutput, Submit
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 
@@ -26,20 +26,20 @@ class Ended(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The Client's reminder to itself of a row whose pause is over."""
+    """What the Client schedules for itself: a row whose pause is over."""
 
     row: TraceRequest
 
 
-class Recording(Actor):
+class Recording(Actor[Heard]):
     """The listener that feeds a Recorder, and tells the client who has ended."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__("recorder")
         self._recorder = recorder
-        self.client: Ref | None = None
+        self.client: Ref[Ended] | None = None
 
-    def handle(self, message: Any) -> None:
+    def handle(self, message: Heard) -> None:
         match message:
             case StepOutput():
                 self._recorder.observe(message)
@@ -52,7 +52,7 @@ class Recording(Actor):
                 )
 
 
-class Client(Actor):
+class Client(Actor[Due | TraceRequest | Ended]):
     """Asks for each row of a trace at the instant of its arrival, and reads no answer.
 
     Rows `after` another wait for its end and their pause. With `max_concurrency` at most so many
@@ -62,7 +62,7 @@ class Client(Actor):
     def __init__(
         self,
         trace: Iterable[TraceRequest],
-        llm: Ref,
+        llm: Ref[Generate],
         wish: Callable[[TraceRequest], Generate],
         recorder: Recorder,
         on_progress: Progress | None = None,
@@ -93,7 +93,7 @@ class Client(Actor):
     async def opened(self) -> None:
         self._expect_next()
 
-    def handle(self, message: Any) -> None:
+    def handle(self, message: Due | TraceRequest | Ended) -> None:
         match message:
             case Due():
                 self._ask(message.row)
@@ -113,14 +113,14 @@ class Client(Actor):
             self._is_done = True
         else:
             self._num_to_come += 1
-            self.remind(row.arrival_s, Event.ARRIVAL, row)
+            self.schedule(row.arrival_s, Event.ARRIVAL, row)
 
     def _ask_after(self, row: TraceRequest, name: str) -> None:
         end_s = self._end_s.get(name)
         if end_s is None:
             self._later.setdefault(name, []).append(row)
         else:
-            self.remind(end_s + row.pause_s, Event.ARRIVAL, Due(row))
+            self.schedule(end_s + row.pause_s, Event.ARRIVAL, Due(row))
 
     def _ask(self, row: TraceRequest) -> None:
         """A request arrives, if there is room for one more."""
@@ -142,11 +142,13 @@ class Client(Actor):
         if in_session:
             self._end_s[name] = now_s()
         for row in self._later.pop(name, ()):
-            self.remind(now_s() + row.pause_s, Event.ARRIVAL, Due(row))
+            self.schedule(now_s() + row.pause_s, Event.ARRIVAL, Due(row))
         if self._ready:
             self._ask(self._ready.popleft())
 
-    def _answered(self, request_id: str, answer: Any, error: BaseException | None) -> None:
+    def _answered(
+        self, request_id: str, answer: Accepted | Refused | None, error: BaseException | None
+    ) -> None:
         if isinstance(answer, Refused):
             self._recorder.refused(request_id)
             self._ended(request_id)

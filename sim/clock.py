@@ -16,7 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.clock import Event, Timer
+from actors.clock import Event, OrderedClock, Timer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -33,7 +33,7 @@ Entry = tuple[float, int, str, int, Timer]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
+class VirtualClock(OrderedClock, trio.abc.Instrument):
     """A Trio clock that starts at 0 and never waits for the wall.
 
     It is an instrument, too, to learn whether a call it made set a task going.

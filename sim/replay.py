@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from actors.actor import Actor, Tap
 from actors.config import EngineConfig
 from actors.core.sampling import Sampling
-from actors.engine.runner import Backend
+from actors.engine.backend import Backend
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
-from actors.messages import Capacity, Generate
+from actors.messages import Capacity, Generate, Heard
 from sim.backend import CostBackend, Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
@@ -32,7 +32,7 @@ def replay(
     max_concurrency: int | None = None,
     sink: Sink | None = None,
     on_progress: Progress | None = None,
-    listeners: Sequence[Actor] = (),
+    listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
@@ -81,7 +81,7 @@ def replay_on(
     max_concurrency: int | None = None,
     sink: Sink | None = None,
     on_progress: Progress | None = None,
-    listeners: Sequence[Actor] = (),
+    listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
 ) -> Recorder:
     """Replay on backends of any kind; `wishes` says what a row of the trace asks for.

@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MODULES = (
     "actors/actor.py",
+    "actors/mailbox.py",
+    "actors/reply.py",
     "actors/front/active_request.py",
     "actors/front/async_llm.py",
     "actors/front/bounds.py",

@@ -18,7 +18,7 @@ from sundog.options.simulation import Target
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from actors.engine.runner import Backend
+    from actors.engine.backend import Backend
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
 

@@ -13,9 +13,10 @@ from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import raise_descriptor_limit
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
-from actors.engine.runner import Backend
+from actors.engine.backend import Backend
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
+from actors.messages import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ async def serve_graph(
     *,
     on_ready: Callable[[str], None] = lambda url: None,
     stop: trio.Event | None = None,
-    listeners: Sequence[Actor] = (),
+    listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.

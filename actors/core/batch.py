@@ -71,6 +71,10 @@ class Batch(NamedTuple):
         """Tokens computed in the (first) step."""
         return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks)
 
+    def answered_by(self, answer: "StepResult") -> "Batch":
+        """Names its answer, for a type checker."""
+        return self
+
 
 class StepResult(NamedTuple):
     """What the backend did with a batch.

@@ -1,6 +1,7 @@
 """The EngineCore: the nursery in which one replica's four actors live and die together."""
 
 from collections.abc import Callable, Sequence
+from typing import Never
 
 import trio
 
@@ -8,11 +9,12 @@ from actors.actor import Actor, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.core.state import SchedulerState
+from actors.engine.backend import Backend
 from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
-from actors.engine.runner import Backend, Runner
+from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import Capacity, EngineRefs, Load
+from actors.messages import EngineRefs, Load, StepOutput
 
 CLOSE_S = 10.0
 """How long a backend may take to give back what it holds, when the core has been cut or crashed."""
@@ -21,7 +23,7 @@ CLOSE_S = 10.0
 async def run_engine_core(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor],
+    listeners: Sequence[Actor[StepOutput]],
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
@@ -38,7 +40,7 @@ async def run_engine_core(
 async def _run_actors(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor],
+    listeners: Sequence[Actor[StepOutput]],
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
@@ -49,7 +51,7 @@ async def _run_actors(
     """
     async with trio.open_nursery() as nursery:
 
-        async def start(actor: Actor) -> None:
+        async def start(actor: Actor[Never]) -> None:
             await nursery.start(actor.live, name=actor.name)
 
         runners = [
@@ -62,7 +64,7 @@ async def _run_actors(
         executor_ref = executor.ref(scheduler_name)
         for actor in (*runners, executor):
             await start(actor)
-        capacity: Capacity = await executor_ref.ask(Load())
+        capacity = await executor_ref.ask(Load())
         scheduler_config = config.with_blocks(capacity.num_blocks)
         manager = KVCacheManager(
             f"kv-cache-manager-{replica}",

@@ -26,7 +26,7 @@ class Reset(NamedTuple):
     """A reset of the prefix cache that is to come, and where its answer goes."""
 
     message: ResetPrefixCache
-    reply: Reply
+    reply: Reply[Done | Refused]
 
 
 class Inbox:

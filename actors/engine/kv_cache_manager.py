@@ -5,15 +5,13 @@ awaits. What others want of the pool comes here as messages. What would change i
 Scheduler, which does it between two steps, in order with new requests and aborts.
 """
 
-from typing import Any
-
-from actors.actor import Actor, Ref, Tap
+from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import BlockHasher, KVCache
-from actors.messages import CacheStats, Inspect, ResetPrefixCache
+from actors.messages import CacheStats, Done, Inspect, Refused, ResetPrefixCache
 
 
-class KVCacheManager(Actor):
+class KVCacheManager(Actor[Inspect | ResetPrefixCache]):
     """The owner of one engine's KV cache."""
 
     def __init__(
@@ -22,7 +20,7 @@ class KVCacheManager(Actor):
         super().__init__(name, tap=tap)
         self._kv = KVCache(config, hash_block)
         self._is_lent = False
-        self._scheduler: Ref | None = None
+        self._scheduler: Ref[ResetPrefixCache] | None = None
 
     def lend(self) -> KVCache:
         """The KV cache, for the one Scheduler that may call it."""
@@ -31,18 +29,18 @@ class KVCacheManager(Actor):
         self._is_lent = True
         return self._kv
 
-    def connect(self, scheduler: Ref) -> None:
+    def connect(self, scheduler: Ref[ResetPrefixCache]) -> None:
         """Learn who has borrowed the pool, before the KVCacheManager starts."""
         self._scheduler = scheduler
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: Inspect | ResetPrefixCache) -> Handled:
         match message:
             case Inspect():
-                return self._inspect()
+                return answer(message, self._inspect())
             case ResetPrefixCache():
-                assert self._scheduler is not None, "the pool is lent before anybody asks"
-                return self._scheduler.request(message)
-        return super().handle(message)
+                return answer(message, self._reset(message))
+            case _:
+                self.unknown(message)
 
     async def closed(self) -> None:
         if self._scheduler is not None:
@@ -57,3 +55,7 @@ class KVCacheManager(Actor):
             num_queried_tokens=self._kv.num_queried_tokens,
             num_hit_tokens=self._kv.num_hit_tokens,
         )
+
+    def _reset(self, reset: ResetPrefixCache) -> Reply[Done | Refused]:
+        assert self._scheduler is not None, "the pool is lent before anybody asks"
+        return self._scheduler.request(reset)

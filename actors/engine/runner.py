@@ -1,52 +1,30 @@
 """The Runner: one rank's shell around a Backend."""
 
-from collections.abc import Awaitable
-from typing import Any, Protocol
-
-from actors.actor import Actor, Reply, Tap
-from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from actors.actor import Actor, Handled, Tap, answer
+from actors.engine.backend import Backend, DoesRuns
+from actors.messages import Batch, Interrupt, Load
 
 
-class Backend(Protocol):
-    """What computes: torch in `runtime/`, a cost model in `sim/`.
-
-    One that can be asked for runs of many steps answers with a Reply, and has a fourth method:
-    `interrupt()` ends the run under way at the next step boundary.
-    """
-
-    async def load(self) -> Capacity:
-        """Make the model and its KV cache ready."""
-        ...
-
-    def execute(self, batch: Batch) -> Awaitable[StepResult] | Reply:
-        """Fold the batch into the backend's state and do its step(s), after those before it.
-
-        Either a coroutine, which the Runner waits for before it hands over the next batch, or a
-        Reply with a StepResult, for a backend that keeps its own time and its own queue.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Give back what `load` took."""
-        ...
-
-
-class Runner(Actor):
+class Runner(Actor[Batch | Interrupt | Load]):
     """Hands the Executor's messages to its backend, one after another."""
 
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._backend = backend
-        self._interrupt = getattr(backend, "interrupt", None)
+        self._does_runs = backend if isinstance(backend, DoesRuns) else None
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: Batch | Interrupt | Load) -> Handled:
         match message:
             case Batch():
-                return self._backend.execute(message)
+                return answer(message, self._backend.execute(message))
             case Interrupt():
-                if self._interrupt is not None:
-                    self._interrupt()
-                return None
+                self._interrupt()
             case Load():
-                return self._backend.load()
-        return super().handle(message)
+                return answer(message, self._backend.load())
+            case _:
+                self.unknown(message)
+        return None
+
+    def _interrupt(self) -> None:
+        if self._does_runs is not None:
+            self._does_runs.interrupt()

@@ -25,9 +25,9 @@ after it, which sees everything.
 import enum
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from actors.actor import Actor, Ref, Reply, Tap
+from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event, now_s
 from actors.core.plan import extend, plan
 from actors.core.state import SchedulerState
@@ -37,8 +37,10 @@ from actors.messages import (
     Abort,
     Batch,
     Blocked,
+    Done,
     Finish,
     Interrupt,
+    Refused,
     ResetPrefixCache,
     StepOutput,
     StepResult,
@@ -79,7 +81,7 @@ class Planned(NamedTuple):
 BEGIN_STEP = BeginStep()
 
 
-class Scheduler(Actor):
+class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep]):
     """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
 
     `start_s` of what listeners are told is when the step's own work began, though it was planned
@@ -91,8 +93,8 @@ class Scheduler(Actor):
         name: str,
         replica: int,
         state: SchedulerState,
-        executor: Ref,
-        listeners: Sequence[Ref],
+        executor: Ref[Batch | Interrupt],
+        listeners: Sequence[Ref[StepOutput]],
         *,
         checks_when_idle: bool = False,
         tracer: Tracer | None = None,
@@ -123,7 +125,7 @@ class Scheduler(Actor):
     def idle(self) -> bool:
         return self.phase is Phase.IDLE
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep) -> Handled:
         match message:
             case StepResult():
                 self._results.append(message)
@@ -134,11 +136,10 @@ class Scheduler(Actor):
             case Submit() | Abort():
                 self._take(message)
             case ResetPrefixCache():
-                reply = Reply()
-                self._take(Reset(message, reply))
-                return reply
+                return answer(message, self._reset(message))
             case _:
-                super().handle(message)
+                self.unknown(message)
+        return None
 
     async def closed(self) -> None:
         self._executor.close()
@@ -151,9 +152,14 @@ class Scheduler(Actor):
         elif self.phase is Phase.RUN:
             self._interrupt()
 
+    def _reset(self, message: ResetPrefixCache) -> Reply[Done | Refused]:
+        reply: Reply[Done | Refused] = Reply()
+        self._take(Reset(message, reply))
+        return reply
+
     def _begin_soon(self) -> None:
         self.phase = Phase.BEGINNING
-        self.remind(now_s(), Event.STEP_BEGIN, BEGIN_STEP)
+        self.schedule(now_s(), Event.STEP_BEGIN, BEGIN_STEP)
 
     def _interrupt(self) -> None:
         self.phase = Phase.INTERRUPTED
@@ -192,7 +198,8 @@ class Scheduler(Actor):
         self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), now_s()))
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
-        self.expect(self._executor.request(batch), self._executor.receiver)
+        result = self._executor.request(batch)
+        self.expect(result, self._executor.receiver)
         return num_tokens
 
     # --- a step ends -----------------------------------------------------------------------------

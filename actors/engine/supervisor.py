@@ -13,8 +13,8 @@ import trio
 
 from actors.actor import Ref
 from actors.clock import now_s, sleep_until
+from actors.engine.backend import Backend
 from actors.engine.crash import block, root_cause, summary
-from actors.engine.runner import Backend
 from actors.fates import SIMULATED, Fate, Fates
 from actors.messages import EngineDown, EngineRefs, EngineUp
 
@@ -65,7 +65,9 @@ class Supervision:
 class EngineSupervisor:
     """Runs one replica's engine core, and tells the Router when it is lost and when it is back."""
 
-    def __init__(self, replica: int, supervision: Supervision, run_core: RunCore, router: Ref) -> None:
+    def __init__(
+        self, replica: int, supervision: Supervision, run_core: RunCore, router: Ref[EngineDown | EngineUp]
+    ) -> None:
         self._replica = replica
         self._supervision = supervision
         self._run_core = run_core

@@ -6,9 +6,9 @@ is lost is submitted again if its reader has been given nothing, and ends with a
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from actors.actor import Actor, Ref, Reply, Tap
+from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import now_s
 from actors.config import EngineConfig
 from actors.front.active_request import ActiveRequest
@@ -25,6 +25,7 @@ from actors.messages import (
     Finish,
     Generate,
     PromptRead,
+    ReadPrompt,
     Refused,
     Released,
     StepOutput,
@@ -35,19 +36,21 @@ from actors.stream import Delta, DeltaStream
 
 LOST = "the engine failed while it answered this request; the server's log says why"
 
+FrontMessage = Generate | PromptRead | Cancel | StepOutput | CheckHealth | EngineDown | EngineUp | Undelivered
 
-class AsyncLLM(Actor):
+
+class AsyncLLM(Actor[FrontMessage]):
     """The front of the engine: API and replayed clients talk to it and to nobody else."""
 
     def __init__(
         self,
         name: str,
         config: EngineConfig,
-        router: Ref,
+        router: Ref[Submit | Abort | Released],
         intake: Intake,
-        readers: tuple[Ref, Ref],
+        readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]],
         *,
-        listeners: Sequence[Ref] = (),
+        listeners: Sequence[Ref[Submit | EngineDown]] = (),
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
@@ -67,18 +70,18 @@ class AsyncLLM(Actor):
     def idle(self) -> bool:
         return not (self._requests or self._readings)
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: FrontMessage) -> Handled:
         match message:
             case StepOutput():
                 self._step(message)
             case Generate():
-                return self._generate(message)
+                return answer(message, self._generate(message))
             case PromptRead():
                 self._prompt_read(message)
             case Cancel():
                 self._cancel(message.request_id)
             case CheckHealth():
-                return self._replicas.health()
+                return answer(message, self._replicas.health())
             case EngineDown():
                 self._engine_down(message)
             case EngineUp():
@@ -86,7 +89,8 @@ class AsyncLLM(Actor):
             case Undelivered():
                 self._lost(message.request_ids)
             case _:
-                super().handle(message)
+                self.unknown(message)
+        return None
 
     async def closed(self) -> None:
         self._readings.close()
@@ -94,7 +98,7 @@ class AsyncLLM(Actor):
 
     # --- in ------------------------------------------------------------------------------------
 
-    def _generate(self, generate: Generate) -> Accepted | Refused | Reply:
+    def _generate(self, generate: Generate) -> Accepted | Refused | Reply[Accepted | Refused]:
         num_unfinished = len(self._requests) + len(self._readings)
         refused = self._replicas.refusal() or self._intake.overload(num_unfinished)
         if refused is not None:
@@ -105,15 +109,15 @@ class AsyncLLM(Actor):
         num_characters = effort(generate)
         if num_characters <= SHORT:
             return self._accept(self._intake.submit(generate, name, now_s()))
-        read, sender, answer = self._readings.begin(generate, name, num_characters)
+        read, sender, accepted = self._readings.begin(generate, name, num_characters)
         self.expect(read, sender)
-        return answer
+        return accepted
 
     def _prompt_read(self, read: PromptRead) -> None:
         """A reader is done with a prompt for which somebody may still wait."""
-        answer = self._readings.end(read)
-        if answer is not None:
-            answer.set(self._accept(read.submit))
+        accepted = self._readings.end(read)
+        if accepted is not None:
+            accepted.set(self._accept(read.submit))
 
     def _accept(self, submit: Submit | Refused) -> Accepted | Refused:
         if isinstance(submit, Refused):

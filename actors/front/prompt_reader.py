@@ -4,26 +4,25 @@ Tokenising takes a microsecond for every few characters, and while it takes them
 served: so what is long is a message and runs in a thread.
 """
 
-from typing import Any
-
-from actors.actor import Actor, Tap
+from actors.actor import Actor, Handled, Tap, answer
 from actors.clock import run_blocking
 from actors.front.intake import Intake
 from actors.messages import PromptRead, ReadPrompt
 
 
-class PromptReader(Actor):
+class PromptReader(Actor[ReadPrompt]):
     """Turns each Generate into what it is to the engine, or the reason why it is nothing."""
 
     def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
         super().__init__(name, tap=tap)
         self._intake = intake
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: ReadPrompt) -> Handled:
         match message:
             case ReadPrompt():
-                return self._read(message)
-        return super().handle(message)
+                return answer(message, self._read(message))
+            case _:
+                self.unknown(message)
 
     async def _read(self, message: ReadPrompt) -> PromptRead:
         submit = await run_blocking(

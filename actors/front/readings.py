@@ -3,7 +3,7 @@ not wait for longer ones."""
 
 from actors.actor import Ref, Reply
 from actors.clock import now_s
-from actors.messages import Accepted, Generate, PromptRead, ReadPrompt
+from actors.messages import Accepted, Generate, PromptRead, ReadPrompt, Refused
 from actors.stream import Delta, DeltaStream
 
 SHORT = 4_000
@@ -17,9 +17,9 @@ class Readings:
 
     __slots__ = ("_answers", "_number", "_readers")
 
-    def __init__(self, readers: tuple[Ref, Ref]) -> None:
+    def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers
-        self._answers: dict[str, tuple[int, Reply]] = {}
+        self._answers: dict[str, tuple[int, Reply[Accepted | Refused]]] = {}
         """The number of each, and where its answer goes."""
         self._number = 0
 
@@ -29,16 +29,18 @@ class Readings:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._answers
 
-    def begin(self, generate: Generate, request_id: str, num_characters: int) -> tuple[Reply, str, Reply]:
+    def begin(
+        self, generate: Generate, request_id: str, num_characters: int
+    ) -> tuple[Reply[PromptRead], str, Reply[Accepted | Refused]]:
         """Have a prompt read: the PromptRead to come, from whom, and the answer that waits for it."""
         self._number += 1
-        answer = Reply()
+        answer: Reply[Accepted | Refused] = Reply()
         self._answers[request_id] = self._number, answer
         reader = self._readers[num_characters > LONG]
         read = reader.request(ReadPrompt(generate, request_id, self._number, now_s()))
         return read, reader.receiver, answer
 
-    def end(self, read: PromptRead) -> Reply | None:
+    def end(self, read: PromptRead) -> Reply[Accepted | Refused] | None:
         """The answer that waits for this, if it has not been cancelled."""
         number, answer = self._answers.get(read.request_id, (0, None))
         if number != read.number:

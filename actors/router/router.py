@@ -3,13 +3,12 @@
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from actors.actor import Actor, ActorDied, Ref, Tap
 from actors.messages import Abort, EngineDown, EngineRefs, EngineUp, Released, Submit, Undelivered
 
 
-class Router(Actor):
+class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
     """`round-robin` takes turns; `least-requests` takes the replica with the fewest unfinished.
 
     Only replicas that are up are sent anything. Of one that crashed the Router says which requests
@@ -26,7 +25,7 @@ class Router(Actor):
         self._replicas_up: list[int] = []
         """The replicas that are up, in order."""
         self._turn = 0
-        self._async_llm: Ref | None = None
+        self._async_llm: Ref[EngineDown | EngineUp | Undelivered] | None = None
 
     def connect(self, engine: EngineRefs) -> None:
         """Add a replica, before the Router starts; the Router hangs up on it in the end."""
@@ -34,11 +33,11 @@ class Router(Actor):
         self._engines.append(engine)
         self._num_requests.append(0)
 
-    def report_to(self, async_llm: Ref) -> None:
+    def report_to(self, async_llm: Ref[EngineDown | EngineUp | Undelivered]) -> None:
         """Whom to tell of replicas that are lost and back, before the Router starts."""
         self._async_llm = async_llm
 
-    def handle(self, message: Any) -> Any:
+    def handle(self, message: Submit | Released | Abort | EngineDown | EngineUp) -> None:
         match message:
             case Submit():
                 self._submit(message)
@@ -51,7 +50,7 @@ class Router(Actor):
             case EngineUp():
                 self._engine_up(message)
             case _:
-                super().handle(message)
+                self.unknown(message)
 
     async def closed(self) -> None:
         for engine in self._engines:

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from actors.actor import Actor
 from actors.core.batch import Batch
 from actors.core.sampling import Sampling
-from actors.messages import Generate, StepOutput, Submit
+from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
 from sim.trace.record import TraceRequest
 
 
-class Journal(Actor):
+class Journal(Actor[Heard]):
     """The listener that keeps everything it hears; memory grows with the run."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Journal(Actor):
         self.submits: list[Submit] = []
         self.outputs: list[StepOutput] = []
 
-    def handle(self, message: Any) -> None:
+    def handle(self, message: Heard) -> None:
         match message:
             case Submit():
                 self.submits.append(message)

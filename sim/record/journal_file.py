@@ -16,12 +16,12 @@ import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from actors.actor import Actor
 from actors.clock import now_s
 from actors.core.config import ConfigError
-from actors.messages import StepOutput, Submit
+from actors.messages import Heard, StepOutput, Submit
 from sim.record.journal_rows import VERSION, Header
 
 NAME = "journal.jsonl.gz"
@@ -32,7 +32,7 @@ COMPRESSION = 3
 """Of 1 to 9: the higher ones cost more than they save on lines like these."""
 
 
-class JournalFile(Actor):
+class JournalFile(Actor[Heard]):
     """The listener that writes `journal.jsonl.gz` into a directory, which it makes.
 
     Memory is bounded by `FLUSH_LINES` lines. Raises ConfigError when it cannot write.
@@ -63,7 +63,7 @@ class JournalFile(Actor):
         finally:
             self._close()
 
-    def handle(self, message: Any) -> None:
+    def handle(self, message: Heard) -> None:
         match message:
             case StepOutput():
                 self._lines.append(_step_line(message, self._origin_s))

@@ -48,7 +48,7 @@ class MessageFile:
         self._file.close()
         self._raw.close()
 
-    def __call__(self, time_s: float, sender: str, receiver: str, message: Any) -> None:
+    def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
         if self._origin_s is None:
             self._origin_s = time_s
         row = {

@@ -9,6 +9,7 @@ next arrival or event that comes before a plan; what would come while a step exe
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Never
 
 import trio
 
@@ -35,15 +36,15 @@ class HeldBackend:
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
-        self.queue: deque[tuple[Batch, Reply]] = deque()
+        self.queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
         self.is_interrupted = False
         """Whether the run that is next to end must end with its first step."""
 
     async def load(self) -> Capacity:
         return self._capacity
 
-    def execute(self, batch: Batch) -> Reply:
-        reply = Reply()
+    def execute(self, batch: Batch) -> Reply[StepResult]:
+        reply: Reply[StepResult] = Reply()
         self.queue.append((batch, reply))
         return reply
 
@@ -81,7 +82,7 @@ class Driver:
         executor = Executor("executor", [runner.ref("executor")])
         self._scheduler = Scheduler("scheduler", 0, self.state, executor.ref("scheduler"), [], tracer=self)
         self._manager.connect(self._scheduler.ref(self._manager.name))
-        self._actors: Sequence[Actor] = (runner, executor, self._scheduler, self._manager)
+        self._actors: Sequence[Actor[Never]] = (runner, executor, self._scheduler, self._manager)
         self._to_scheduler = self._scheduler.ref("driver")
         self._to_manager = self._manager.ref("driver")
         self._rows: deque[Row] = deque(trace.rows)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from actors.api.context import ServedModel
 from actors.api.serve_graph import ServerOptions, serve_graph
-from actors.engine.runner import Backend
+from actors.engine.backend import Backend
 from runtime.serve import RealModel
 from sundog.demo.worlds import CONFIG, LIMITS, Run
 

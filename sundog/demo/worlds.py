@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from actors.actor import Actor
 from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
+from actors.messages import Capacity, Heard
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
 from sim.client import Recording
@@ -30,7 +30,7 @@ class Run:
     journal: Journal = field(default_factory=Journal)
     recorder: Recorder = field(default_factory=lambda: Recorder(NUM_BLOCKS))
 
-    def listeners(self) -> list[Actor]:
+    def listeners(self) -> list[Actor[Heard]]:
         return [self.journal, Recording(self.recorder)]
 
 

@@ -64,7 +64,7 @@ async def test_tell_never_waits() -> None:
             scope.cancel()
             for number in range(10_000):
                 ref.tell(number)
-        assert len(actor.mailbox.letters) == 10_000
+        assert len(actor.mailbox.queue) == 10_000
         actor.may_go_on.set()
         ref.close()
     assert actor.handled == ["hold", *range(10_000)]
@@ -96,7 +96,7 @@ async def test_an_ask_waits_for_room() -> None:
         for number in (2, 3, 4):
             nursery.start_soon(ask, number)
         await trio.sleep(1)
-        assert answers == [] and len(actor.mailbox.letters) == 1
+        assert answers == [] and len(actor.mailbox.queue) == 1
         actor.may_go_on.set()
         await trio.sleep(1)
         assert sorted(answers) == [2, 3, 4]
@@ -329,7 +329,7 @@ class Counter(Actor):
                 assert self.below is not None
                 self.expect(self.below.request("answer me"), "below")
             case "remind me":
-                self.remind(now_s() + 1.5, Event.TIMEOUT, "it is time")
+                self.schedule(now_s() + 1.5, Event.TIMEOUT, "it is time")
             case "tell yourself":
                 ref = self.ref("itself", counted=False)
                 ref.tell("later")
@@ -409,7 +409,7 @@ async def test_a_reminder_comes_as_a_message_at_its_instant() -> None:
         actor = Counter()
         ref = await start(nursery, actor)
         ref.tell("remind me")
-        actor.remind(1.0, Event.TIMEOUT, "stopped").stop()
+        actor.schedule(1.0, Event.TIMEOUT, "stopped").stop()
         await trio.sleep(2)
         assert actor.handled == [(0.0, "remind me"), (1.5, "it is time")]
         ref.tell("remind me")
@@ -454,7 +454,7 @@ async def test_an_actor_may_leave_the_answer_to_another_and_is_free_meanwhile() 
         slow = ref.request("hold")
         quick = ref.request("next")
         await sleep_until(1.0)
-        assert not delegate.mailbox.letters, "it waited for the answer it had left to another"
+        assert not delegate.mailbox.queue, "it waited for the answer it had left to another"
         echo.may_go_on.set()
         assert (await slow.wait(), await quick.wait()) == ("hold", "next")
         ref.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.sampling import Sampling
-from actors.engine.runner import Backend
+from actors.engine.backend import Backend
 
 GREEDY = Sampling(temperature=0.0)
 

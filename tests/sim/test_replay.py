@@ -121,7 +121,7 @@ class Quitter(Actor):
 
     async def opened(self) -> None:
         for time_s, cancel in self._cancels:
-            self.remind(time_s, Event.ARRIVAL, cancel)
+            self.schedule(time_s, Event.ARRIVAL, cancel)
 
     def handle(self, message: Any) -> None:
         self._cancels.pop()

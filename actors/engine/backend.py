@@ -1,0 +1,39 @@
+"""The seam between the graph and a world: what a Runner runs."""
+
+from collections.abc import Coroutine
+from typing import Protocol, runtime_checkable
+
+from actors.actor import Reply
+from actors.messages import Batch, Capacity, StepResult
+
+
+class Backend(Protocol):
+    """What computes: torch in `runtime/`, a cost model in `sim/`.
+
+    One that can be asked for runs of many steps is a `DoesRuns`, too, and answers with a Reply.
+    """
+
+    def load(self) -> Coroutine[object, object, Capacity]:
+        """Make the model and its KV cache ready."""
+        ...
+
+    def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
+        """Fold the batch into the backend's state and do its step(s), after those before it.
+
+        Either a coroutine, which the Runner waits for before it hands over the next batch, or a
+        Reply with a StepResult, for a backend that keeps its own time and its own queue.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what `load` took."""
+        ...
+
+
+@runtime_checkable
+class DoesRuns(Protocol):
+    """What a Backend has, too, if it may be asked for runs of many steps."""
+
+    def interrupt(self) -> None:
+        """End the run under way at the next step boundary."""
+        ...

@@ -1,0 +1,15 @@
+"""The wires are typed: a message that its receiver does not understand does not type-check."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_mypy_follows_every_wire_and_refuses_wrong_messages_and_answers() -> None:
+    """`wires.py` names each error where it must be; one more or one less is an error."""
+    mypy = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--explicit-package-bases"]
+    output, errors, status = mypy.run([*settings, str(ROOT / "tests/actors/wires.py")])
+    assert status == 0, output + errors
