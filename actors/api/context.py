@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import trio
+
 from actors.api.errors import ApiError, shown
 from actors.messages import Accepted, Cancel, Generate, Refused
 
@@ -52,13 +54,14 @@ class ApiContext:
     """Shared by all routes of one app.
 
     `new_id` makes the unique part of an answer's id; `remarked` holds the fields that the log
-    already named.
+    already named. `large_bodies` are parsed one at a time.
     """
 
     llm: LLM
     model: ServedModel
     new_id: Callable[[], str]
     remarked: set[str] = field(default_factory=set)
+    large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def check_model(self, name: str | None) -> None:
         """Accept the served model's name or none; raises a 404 for any other."""

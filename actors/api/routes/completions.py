@@ -18,7 +18,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
         request = current_request()
-        body = await parse_request(CompletionBody, request)
+        body = await parse_request(CompletionBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         context.check_model(body.model)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens

@@ -224,6 +224,14 @@ def test_other_media_types_are_refused(given: str | None, encoding: str | None) 
     assert caught.value.status == 415
 
 
+def test_a_body_has_no_thousands_of_fields() -> None:
+    """Nor has an object in it."""
+    many = {f"field{index}": index for index in range(1001)}
+    assert "1001 fields" in refused(CompletionBody, **many).message
+    error = refused(ChatBody, messages=[{"role": "user", "content": "x", **many}])
+    assert "1003 fields" in error.message and error.param == "messages[0]"
+
+
 def test_null_fields_are_absent() -> None:
     """Null everywhere is the same as nothing."""
     nulls = dict.fromkeys((*CompletionBody.model_fields, *UNSUPPORTED, "unheard_of"))
