@@ -9,8 +9,9 @@ from importlib.metadata import version
 
 import click
 
+from actors.core.names import unknown
 from sundog import fast
-from sundog.ends import run_to_its_end
+from sundog.ends import Stopped, run_to_its_end
 
 COMMANDS = (
     "calibrate",
@@ -42,6 +43,21 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"sundog.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a misspelt command is told the nearest."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise unknown("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does, but Ctrl-C says what it interrupted (see `sundog.ends`)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped(str(error)) from None
+
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
@@ -49,7 +65,11 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -58,8 +78,11 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
     callback=_version,
     help="Say which one this is.",
 )
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """LLM serving you can understand, change and predict."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 | results | | 0 |
 | a mistake in what was asked for, wherever it is found | one line | 2 |
 | Ctrl-C | one line | 130 |
-| whoever read stdout has gone (`| head`) | | 141, as of a shell |
+| whoever read stdout has gone (`| head`) | | 1, as of click and rich |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
 
 An error may cross several nurseries on its way, and several actors may fail together: a refusal is
@@ -21,7 +21,11 @@ import click
 from actors.config import ConfigError
 from sundog import fast
 
-REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 141, 1
+REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
+
+
+class Stopped(Exception):
+    """Ctrl-C ended a command; the message says where, if it is not empty."""
 
 
 def remark(text: str) -> None:
@@ -45,9 +49,10 @@ def run_to_its_end(command: click.Command) -> None:
 def _end(error: BaseException) -> int:
     """Say how it ended, and return the exit code."""
     causes = list(leaves(error))
-    if any(isinstance(cause, KeyboardInterrupt | click.Abort) for cause in causes):
-        remark("sundog: interrupted")
-        return INTERRUPTED
+    for cause in causes:
+        if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
+            remark(f"sundog: {str(cause) or 'interrupted'}")
+            return INTERRUPTED
     for cause in causes:
         if isinstance(cause, ConfigError):
             remark(f"sundog: {_one_line(str(cause))}")

@@ -1,6 +1,7 @@
 """`sundog sweep`: an experiment over settings and seeds, on all cores."""
 
 import os
+import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -89,6 +90,11 @@ def sweep(asked: Sweep, target: Target, load: Load, terms: Terms, engine: Engine
         print_cells(found, shown, asked.confidence)
 
 
+def _leave_ctrl_c() -> None:
+    """Ctrl-C is for the process that started the others: it ends them, and says so once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _check_metrics(names: Sequence[str]) -> None:
     from sim.figures.sweep.measure import NAMES
 
@@ -104,7 +110,7 @@ def _run(cells: "Sequence[Settings]", rule: "Rule", plan: Plan, num_jobs: int) -
     run = partial(run_job, plan)
     if num_jobs == 1:
         return sweep_cells(cells, rule, lambda todo: map(run, todo))
-    with ProcessPoolExecutor(num_jobs, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_jobs, get_context("spawn"), _leave_ctrl_c) as pool:
 
         def run_all(todo: "Sequence[Job]") -> "Iterable[Measures]":
             return pool.map(run, todo)

@@ -1,0 +1,98 @@
+"""`config.toml`: a run's options, to be run again from any folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
+
+
+def sundog(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line, run in that folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "sundog", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a trace, a policy and a run of them."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(TRACE, folder / "trace.jsonl.gz")
+    (folder / "mine.py").write_text(
+        "from actors.core.policies import Policy\n"
+        "class Mine(Policy):\n"
+        "    def rank(self, request, view):\n"
+        "        return request.submit.num_prompt_tokens\n"
+    )
+    options = "--limit 40 --max-num-seqs 2 --policy mine.py:Mine --slo ttft=0.5 --no-async-scheduling"
+    done = sundog(folder, "replay", "trace.jsonl.gz", *options.split(), "--json", "--out", "runs/first")
+    assert done.returncode == 0, done.stderr
+    (folder / "first.json").write_text(done.stdout)
+    return folder
+
+
+def test_a_run_is_run_again_from_any_folder(project: Path, tmp_path: Path) -> None:
+    """Its trace and its policy with it; the file says where they lie from where it lies."""
+    config = tomllib.loads((project / "runs" / "first" / "config.toml").read_text())
+    assert config["trace"] == "../../trace.jsonl.gz" and config["policy"] == "../../mine.py:Mine"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = project.rename(tmp_path / "moved")
+    again = sundog(elsewhere, "replay", "--config", str(moved / "runs/first/config.toml"), "--json")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == (moved / "first.json").read_text()
+
+
+def test_the_command_line_goes_before_the_file(project: Path) -> None:
+    """An option that was on can be turned off, and another trace replayed."""
+    config = "runs/first/config.toml"
+    one = sundog(project, "replay", "--config", config, "--json", "--limit", "7", "--async-scheduling")
+    two = sundog(project, "replay", str(TRACE), "--config", config, "--json", "--limit", "7")
+    assert one.returncode == two.returncode == 0, one.stderr + two.stderr
+    assert json.loads(one.stdout)["num_finished"] == json.loads(two.stdout)["num_finished"] == 7
+    assert one.stdout != two.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_num_sequs = 3", "max_num_sequs is no option. Did you mean max_num_seqs?"),
+        ("max_num_seqs = 0", "max_num_seqs is 0: give a whole number from 1"),
+        ('max_num_seqs = "many"', "max_num_seqs is many: give a whole number"),
+        ("max_num_seqs = true", "max_num_seqs is True: give a whole number"),
+        ("watermark = nan", "watermark is nan: give a number from 0"),
+        ('refuse_never_fit = "perhaps"', "refuse_never_fit is perhaps: give true or false"),
+        ('out = "x"', "out is no option"),
+        ("seed = = 3", "config.toml"),
+        ('trace = "missing.csv"', "missing.csv"),
+    ],
+)
+def test_a_file_is_refused_by_its_name_and_the_key(tmp_path: Path, line: str, message: str) -> None:
+    """In one line."""
+    config = tmp_path / "config.toml"
+    config.write_text(f"{line}\n{'' if 'trace' in line else f'trace = {str(TRACE)!r}'}\n")
+    done = sundog(tmp_path, "replay", "--config", str(config))
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and str(tmp_path) in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_trace_a_file_is_not_enough(tmp_path: Path) -> None:
+    """The command says what is missing."""
+    (tmp_path / "config.toml").write_text("seed = 1\n")
+    done = sundog(tmp_path, "replay", "--config", "config.toml")
+    assert done.returncode == 2 and "TRACE" in done.stderr

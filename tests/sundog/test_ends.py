@@ -1,0 +1,124 @@
+"""How a command ends: results, one line of refusal, an interrupt, or a bug that asks to be reported."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from actors.config import ConfigError
+from sundog.ends import leaves, run_to_its_end
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+LONG = "traces/reasoning-gamma-1rps-5min.jsonl.gz"
+
+
+def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and stderr of a command that raises this."""
+
+    def body() -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+        patch.setattr("sys.argv", ["sundog"])
+        run_to_its_end(click.Command("command", callback=body))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, capsys.readouterr().err
+
+
+def nested(*errors: Exception, depth: int = 3) -> ExceptionGroup[Exception]:
+    group = ExceptionGroup("several actors failed together", list(errors))
+    for _ in range(depth):
+        group = ExceptionGroup("a nursery", [group])
+    return group
+
+
+def test_a_refusal_is_one_line_however_deep(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first of it among what several actors raised, though others died of it."""
+    refusal = ConfigError("num_gpu_blocks is 5:\n  give more")
+    for error in (refusal, nested(refusal), nested(RuntimeError("runner-0 died"), refusal)):
+        assert ended(error, capsys) == (2, "sundog: num_gpu_blocks is 5: give more\n")
+
+
+def test_a_bug_keeps_its_traceback_and_asks_to_be_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """In its first line."""
+    code, err = ended(nested(KeyError("block 7")), capsys)
+    assert code == 1
+    assert err.splitlines()[0].startswith("sundog: this is a bug in Sundog; please report it")
+    assert "Traceback" in err and "block 7" in err
+
+
+def test_an_interrupt_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone, or among other errors."""
+    for error in (KeyboardInterrupt(), BaseExceptionGroup("x", [KeyboardInterrupt(), ValueError()])):
+        code, err = ended(error, capsys)
+        assert code == 130 and err.strip() == "sundog: interrupted"
+
+
+def test_the_leaves_of_an_error_come_in_order() -> None:
+    """Of groups in groups; an error that is no group is its own."""
+    first, second = ValueError(1), ValueError(2)
+    assert list(leaves(ExceptionGroup("a", [ExceptionGroup("b", [first]), second]))) == [first, second]
+    assert list(leaves(first)) == [first]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--num-gpu-blocks", "5", "--port", "0"], "--num-gpu-blocks 5 cannot hold"),
+        (["serve", "--host", "198.51.100.1", "--port", "0"], "--host"),
+        (["repaly", TRACE], "Did you mean replay"),
+        (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
+        (["replay"], "TRACE"),
+        (["report"], "DIR"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(arguments: list[str], message: str) -> None:
+    """By whichever actor, at whatever depth, and by the command line itself."""
+    done = sundog(*arguments)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_ctrl_c_ends_a_replay_in_one_line(tmp_path: Path) -> None:
+    """While it runs; a second one is not needed."""
+    command = [sys.executable, "-m", "sundog", "replay", LONG, "--no-decode-runs", "--max-model-len", "40000"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and not any(tmp_path.iterdir()):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == "" and "Traceback" not in err
+    assert sum(line.startswith("sundog: ") for line in err.splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("arguments", [["replay", TRACE, "--limit", "5", "--json"], ["replay", "--help"]])
+def test_whoever_stops_reading_is_told_nothing(arguments: list[str]) -> None:
+    """As in `sundog replay … | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "sundog", *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(writer)
+    assert done.stderr == b"" and done.returncode == 1
+
+
+def test_without_a_command_there_is_help() -> None:
+    """On stdout; and it says which version runs, and how."""
+    assert "Commands:" in sundog().stdout
+    version = sundog("--version").stdout.strip()
+    assert version.startswith("sundog 0.") and ("plain" in version or "compiled" in version)
