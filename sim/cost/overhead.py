@@ -6,38 +6,49 @@ import numpy as np
 
 from sim.cost.work import CostModel, Seconds, StepWork
 
+CAPTURED_TOKENS = 512
+"""The largest batch that vLLM captures as a graph by default; the kernels of a larger one are
+launched one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Seconds the host adds to every step, to a token, to a step that prefills, and to a request.
+    """Seconds the host adds to every step, to a token, to a step without a graph, and to a request.
 
-    A token's are those of each request that samples in a step: scheduling it and taking in its
-    token. A request's are spent at the front end (HTTP, tokenising, the first detokenising): the
-    client sees them and the GPU does not. With `overlaps` the host works while the GPU does, and a
-    step takes the longer of the two.
+    `gap_s` is what lies between the layers of two steps whatever the host does meanwhile: sampling,
+    the copies of a batch's indices, launching a graph. `step_s` and `token_s` are scheduling, and
+    taking in the token of each request that samples; with `overlaps` the host does that while the
+    GPU works, and a step takes the longer of the two. `eager_step_s` is added where the batch is
+    too large for a captured graph. A request's are spent at the front end (HTTP, tokenising, the
+    first detokenising): the client sees them and the GPU does not.
     """
 
-    step_s: float = 0.0008
-    token_s: float = 12e-6
-    prefill_step_s: float = 0.003
-    request_s: float = 0.017
+    gap_s: float = 0.0
+    step_s: float = 0.0
+    token_s: float = 0.0
+    eager_step_s: float = 0.0
+    request_s: float = 0.0
     overlaps: bool = False
 
 
-NO_OVERHEAD = HostOverhead(0.0, 0.0, 0.0, 0.0)
-ASYNC_OVERHEAD = HostOverhead(prefill_step_s=0.0, request_s=0.008, overlaps=True)
+NO_OVERHEAD = HostOverhead()
+ASYNC_OVERHEAD = HostOverhead(
+    gap_s=0.00043, step_s=0.0008, token_s=12e-6, eager_step_s=0.001, request_s=0.007, overlaps=True
+)
+SYNC_OVERHEAD = HostOverhead(gap_s=0.00043, token_s=12e-6, eager_step_s=0.001, request_s=0.0185)
 
 
 def host_overhead(async_scheduling: bool) -> HostOverhead:
     """The host's share as fitted to one run: vLLM 0.23, Qwen3-14B on an H100, 2 requests a second.
 
-    Without async scheduling: 0.8 ms a step (scheduling, input preparation and launch that the GPU
-    waits for), 3 ms a prefill step (attention metadata, no captured graph) and 17 ms a request.
-    With it a request waits for the step that is planned already, and the host's work is hidden;
-    8 ms a request are left (`sundog validate`). The 12 microseconds a token are not fitted: vLLM
-    0.32's scheduler took 3.1 ms a step for 256 requests on a 2-core machine.
+    Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels, those
+    that prefill 986 tokens beside 3 decodes 1.6 ms; 7 ms a request are left at the front end. The
+    run was asynchronous. No synchronous server was measured: the run played synchronously needs
+    18.5 ms a request, for nothing waits for a step that is planned already, and what a token costs the
+    host is added to its step. These 12 microseconds are not fitted: vLLM 0.32's scheduler took 3.1
+    ms a step for 256 requests on a 2-core machine.
     """
-    return ASYNC_OVERHEAD if async_scheduling else HostOverhead()
+    return ASYNC_OVERHEAD if async_scheduling else SYNC_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +61,19 @@ class WithOverhead:
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         seconds, overhead = self.model.step_s(work), self.overhead
-        if not work.num_tokens:
+        num_tokens = work.num_tokens
+        if not num_tokens:
             return seconds
+        seconds += overhead.gap_s
         host_s = overhead.step_s + overhead.token_s * work.num_samples
         seconds = max(seconds, host_s) if overhead.overlaps else seconds + host_s
-        return seconds + overhead.prefill_step_s if work.chunks else seconds
+        return seconds + overhead.eager_step_s if num_tokens > CAPTURED_TOKENS else seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        seconds = self.model.run_s(work, num_steps)
+        seconds: Seconds = self.model.run_s(work, num_steps) + self.overhead.gap_s
         host_s = self.overhead.step_s + self.overhead.token_s * work.num_samples
-        return np.maximum(seconds, host_s) if self.overhead.overlaps else seconds + host_s
+        seconds = np.maximum(seconds, host_s) if self.overhead.overlaps else seconds + host_s
+        if work.num_tokens > CAPTURED_TOKENS:
+            seconds = seconds + self.overhead.eager_step_s
+        return seconds

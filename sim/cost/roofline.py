@@ -26,8 +26,10 @@ from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.model import DTYPE_BYTES, ModelShape
 
-LINK_EFFICIENCY = 0.8
-"""Share of a link's bandwidth that NCCL's all-reduce reaches for large messages (nccl-tests)."""
+LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
+"""Share of a link's bandwidth that an all-reduce reaches for large messages: on NVLink NCCL's
+(nccl-tests), on PCIe that of two RTX PRO 6000 with and without access to each other's memory
+(aiconfigurator-core 0.12.0, tables of vLLM 0.24 and 0.19)."""
 LOGIT_PASSES = 2
 """Passes of the sampler over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""
 
@@ -154,7 +156,7 @@ class Roofline:
         if ranks == 1:
             return 0.0
         message_bytes = tokens * self._model.hidden_size * self._weight_bytes
-        link = self._gpu.interconnect_bytes_per_s * LINK_EFFICIENCY
+        link = self._gpu.interconnect_bytes_per_s * LINK_EFFICIENCY[self._gpu.link]
         latency_s = self._gpu.allreduce_latency_s * (1 + 0.5 * (math.log2(ranks) - 1))
         return 2 * (latency_s + 2 * (ranks - 1) / ranks * message_bytes / link)
 

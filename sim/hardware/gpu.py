@@ -20,6 +20,7 @@ ALIASES = {
     "pro-6000": "rtx-pro-6000",
 }
 
+LINKS = ("nvlink", "pcie", "pcie-p2p")
 INNER = ("efficiency", "peak_flops_per_s")
 
 
@@ -42,6 +43,9 @@ class Efficiency:
 class Gpu:
     """One GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
 
+    `link` is how GPUs of a machine reach each other: `nvlink`; `pcie-p2p`, over PCIe into each
+    other's memory; or `pcie`, without that access, through the host's memory, as in most virtual
+    machines and with consumer cards.
     `layer_launch_s` is the fixed time of a layer's small kernels (norms, rotary embedding,
     attention set-up), `step_launch_s` that of a whole step (embedding, sampling).
     """
@@ -50,6 +54,10 @@ class Gpu:
     memory_bytes: int
     memory_bandwidth_bytes_per_s: float
     power_w: float
+    compute_capability: float
+    num_sms: int
+    l2_bytes: int
+    link: str
     interconnect_bytes_per_s: float
     allreduce_latency_s: float
     layer_launch_s: float
@@ -58,6 +66,11 @@ class Gpu:
     efficiency: Efficiency
     key: str = ""
     """The name under which this package describes it; empty for a file of the user's."""
+
+    @property
+    def splits_contexts(self) -> bool:
+        """Whether attention beside a chunk splits long contexts (FlashAttention 3 and later)."""
+        return 9 <= self.compute_capability < 12
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s in `dtype`; raises ConfigError where the GPU has no such units."""
@@ -76,8 +89,18 @@ def known_gpus() -> list[str]:
 def load_gpu(name: str) -> Gpu:
     """The GPU of that name (case, blanks and hyphens aside), or from a TOML file at that path.
 
-    Raises ConfigError which suggests the nearest name and lists all.
+    With `:nvlink`, `:pcie` or `:pcie-p2p` behind it, its machine has that link. Raises ConfigError
+    which suggests the nearest name and lists all.
     """
+    name, colon, link = name.partition(":")
+    gpu = _load(name)
+    if not colon:
+        return gpu
+    _check_link(link, f"gpu {name}:{link}")
+    return replace(gpu, link=link)
+
+
+def _load(name: str) -> Gpu:
     if name.endswith(".toml"):
         return _parse(read_toml(name), name)
     known = known_gpus()
@@ -94,7 +117,7 @@ def _parse(table: dict[str, Any], source: str) -> Gpu:
     if not all(isinstance(value, dict) and value for value in inner):
         raise ConfigError(f"{source}: efficiency and peak_flops_per_s must be tables")
     _check_keys(inner[0], {f.name for f in fields(Efficiency)}, f"{source}: efficiency")
-    numbers = {key: table[key] for key in table.keys() - {"name", *INNER}}
+    numbers = {key: table[key] for key in table.keys() - {"name", "link", *INNER}}
     named = zip(("", "efficiency.", "peak_flops_per_s."), (numbers, *inner), strict=True)
     for where, values in named:
         for key, value in values.items():
@@ -105,7 +128,13 @@ def _parse(table: dict[str, Any], source: str) -> Gpu:
     for key, value in inner[0].items():
         if value > 1:
             raise ConfigError(f"{source}: efficiency.{key} is {value}: it is a fraction of a peak")
+    _check_link(table["link"], source)
     return Gpu(**{**table, "efficiency": Efficiency(**inner[0])})
+
+
+def _check_link(link: object, source: str) -> None:
+    if link not in LINKS:
+        raise ConfigError(f"{source}: link is {link!r}: known are {', '.join(LINKS)}")
 
 
 def _check_keys(table: dict[str, object], expected: set[str], source: str) -> None:

@@ -9,7 +9,7 @@ vLLM 0.15.1 (Llama-2; repeated prompts, so that a prefill computes about one blo
 
 from dataclasses import dataclass
 
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead, WithOverhead
+from sim.cost.overhead import ASYNC_OVERHEAD, NO_OVERHEAD, HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.work import StepWork
 from sim.hardware.gpu import load_gpu
@@ -61,7 +61,7 @@ def predicted_s(point: Point, overhead: HostOverhead) -> float:
 
 if __name__ == "__main__":
     for point in POINTS:
-        with_host = predicted_s(point, HostOverhead(token_s=0.0)) * 1e3
+        with_host = predicted_s(point, ASYNC_OVERHEAD) * 1e3
         without = predicted_s(point, NO_OVERHEAD) * 1e3
         print(
             f"{point.model:12} tp{point.ranks} {point.rate:5.2f}/s  measured {point.tpot_ms:6.2f}"

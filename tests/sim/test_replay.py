@@ -29,7 +29,7 @@ from sim.record.recorder import Recorder
 from sim.replay import counted_wish, replay
 from sim.trace.record import TraceRequest
 
-COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead())
+COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead(step_s=0.004))
 
 
 def random_trace(seed: int, num_requests: int = 60) -> list[TraceRequest]:

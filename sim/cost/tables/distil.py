@@ -5,8 +5,8 @@
 
 Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, its tables of vLLM's
 kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
-graph-captured all-reduces and unquantised experts; of equal points the median. Milliseconds become
-float32 seconds. Same package, same bytes.
+graph-captured all-reduces and unquantised experts, routed evenly and by a power law; of equal
+points the median. Milliseconds become float32 seconds. Same package, same bytes.
 """
 
 import sys
@@ -33,18 +33,15 @@ REDUCE = ("num_gpus", "message_size")
 EXPERTS = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "num_tokens")
 
 
+ROUTED: dict[str, object] = {"moe_dtype": "bfloat16", "moe_ep_size": 1}
 CACHE: dict[str, object] = {"kv_cache_dtype": "bfloat16", "window_size": 0}
 WANTED: dict[str, tuple[str, str, Sequence[str], dict[str, object]]] = {
     "gemm": ("gemm", "gemm_perf", GEMM, {"gemm_dtype": "bfloat16"}),
     "context": ("attention", "context_attention_perf", CONTEXT, {**CACHE, "batch_size": 1, "step": 0}),
     "generation": ("attention", "generation_attention_perf", GENERATION, CACHE),
     "reduce": ("comm", "custom_allreduce_perf", REDUCE, {"backend": "vllm_graph"}),
-    "experts": (
-        "moe",
-        "moe_perf",
-        EXPERTS,
-        {"moe_dtype": "bfloat16", "distribution": "power_law_1.2", "moe_ep_size": 1},
-    ),
+    "experts": ("moe", "moe_perf", EXPERTS, {**ROUTED, "distribution": "power_law_1.2"}),
+    "balanced": ("moe", "moe_perf", EXPERTS, {**ROUTED, "distribution": "balanced"}),
 }
 """Our name, the package's folder and file, the columns that make a point, and which rows."""
 
@@ -94,6 +91,8 @@ def _medians(
     distinct, row = np.unique(points, axis=0, return_inverse=True)
     latency = table["latency"].to_numpy() / 1e3
     order = np.lexsort((latency, row.reshape(-1)))
+    if not len(points):
+        return points, np.zeros(0, dtype=np.float32)
     groups = np.split(latency[order], np.cumsum(np.bincount(row.reshape(-1)))[:-1])
     return distinct, np.array([np.median(group) for group in groups], dtype=np.float32)
 

@@ -14,63 +14,29 @@ import numpy as np
 
 from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import LOGIT_PASSES
-from sim.cost.tables.operators import (
-    AllReduce,
-    ContextAttention,
-    Coverage,
-    Experts,
-    Floats,
-    GenerationAttention,
-    Products,
-    load,
-    log_interp,
-)
-from sim.cost.work import CostModel, Seconds, StepWork
+from sim.cost.tables.attention import ContextAttention, GenerationAttention
+from sim.cost.tables.collectives import AllReduce, tables_of_link
+from sim.cost.tables.experts import Experts
+from sim.cost.tables.interpolate import Coverage, Lines, log_interp
+from sim.cost.tables.mixed import MixedAttention
+from sim.cost.tables.products import Products
+from sim.cost.tables.store import load
+from sim.cost.work import L2, CostModel, Seconds, StepWork
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.model import DTYPE_BYTES, ModelShape
 
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
-"""Norms take 2.5 and activations 3.2 microseconds for few tokens (vLLM 0.19 on an RTX 4090,
-measured kernels of the LLMServingSim project, MIT)."""
+NUM_QUERY_KEY_NORMS = 2
+"""Two norms, rotary embedding and activation, and the norms of queries and keys where a model has
+them. Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2 microseconds for few
+tokens (vLLM 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT)."""
+CACHED_SAVES = 1 - 1 / L2
+"""Of the time to read a token from memory, where it is in the cache."""
 CAPTURED = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-"""Batch sizes for which vLLM captures graphs: a batch that only decodes is padded to the next."""
-
-
-class Lines:
-    """Straight lines between points, the last of them without end; for one place or for many.
-
-    Both ways take the same steps in float64, each rounded, and so give the same bits.
-    """
-
-    __slots__ = ("_arrays", "_slopes", "_xs", "_ys")
-
-    def __init__(self, xs: Floats, ys: Floats) -> None:
-        slopes = np.diff(ys) / np.diff(xs)
-        self._arrays = xs[:-1], ys[:-1], slopes
-        self._xs: list[float] = xs[:-1].tolist()
-        self._ys: list[float] = ys[:-1].tolist()
-        self._slopes: list[float] = slopes.tolist()
-
-    def at(self, x: float) -> float:
-        i = self._segment(x)
-        return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
-
-    def at_each(self, places: Floats) -> Floats:
-        """`at` of every place; they must not fall."""
-        first, last = self._segment(float(places[0])), self._segment(float(places[-1]))
-        values: Floats
-        if first == last:
-            values = (places - self._xs[first]) * self._slopes[first] + self._ys[first]
-        else:
-            xs, ys, slopes = self._arrays
-            i = np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)
-            values = (places - xs[i]) * slopes[i] + ys[i]
-        return values
-
-    def _segment(self, x: float) -> int:
-        return max(bisect.bisect_right(self._xs, x) - 1, 0)
+"""Numbers of tokens for which vLLM captures graphs (its `cudagraph_capture_sizes`, 512 the largest by
+default): a batch is padded to the next, and what is larger runs without a graph."""
 
 
 class TablesCost:
@@ -89,7 +55,7 @@ class TablesCost:
         heads = model.num_heads // ranks
         kv_heads = math.ceil(model.num_kv_heads / ranks)
         dim, hidden = model.head_dim, model.hidden_size
-        products = Products(tables, self.coverage)
+        products = Products(tables, gpu, self.coverage)
         self._ms: list[float] = products.ms.astype(np.float64).tolist()
         layer = products.curve((heads + 2 * kv_heads) * dim, hidden)
         layer = layer + products.curve(hidden, heads * dim)
@@ -100,14 +66,20 @@ class TablesCost:
         else:
             shape = (hidden, model.intermediate_size, model.experts_per_token, model.num_experts)
             self._experts = Experts(tables, shape, ranks, self.coverage)
-        # More tokens never take less: measured kernels sometimes do, by a few percent.
-        self._layer_products: list[float] = np.maximum.accumulate(layer).tolist()
-        head = products.curve(math.ceil(model.vocab_size / ranks), hidden)
-        self._head: list[float] = np.maximum.accumulate(head).tolist()
-        self._context = ContextAttention(tables, heads, kv_heads, dim, self.coverage)
-        self._generation = GenerationAttention(tables, heads, kv_heads, dim, self.coverage)
-        self._reduce = AllReduce(tables, ranks, self.coverage) if ranks > 1 else None
+        self._layer_products: list[float] = layer.tolist()
+        self._head: list[float] = products.curve(math.ceil(model.vocab_size / ranks), hidden).tolist()
+        context = ContextAttention(tables, heads, kv_heads, dim, self.coverage)
+        self._generation = GenerationAttention(tables, heads, kv_heads, dim, gpu, self.coverage)
+        self._mixed = MixedAttention(context, self._generation, gpu, heads, kv_heads)
+        self._cached_tokens = gpu.l2_bytes / self._generation.row_bytes
+        self._reduce: AllReduce | None = None
+        if ranks > 1:
+            self._reduce = AllReduce(load(tables_of_link(gpu)), gpu, ranks, self.coverage)
         widths = 3 * model.intermediate_size * model.experts_per_token // ranks
+        self._num_small = NUM_SMALL_KERNELS
+        if model.query_key_norms:
+            self._num_small += NUM_QUERY_KEY_NORMS
+            widths += 2 * (heads + kv_heads) * dim
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 8 * hidden)
         self._token_s: dict[int, float] = {}
         self._sample_s: dict[int, float] = {}
@@ -116,16 +88,34 @@ class TablesCost:
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         seconds = self._rest_s(work)
+        if work.chunks:
+            layer_s = self._mixed.seconds(work.chunks, work.num_decodes, self._read_tokens(work))
+            return seconds + self._model.num_layers * layer_s
         if work.num_decodes:
-            curve = self._decodes(work.num_decodes)
-            seconds += curve.at(float(work.read_context_tokens) / work.num_decodes)
+            seconds += self._decodes(work.num_decodes).at(self._read_tokens(work) / work.num_decodes)
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        contexts = work.read_contexts(num_steps) / work.num_decodes
-        seconds: Seconds = self._rest_s(work) + self._decodes(work.num_decodes).at_each(contexts)
+        contexts = work.decode_contexts(num_steps)
+        if work.num_shared_tokens:
+            cached = np.minimum(1.0, self._cached_tokens / contexts)
+            contexts = contexts - cached * (work.num_shared_tokens * CACHED_SAVES)
+        curve = self._decodes(work.num_decodes)
+        seconds: Seconds = self._rest_s(work) + curve.at_each(contexts / work.num_decodes)
         return seconds
+
+    def _read_tokens(self, work: StepWork) -> float:
+        """Tokens of context that decodes read from memory.
+
+        A block that others read too comes out of the L2 cache as far as that holds what a layer's
+        kernel reads: between two readers of a block the kernel reads everything else.
+        """
+        context = float(work.decode_context_tokens)
+        if not work.num_shared_tokens:
+            return context
+        cached = min(1.0, self._cached_tokens / context)
+        return context - cached * (work.num_shared_tokens * CACHED_SAVES)
 
     def _decodes(self, num_decodes: int) -> "Lines":
         """All layers' attention of the decodes, whose contexts are taken to be equally long."""
@@ -136,16 +126,13 @@ class TablesCost:
         return curve
 
     def _rest_s(self, work: StepWork) -> float:
-        """Everything but the decodes' attention."""
+        """Everything but attention."""
         num_tokens = work.num_tokens
         if not num_tokens:
             return 0.0
-        if not work.chunks and num_tokens <= CAPTURED[-1]:
+        if num_tokens <= CAPTURED[-1]:
             num_tokens = CAPTURED[bisect.bisect_left(CAPTURED, num_tokens)]
-        seconds = self._tokens_s(num_tokens) + self._logits_s(work.num_samples)
-        for new, before in work.chunks:
-            seconds += self._model.num_layers * self._context.seconds(new, before)
-        return seconds
+        return self._tokens_s(num_tokens) + self._logits_s(work.num_samples)
 
     def _tokens_s(self, num_tokens: int) -> float:
         """What all layers do to so many tokens, attention aside."""
@@ -153,7 +140,7 @@ class TablesCost:
         if seconds is None:
             self.coverage.note("gemm m", num_tokens, self._ms[0], self._ms[-1])
             layer_s = log_interp(num_tokens, self._ms, self._layer_products)
-            layer_s += NUM_SMALL_KERNELS * SMALL_KERNEL_S
+            layer_s += self._num_small * SMALL_KERNEL_S
             layer_s += num_tokens * self._act_bytes / self._bandwidth
             if self._experts is not None:
                 layer_s += self._experts.seconds(num_tokens)

@@ -16,7 +16,12 @@ from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
 from sim.trace.record import TraceRequest
 
 BLOCK_SIZE = 16
-FITTED = {("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "host time of several ranks: none"}
+FITTED = {
+    ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks",
+    ("20260217-155451-llama-2-7b-tp1-codegen", "0"): "bound of decode attention",
+    ("20260217-155451-llama-2-7b-tp1-codegen", "1"): "bound of decode attention",
+    ("20260217-231439-llama-2-7b-tp1-general", "1"): "tiles beside chunks",
+}
 """(experiment, stage) that a part of the simulator was fitted to."""
 COLUMNS = {
     "ttft mean": "ttft_mean_ms",

@@ -7,21 +7,17 @@ import numpy as np
 import pytest
 
 from actors.core.config import ConfigError
-from sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sim.cost.overhead import NO_OVERHEAD, WithOverhead, host_overhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables import TablesCost, has_tables
+from sim.cost.tables.attention import ContextAttention, GenerationAttention
+from sim.cost.tables.collectives import LATEST, SKEW_S, AllReduce
+from sim.cost.tables.experts import Experts
+from sim.cost.tables.interpolate import Coverage, around, log_interp, rising
+from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.model import outside_measured
-from sim.cost.tables.operators import (
-    AllReduce,
-    ContextAttention,
-    Coverage,
-    Experts,
-    GenerationAttention,
-    Products,
-    around,
-    load,
-    log_interp,
-)
+from sim.cost.tables.products import Products
+from sim.cost.tables.store import load
 from sim.cost.work import StepWork
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
@@ -29,6 +25,7 @@ from sim.target import Target
 
 GPUS = [name for name in known_gpus() if has_tables(name)]
 H100 = load("h100")
+GPU = load_gpu("h100")
 
 
 def model(name: str, gpu: str, ranks: int = 1) -> TablesCost:
@@ -42,34 +39,52 @@ def test_the_data_centre_gpus_have_tables() -> None:
     assert not has_tables("") and not has_tables("rtx-4090")
 
 
-def test_a_measured_product_comes_out_as_measured() -> None:
-    """At every m of a measured shape."""
-    products = Products(H100, Coverage())
+def test_a_measured_product_comes_out_as_measured_or_as_more_tokens_were() -> None:
+    """At every m of a measured shape, it takes the least of what that many tokens or more took."""
+    products = Products(H100, GPU, Coverage())
     points, seconds = H100["gemm"], H100["gemm_s"]
     for n, k in ((4096, 4096), (6144, 4096), (16384, 5120)):
         rows = (points[:, 1] == n) & (points[:, 2] == k)
         curve = dict(zip(products.ms.tolist(), products.curve(n, k), strict=True))
-        assert rows.sum() > 50
-        for m, measured_s in zip(points[rows][:, 0], seconds[rows], strict=True):
-            assert curve[int(m)] == pytest.approx(float(measured_s), rel=1e-6)
+        measured = dict(zip(points[rows][:, 0].tolist(), seconds[rows].tolist(), strict=True))
+        assert len(measured) > 50
+        for m in measured:
+            least_s = min(s for other, s in measured.items() if other >= m)
+            assert curve[m] == pytest.approx(least_s, rel=1e-6)
+
+
+def test_a_product_is_bounded_by_bandwidth_and_arithmetic_wherever_it_was_measured() -> None:
+    """An output head of 151,936 rows reads 1.56 GB: its seconds rise, and stay near the floor."""
+    products = Products(H100, GPU, Coverage())
+    for n, k in ((151_936, 5120), (128_256, 4096), (4096, 2048), (300_000, 8192), (64, 16)):
+        curve, floor = products.curve(n, k), products.floor(n, k)
+        assert (curve >= floor).all() and (np.diff(curve) >= 0).all()
+        few = products.ms <= 64
+        assert n * k < 1e7 or (curve[few] < 1.25 * floor[few]).all()
+
+
+def test_the_highest_rising_curve_below_lies_below_and_rises() -> None:
+    """It meets its last point, and every point that nothing later undercuts."""
+    values = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 6.0])
+    assert rising(values).tolist() == [1.0, 1.0, 2.0, 4.0, 4.0, 6.0]
 
 
 def test_a_product_that_was_not_measured_lies_between_its_neighbours() -> None:
     """In both directions of its weights."""
-    products = Products(H100, Coverage())
+    products = Products(H100, GPU, Coverage())
     small, large = products.curve(8192, 4096), products.curve(10240, 5120)
     between = products.curve(9000, 4500)
     large_m = products.ms >= 1024
     assert (small < between)[large_m].all() and (between < large)[large_m].all()
 
 
-@pytest.mark.parametrize("known", [[2, 4, 8, 100]])
-def test_the_sizes_around_a_size_are_its_neighbours_or_the_last_two(known: list[int]) -> None:
+def test_the_sizes_around_a_size_are_its_neighbours_or_the_last_one() -> None:
     """With the share of the second, by ratio."""
+    known = [2, 4, 8, 100]
     assert around(4, known) == (4, 4, 0.0)
     assert around(5, known) == (4, 8, pytest.approx(math.log(5 / 4) / math.log(2)))
-    assert around(200, known)[:2] == (8, 100) and around(200, known)[2] > 1
-    assert around(1, known)[:2] == (2, 4) and around(1, known)[2] < 0
+    assert around(200, known) == (100, 100, 0.0)
+    assert around(1, known) == (2, 2, 0.0)
 
 
 def test_straight_lines_in_logarithms_go_on_beyond_the_ends() -> None:
@@ -79,21 +94,95 @@ def test_straight_lines_in_logarithms_go_on_beyond_the_ends() -> None:
         assert log_interp(x, xs, 2 * xs**1.5) == pytest.approx(2 * x**1.5)
 
 
-def test_measured_attention_comes_out_as_measured() -> None:
-    """Of a whole prompt, and of a batch of decodes."""
+def test_attention_of_a_prompt_comes_out_as_measured() -> None:
+    """At every measured length."""
     context = ContextAttention(H100, 32, 8, 128, Coverage())
     points = H100["context"]
     rows = (points[:, 0] == 32) & (points[:, 1] == 8) & (points[:, 2] == 128)
     for point, seconds in zip(points[rows], H100["context_s"][rows], strict=True):
-        assert context.seconds(int(point[3]), 0) == pytest.approx(float(seconds), rel=1e-6)
-    generation = GenerationAttention(H100, 32, 8, 128, Coverage())
-    points = H100["generation"]
-    rows = (points[:, 0] == 32) & (points[:, 1] == 8) & (points[:, 2] == 128) & (points[:, 3] == 64)
-    contexts, seconds_of = generation.curve(64)
-    by_context = dict(zip(contexts.tolist(), seconds_of, strict=True))
-    for point, seconds in zip(points[rows], H100["generation_s"][rows], strict=True):
-        if point[4] + 1 in by_context:
-            assert by_context[int(point[4]) + 1] == pytest.approx(float(seconds), rel=1e-6)
+        assert context.seconds(int(point[3]), 0) == pytest.approx(float(seconds), rel=0.05)
+
+
+DECODES = {  # (decodes, context): microseconds of a layer of Llama-3.1-8B in vLLM 0.19
+    (1, 1024): 14.6,
+    (8, 512): 25.2,
+    (8, 4096): 108.2,
+    (16, 1024): 60.3,
+    (32, 512): 63.2,
+    (64, 512): 127.4,
+    (64, 1024): 221.2,
+    (128, 256): 134.8,
+    (128, 2048): 760.1,
+    (256, 1024): 754.8,
+}
+
+
+@pytest.mark.parametrize("work", DECODES, ids=str)
+def test_decodes_read_memory_and_not_the_cache_of_a_repeated_call(work: tuple[int, int]) -> None:
+    """Held out: an RTX PRO 6000 profiled in a server, priced by tables that know only repeated calls."""
+    pro = load_gpu("rtx-pro-6000")
+    attention = GenerationAttention(load("rtx-pro-6000"), 32, 8, 128, pro, Coverage())
+    assert attention.seconds(*work) * 1e6 == pytest.approx(DECODES[work], rel=0.16)
+
+
+def test_attention_of_decodes_rises_between_bandwidth_and_launch() -> None:
+    """In requests and in context; on an H100 it never takes longer than both together."""
+    attention = GenerationAttention(H100, 40, 8, 128, GPU, Coverage())
+    for context in (128, 512, 1024, 4096):
+        times = [attention.seconds(n, context) for n in range(1, 129)]
+        assert all(b >= a * 0.999 for a, b in itertools.pairwise(times))
+        reads = [n * context * attention.row_bytes / attention.bytes_per_s for n in range(1, 129)]
+        assert all(0.95 * read < time for read, time in zip(reads, times, strict=True))
+    step = attention.seconds(16, 1024) - attention.seconds(8, 1024)
+    assert step == pytest.approx(8 * 1024 * attention.row_bytes / attention.bytes_per_s, rel=0.15)
+
+
+MIXED = {  # (chunk, decodes, context): microseconds of a layer, as above
+    (16, 1, 1024): 28.0,
+    (16, 16, 1024): 82.0,
+    (16, 64, 1024): 310.5,
+    (512, 16, 512): 73.2,
+    (512, 64, 1024): 348.6,
+    (2048, 16, 1024): 268.0,
+    (2048, 64, 1024): 570.0,
+    (2048, 128, 512): 744.0,
+}
+
+
+@pytest.mark.parametrize("work", MIXED, ids=str)
+def test_decodes_beside_a_chunk_cost_a_tile_of_queries(work: tuple[int, int, int]) -> None:
+    """Fitted: to this card and an RTX 4090, in five constants."""
+    pro, tables = load_gpu("rtx-pro-6000"), load("rtx-pro-6000")
+    generation = GenerationAttention(tables, 32, 8, 128, pro, Coverage())
+    mixed = MixedAttention(ContextAttention(tables, 32, 8, 128, Coverage()), generation, pro, 32, 8)
+    chunk, decodes, context = work
+    seconds = mixed.seconds(((chunk, 0),), decodes, decodes * context)
+    assert seconds * 1e6 == pytest.approx(MIXED[work], rel=0.15)
+    assert seconds >= mixed.seconds(((chunk, 0),), 0, 0)
+
+
+STEPS = {1: 11.23, 2: 11.34, 4: 11.56, 8: 11.85, 9: 12.07, 10: 12.05}
+PREFILLS = {1: 39.8, 3: 40.4, 7: 41.1}
+
+
+def test_steps_of_the_fitted_server_are_met_within_one_and_three_percent() -> None:
+    """Fitted: medians of Qwen3-14B on an H100, decodes alone and beside a prefill of 986 tokens."""
+    cost = WithOverhead(model("qwen3-14b", "h100"), host_overhead(async_scheduling=True))
+    for decodes, ms in STEPS.items():
+        step = StepWork(decodes, decodes * 1050, (), decodes)
+        assert cost.step_s(step) * 1e3 == pytest.approx(ms, rel=0.01)
+    for decodes, ms in PREFILLS.items():
+        step = StepWork(decodes, decodes * 1050, ((986, 0),), decodes + 1)
+        assert cost.step_s(step) * 1e3 == pytest.approx(ms, rel=0.03)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_a_prefill_of_a_few_tokens_costs_what_decodes_cost(gpu: str) -> None:
+    """After a prefix hit, 1 to 16 tokens beside decodes take at most a tenth longer than decodes."""
+    cost = WithOverhead(model("llama-2-7b", gpu), host_overhead(async_scheduling=True))
+    alone = cost.step_s(StepWork(16, 16 * 600, (), 16))
+    for tokens in (1, 4, 16):
+        assert cost.step_s(StepWork(15, 15 * 600, ((tokens, 576),), 16)) < 1.1 * alone
 
 
 def test_a_prompt_in_chunks_has_the_pairs_of_the_whole() -> None:
@@ -106,17 +195,61 @@ def test_a_prompt_in_chunks_has_the_pairs_of_the_whole() -> None:
 
 def test_many_key_heads_are_priced_as_many_requests() -> None:
     """32 key heads read what four requests with 8 of them read."""
-    many = GenerationAttention(H100, 32, 32, 128, Coverage())
-    few = GenerationAttention(H100, 8, 8, 128, Coverage())
+    many = GenerationAttention(H100, 32, 32, 128, GPU, Coverage())
+    few = GenerationAttention(H100, 8, 8, 128, GPU, Coverage())
     assert np.array_equal(many.curve(16)[1], few.curve(64)[1])
 
 
 def test_an_all_reduce_takes_longer_for_more_bytes() -> None:
     """From the largest measured size on in proportion."""
-    reduce = AllReduce(H100, 4, Coverage())
+    reduce = AllReduce(H100, GPU, 4, Coverage())
     times = [reduce.seconds(2**power) for power in range(12, 31)]
-    assert all(b > a * 0.99 for a, b in itertools.pairwise(times))
+    assert all(b >= a for a, b in itertools.pairwise(times))
     assert times[-1] / times[-2] == pytest.approx(2, rel=0.1)
+
+
+HOST = {1024: 17.4, 8192: 20.5, 65536: 27.5, 262144: 55.5, 1048576: 157.5, 8388608: 1117.6}
+
+
+@pytest.mark.parametrize("elements", HOST)
+def test_ranks_without_access_to_each_other_go_through_the_host(elements: int) -> None:
+    """Fitted: a measured pair of RTX PRO 6000 without it, from the table of a pair with it."""
+    pro = load_gpu("rtx-pro-6000")
+    reduce = AllReduce(load("rtx-pro-6000"), pro, 2, Coverage())
+    in_step_s = reduce.seconds(elements) - 2 * SKEW_S * LATEST[2]
+    assert in_step_s * 1e6 == pytest.approx(HOST[elements], rel=0.14)
+
+
+def test_a_slower_link_makes_a_slower_step() -> None:
+    """NVLink, PCIe into each other's memory, PCIe through the host; one rank does not care."""
+
+    def step_s(gpu: str, ranks: int) -> float:
+        described = load_gpu(gpu)
+        cost = TablesCost(load_model("qwen3-14b"), described, described.key, tensor_parallel_size=ranks)
+        return cost.step_s(StepWork(16, 16 * 800, (), 16))
+
+    assert step_s("h100", 2) < step_s("h100:pcie-p2p", 2) < step_s("h100:pcie", 2)
+    assert step_s("rtx-pro-6000:pcie-p2p", 2) < step_s("rtx-pro-6000", 2) == step_s("rtx-pro-6000:pcie", 2)
+    assert step_s("h100", 1) == step_s("h100:pcie", 1)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "a100-80gb", "l40s", "rtx-pro-6000"])
+@pytest.mark.parametrize("shape", [(4096, 14336, 2, 8), (2048, 768, 8, 128), (2048, 512, 8, 256)], ids=str)
+def test_experts_never_take_less_for_more_tokens(gpu: str, shape: tuple[int, int, int, int]) -> None:
+    """Large experts and small ones, on one rank and two."""
+    for ranks in (1, 2):
+        experts = Experts(load(gpu), shape, ranks, Coverage())
+        times = [experts.seconds(tokens) for tokens in range(1, 4096, 7)]
+        assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(times))
+
+
+def test_experts_are_routed_as_the_shape_of_the_tables_says() -> None:
+    """Mixtral's are flat from eight tokens on; few tokens meet few of 128 small experts."""
+    mixtral = Experts(H100, (4096, 14336, 2, 8), 2, Coverage())
+    assert mixtral.seconds(96) / mixtral.seconds(16) < 1.1
+    small = Experts(H100, (2048, 768, 8, 128), 1, Coverage())
+    all_read_s = 128 * 3 * 2048 * 768 * 2 / 3.35e12
+    assert small.seconds(16) < all_read_s < small.seconds(128)
 
 
 def test_experts_of_a_model_that_was_not_measured_take_their_share() -> None:

@@ -133,13 +133,27 @@ def test_a_gpu_file_is_checked_key_by_key(tmp_path: Path) -> None:
         ("power_w", "powr_w", "missing power_w, unknown key powr_w"),
         ("power_w = 700", "power_w = -1", "power_w is -1"),
         ("power_w = 700", 'power_w = "x"', "power_w is 'x'"),
-        ("kv_bandwidth = 0.95", "kv_bandwidth = 1.5", "fraction of a peak"),
+        ("kv_bandwidth = 0.85", "kv_bandwidth = 1.5", "fraction of a peak"),
+        ('link = "nvlink"', 'link = "wire"', "link is 'wire': known are nvlink, pcie, pcie-p2p"),
+        ("num_sms = 132", "", "missing num_sms"),
         ("name =", "name", "not TOML"),
     ):
         assert old in source
         path.write_text(source.replace(old, new))
         with pytest.raises(ConfigError, match=words):
             load_gpu(str(path))
+
+
+def test_a_link_is_part_of_the_machine(tmp_path: Path) -> None:
+    """Behind a colon, after a name or a path; an unknown one is refused with those there are."""
+    pair = load_gpu("rtx-pro-6000")
+    assert pair.link == "pcie" and load_gpu("h100").link == "nvlink"
+    assert load_gpu("RTX PRO 6000:pcie-p2p") == replace(pair, link="pcie-p2p")
+    path = tmp_path / "mine.toml"
+    path.write_text(Path("sim/hardware/gpus/h100.toml").read_text())
+    assert load_gpu(f"{path}:pcie").link == "pcie"
+    with pytest.raises(ConfigError, match="link is 'nvlnk': known are nvlink, pcie, pcie-p2p"):
+        load_gpu("h100:nvlnk")
 
 
 def test_kv_blocks_are_near_those_of_real_servers() -> None:

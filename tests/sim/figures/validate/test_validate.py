@@ -64,7 +64,7 @@ def test_the_front_end_is_seen_by_a_client_and_by_nobody_else(tmp_path: Path) ->
     """TTFT and E2E are later by it, TPOT is the same."""
     real = server(tmp_path)
     (without,) = predict(real, NO_OVERHEAD, "auto")
-    (with_it,) = predict(real, HostOverhead(0.0, 0.0, 0.0, 0.25), "auto")
+    (with_it,) = predict(real, HostOverhead(request_s=0.25), "auto")
     for name, value in without.figures.items():
         shift = 0.0 if name.startswith("tpot") else 0.25
         assert with_it.figures[name] == pytest.approx(value + shift)

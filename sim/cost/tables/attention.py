@@ -1,0 +1,167 @@
+"""Attention as it was measured: of prompts' chunks, of decodes, and of both in one kernel."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.tables.interpolate import Coverage, Floats, Lines, Points, log_interp, nearest
+from sim.hardware.gpu import Gpu
+
+KV_BYTES = 2
+STREAMED = 0.95
+"""No kernel reads keys and values faster than this share of the data sheet's bandwidth."""
+TYPICAL = 2048.0
+COLD = 2
+"""A repeated call that reads this many times the L2 cache finds next to nothing in it."""
+
+
+def heads_like(
+    points: Points, num_heads: int, num_kv_heads: int, head_dim: int
+) -> tuple[NDArray[np.bool_], int, int]:
+    """Which rows were measured with heads most like these, and the heads they have.
+
+    First the head's size, then the number of queries that share a key, then the most keys.
+    """
+    dim = nearest(head_dim, np.unique(points[:, 2]).tolist())
+    rows = points[:, 2] == dim
+    group = num_heads / num_kv_heads
+    pairs = {(int(h), int(kv)) for h, kv in points[rows][:, :2]}
+    heads, kv_heads = min(
+        pairs,
+        key=lambda pair: (
+            abs(math.log(pair[0] / pair[1] / group)),
+            abs(math.log(pair[1] / num_kv_heads)),
+            pair,
+        ),
+    )
+    rows &= (points[:, 0] == heads) & (points[:, 1] == kv_heads)
+    return rows, heads, kv_heads
+
+
+class ContextAttention:
+    """Attention of a prompt's chunk over what came before it and itself.
+
+    A chunk of `new` tokens after `before` has new x before + new (new + 1) / 2 pairs of a query
+    and a key; it takes what a whole prompt with as many pairs takes. Heads that were not measured
+    take the share of the most similar that were. `pair_s` is what a pair takes in a prompt of
+    `TYPICAL` tokens, the launch aside.
+    """
+
+    def __init__(
+        self, tables: dict[str, Any], heads: int, kv_heads: int, dim: int, coverage: Coverage
+    ) -> None:
+        points: Points = tables["context"]
+        rows, measured, _ = heads_like(points, heads, kv_heads, dim)
+        self._lengths: list[float] = points[rows][:, 3].astype(np.float64).tolist()
+        scale = heads / measured * dim / points[rows][0, 2]
+        seconds = tables["context_s"][rows].astype(np.float64) * scale
+        self._seconds: list[float] = np.maximum.accumulate(seconds).tolist()
+        self._coverage = coverage
+        self.launch_s: float = self._seconds[0]
+        length = min(TYPICAL, self._lengths[-1])
+        whole_s = log_interp(length, self._lengths, self._seconds)
+        self.pair_s: float = (whole_s - self.launch_s) / (length * (length + 1) / 2)
+
+    def seconds(self, new: int, before: int) -> float:
+        """One layer, one chunk."""
+        pairs = new * before + new * (new + 1) / 2
+        length = max((math.sqrt(8 * pairs + 1) - 1) / 2, 1.0)
+        self._coverage.note("context attention", length, self._lengths[0], self._lengths[-1])
+        return log_interp(length, self._lengths, self._seconds)
+
+
+class GenerationAttention:
+    """Attention of one token of each of some requests over its context, in a kernel of its own.
+
+    What counts is how many (request, key head) rows are read, so a model with more key heads than
+    were measured is priced as that many more requests. Between measured batches in log space,
+    between contexts in straight lines, as reading them takes time.
+
+    The tables repeat one call, so keys and values that fit into the L2 cache come out of it: 64
+    decodes of 512 tokens on an RTX PRO 6000 (128 MB of L2) take 50 microseconds in the table and
+    127 in a server, where every layer has keys of its own. So a point below `COLD` times the cache
+    takes at least the launch of its batch and the time to read its bytes from memory at the speed
+    of the largest measured point: 112 microseconds there.
+
+    FlashAttention 3 is bounded from above as well, by the launch of one request and reading all
+    bytes, or by the launch of the batch. Its table takes up to 1.3 times as long between one and
+    eight times the cache, whatever the batch, and a server does not: TPOT of Llama-2-7b at five
+    loads is a straight line in the bytes read.
+    """
+
+    def __init__(
+        self, tables: dict[str, Any], heads: int, kv_heads: int, dim: int, gpu: Gpu, coverage: Coverage
+    ) -> None:
+        points: Points = tables["generation"]
+        rows, _, measured_kv = heads_like(points, heads, kv_heads, dim)
+        self._requests_per_request = kv_heads / measured_kv
+        measured_dim = int(points[rows][0, 2])
+        grid = _Grid(points[rows], tables["generation_s"][rows].astype(np.float64))
+        token_bytes = 2 * measured_kv * measured_dim * KV_BYTES
+        limit = gpu.memory_bandwidth_bytes_per_s * STREAMED
+        self.bytes_per_s: float = min(grid.bytes_per_s(token_bytes), limit)
+        self.row_bytes: int = 2 * kv_heads * dim * KV_BYTES
+        read_bytes = grid.batches[:, None] * grid.contexts * token_bytes
+        read_s = read_bytes / self.bytes_per_s
+        seconds = grid.filled(read_s)
+        launches = seconds[:, :1]
+        bounded = np.where(read_bytes < COLD * gpu.l2_bytes, np.maximum(seconds, launches + read_s), seconds)
+        if gpu.splits_contexts:
+            bounded = np.minimum(bounded, np.maximum(launches[0] + read_s, launches))
+        rising = np.maximum.accumulate(np.maximum.accumulate(bounded, axis=1), axis=0)
+        self._batches, self._contexts = grid.batches, grid.contexts
+        self._seconds: Floats = rising * (dim / measured_dim)
+        self._coverage = coverage
+        self._lines: dict[int, Lines] = {}
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and one layer's seconds for so many requests of that context each."""
+        batch = num_requests * self._requests_per_request
+        self._coverage.note("decode batch", batch, self._batches[0], self._batches[-1])
+        if len(self._batches) == 1 or batch <= self._batches[0]:
+            return self._contexts, self._seconds[0]
+        i = min(int(np.searchsorted(self._batches, batch)), len(self._batches) - 1)
+        low, high = self._seconds[i - 1], self._seconds[i]
+        share = math.log(batch / self._batches[i - 1]) / math.log(self._batches[i] / self._batches[i - 1])
+        seconds: Floats = low * (high / low) ** share
+        return self._contexts, seconds
+
+    def seconds(self, num_requests: int, context: float) -> float:
+        """One layer, so many requests of that context each."""
+        lines = self._lines.get(num_requests)
+        if lines is None:
+            lines = self._lines[num_requests] = Lines(*self.curve(num_requests))
+        return lines.at(context)
+
+
+class _Grid:
+    """Measured decodes as a matrix: `batches` by `contexts`, NaN where nothing was measured."""
+
+    def __init__(self, points: Points, seconds: Floats) -> None:
+        batches, row = np.unique(points[:, 3], return_inverse=True)
+        # A step writes its token first: the context it reads is one longer.
+        contexts, column = np.unique(points[:, 4] + 1, return_inverse=True)
+        self.batches, self.contexts = batches.astype(np.float64), contexts.astype(np.float64)
+        self._seconds: Floats = np.full((len(batches), len(contexts)), np.nan)
+        self._seconds[row.reshape(-1), column.reshape(-1)] = seconds
+
+    def bytes_per_s(self, token_bytes: int) -> float:
+        """The speed of the point that reads the most, the launch of one request aside."""
+        tokens = self.batches[:, None] * self.contexts
+        row, column = np.unravel_index(
+            np.argmax(np.where(np.isnan(self._seconds), 0.0, tokens)), tokens.shape
+        )
+        read_s = self._seconds[row, column] - self._seconds[0, 0]
+        return float(tokens[row, column] * token_bytes / read_s)
+
+    def filled(self, read_s: Floats) -> Floats:
+        """Seconds everywhere: between measured contexts in straight lines, beyond them by reading."""
+        seconds = np.empty_like(self._seconds)
+        for row, own_read_s, out in zip(self._seconds, read_s, seconds, strict=True):
+            known = np.flatnonzero(~np.isnan(row))
+            out[:] = np.interp(self.contexts, self.contexts[known], row[known])
+            last = int(known[-1])
+            out[last + 1 :] = row[last] + own_read_s[last + 1 :] - own_read_s[last]
+        return seconds
