@@ -1,5 +1,6 @@
 """The real world's composition: a model folder, torch backends, and the facts that go with them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,8 +49,8 @@ def torch_backends(
     gpu_memory_utilization: float | None = None,
     seed: int = 0,
     num_threads: int | None = None,
-) -> list["TorchBackend"]:
-    """One torch backend per replica. Imports torch, and raises ConfigError where there is none."""
+) -> Callable[[int], "TorchBackend"]:
+    """What makes the backend of a replica. Imports torch; raises ConfigError where there is none."""
     try:
         from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
@@ -58,8 +59,9 @@ def torch_backends(
         ) from error
 
     limits = config.scheduler
-    return [
-        TorchBackend(
+
+    def new_backend(replica: int) -> TorchBackend:
+        return TorchBackend(
             model.folder,
             device=device,
             dtype=dtype,
@@ -74,5 +76,5 @@ def torch_backends(
             num_threads=num_threads,
             num_sharing=config.replicas,
         )
-        for replica in range(config.replicas)
-    ]
+
+    return new_backend

@@ -25,18 +25,15 @@ TEXTS = (
 def emulated_backends(
     cost: CostModel,
     capacity: Capacity,
-    replicas: int,
     encode: Callable[[str], Sequence[int]],
     eos_token_id: int,
     seed: int = 0,
-) -> list[CostBackend]:
-    """One backend per replica that answers with canned text at the pace of `cost`."""
+) -> Callable[[int], CostBackend]:
+    """What makes the backend of a replica, which answers with canned text at the pace of `cost`."""
     texts = [tuple(encode(text)) for text in TEXTS]
-    return [
-        CostBackend(
-            Pace(cost, f"runner-{replica}", catch_up_s=CATCH_UP_S),
-            CannedText(texts, eos_token_id, seed),
-            capacity,
-        )
-        for replica in range(replicas)
-    ]
+
+    def new_backend(replica: int) -> CostBackend:
+        pace = Pace(cost, f"runner-{replica}", catch_up_s=CATCH_UP_S)
+        return CostBackend(pace, CannedText(texts, eos_token_id, seed), capacity)
+
+    return new_backend

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +31,8 @@ class Served:
 
     name: str
     config: EngineConfig
-    backends: "Sequence[Backend]"
+    new_backend: "Callable[[int], Backend]"
+    """Makes the backend of a replica."""
     vocabulary: "Vocabulary"
     real: "RealModel"
     """Whose tokenizer and chat template are used."""
@@ -74,7 +75,7 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
             partial(
                 serve_graph,
                 config,
-                served.backends,
+                served.new_backend,
                 shown,
                 served.real.tokenizer,
                 served.vocabulary,
@@ -103,7 +104,7 @@ def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
             " device; leave it at 1, or use --replicas"
         )
     config = engine.config(real.max_position_embeddings)
-    backends = torch_backends(
+    new_backend = torch_backends(
         real,
         config,
         device=serving.device,
@@ -111,7 +112,7 @@ def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
         seed=engine.seed,
         gpu_memory_utilization=engine.gpu_memory_utilization,
     )
-    return Served(real.name, config, backends, real.vocabulary, real)
+    return Served(real.name, config, new_backend, real.vocabulary, real)
 
 
 def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
@@ -124,8 +125,8 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
     simulated = Simulated.of(engine, Target(model=model, gpu=gpu, host_overhead=False))
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
-    backends = emulated_backends(
-        simulated.cost, simulated.capacity, engine.replicas, real.tokenizer.encode, eos, engine.seed
+    new_backend = emulated_backends(
+        simulated.cost, simulated.capacity, real.tokenizer.encode, eos, engine.seed
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
-    return Served(serving.served_model_name or model, simulated.config, backends, vocabulary, real)
+    return Served(serving.served_model_name or model, simulated.config, new_backend, vocabulary, real)

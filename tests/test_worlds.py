@@ -59,7 +59,7 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
     settings = config(async_scheduling=async_scheduling)
     model = RealModel.open(None)
     real = Journal()
-    backend = Paced(torch_backends(model, settings, dtype="float32")[0], Pace(COST, "runner-0"))
+    backend = Paced(torch_backends(model, settings, dtype="float32")(0), Pace(COST, "runner-0"))
     replay_on(rows, settings, [backend], CAPACITY, wishes=wish, listeners=[real], vocabulary=model.vocabulary)
 
     past, simulated = Past.of(real), Journal()

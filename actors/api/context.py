@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, overload
 
 import trio
 
 from actors.api.errors import ApiError, shown
-from actors.messages import Accepted, Cancel, Generate, Refused
+from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 
 log = logging.getLogger("sundog.api")
 
@@ -18,7 +18,11 @@ MAX_REMARKS = 1000
 class LLM(Protocol):
     """The part of AsyncLLM's Ref that the routes use."""
 
+    @overload
     async def ask(self, message: Generate, /) -> Accepted | Refused: ...
+
+    @overload
+    async def ask(self, message: CheckHealth, /) -> Health: ...
 
     def tell(self, message: Cancel, /) -> None: ...
 

@@ -80,6 +80,12 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
         return ApiError(
             429, refused.reason, refused.param, "rate_limit_exceeded", {"Retry-After": str(retry_after_s)}
         )
+    if refused.kind == "unavailable":
+        is_back_in_s = refused.retry_after_s
+        headers = {} if is_back_in_s is None else {"Retry-After": str(max(1, math.ceil(is_back_in_s)))}
+        return ApiError(503, refused.reason, refused.param, "engine_unavailable", headers)
+    if refused.kind == "failed":
+        return ApiError(500, refused.reason, refused.param)
     about_prompt = refused.param in ("prompt", "messages")
     return invalid(refused.reason, prompt_field if about_prompt else refused.param, refused.code)
 

@@ -14,6 +14,8 @@ from actors.api.edge.listener import raise_descriptor_limit
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.engine.backend import Backend
+from actors.engine.supervisor import Supervision
+from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
 from actors.messages import Heard
@@ -36,7 +38,7 @@ class ServerOptions:
 
 async def serve_graph(
     config: EngineConfig,
-    backends: Sequence[Backend],
+    new_backend: Callable[[int], Backend],
     served: ServedModel,
     codec: TextCodec,
     vocabulary: Vocabulary,
@@ -49,6 +51,7 @@ async def serve_graph(
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
+    `new_backend` makes the backend of a replica, and another one when its engine has crashed.
     A second signal cuts what runs, and raises KeyboardInterrupt; so does one before requests are
     welcome. `on_ready` gets the base URL once requests are welcome. Raises ConfigError if it cannot
     listen or the engine cannot start.
@@ -60,7 +63,13 @@ async def serve_graph(
             await nursery.start(obey_signals, stopping)
             async with (
                 open_graph(
-                    config, backends, codec=codec, vocabulary=vocabulary, listeners=listeners, tap=tap
+                    config,
+                    [new_backend(replica) for replica in range(config.replicas)],
+                    codec=codec,
+                    vocabulary=vocabulary,
+                    listeners=listeners,
+                    tap=tap,
+                    supervision=Supervision(SERVED, new_backend),
                 ) as llm,
                 trio.open_nursery() as serving,
             ):

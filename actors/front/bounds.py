@@ -40,9 +40,8 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
         return _refused("min_tokens", sampling.min_tokens, advice)
     most = INT64_MAX if vocabulary_size is None else vocabulary_size - 1
     for token in sampling.stop_token_ids:
-        refused = _integer("stop_token_ids", token, 0, most)
-        if refused is not None:
-            return refused
+        if not 0 <= token <= most:
+            return _refused("a stop token", token, f"the model's are 0 to {most}", "stop_token_ids")
     if not all(sampling.stop):
         return Refused("stop has an empty string: leave it out", param="stop")
     return None
@@ -60,7 +59,7 @@ def _seconds(name: str, value: float | None) -> Refused | None:
     return _refused(name, value, "give a finite number, at least 0")
 
 
-def _refused(name: str, value: float, advice: str) -> Refused:
+def _refused(name: str, value: float, advice: str, param: str | None = None) -> Refused:
     is_huge = isinstance(value, int) and value.bit_length() > 128
     shown = "an integer of more than 128 bits" if is_huge else value
-    return Refused(f"{name} is {shown}: {advice}", param=name)
+    return Refused(f"{name} is {shown}: {advice}", param=param or name)

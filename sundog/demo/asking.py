@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,7 +44,7 @@ class Answer:
 
 
 async def serve_and_ask(
-    console: Console, model: RealModel, run: Run, backends: Sequence[Backend]
+    console: Console, model: RealModel, run: Run, new_backend: Callable[[int], Backend]
 ) -> list[Answer]:
     """Serve on a free port, ask everything at once, and stop."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
@@ -59,7 +59,7 @@ async def serve_and_ask(
             partial(
                 serve_graph,
                 CONFIG,
-                backends,
+                new_backend,
                 ServedModel(model.name, LIMITS.max_model_len, int(time.time())),
                 model.tokenizer,
                 model.vocabulary,

@@ -27,9 +27,9 @@ def run_demo(seed: int) -> int:
     console = Console(highlight=False)
     started = time.monotonic()
     model = RealModel.open(None)
-    served, backends = Run(), torch_backends(model, CONFIG, seed=seed)
+    served, new_backend = Run(), torch_backends(model, CONFIG, seed=seed)
     console.rule("A real model answers, over HTTP")
-    answers = trio.run(serve_and_ask, console, model, served, backends)
+    answers = trio.run(serve_and_ask, console, model, served, new_backend)
     past = Past.of(served.journal, since=1)
     outputs = served.journal.outputs
     warm_up_id = served.journal.submits[0].request_id

@@ -46,7 +46,7 @@ def simulated(past: Past, cost: Calibrated) -> Run:
 def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> Run:
     """The torch backend on the virtual clock, its steps as long as the cost model says."""
     run = Run()
-    backend = Paced(torch_backends(model, CONFIG, seed=seed)[0], Pace(cost, "runner-0"))
+    backend = Paced(torch_backends(model, CONFIG, seed=seed)(0), Pace(cost, "runner-0"))
     run.recorder = replay_on(
         past.trace(),
         CONFIG,

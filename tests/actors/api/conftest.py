@@ -6,13 +6,13 @@ These tests talk over real sockets, so they run on the wall clock; nothing in th
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import pytest
 import trio
 
 from actors.api import HttpSettings, ServedModel, create_app, serve_http
-from actors.messages import Accepted, Cancel, Generate, Refused
+from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.stream import Delta, DeltaStream
 
 MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000)
@@ -27,6 +27,7 @@ class FakeLLM:
         self.cancelled: list[str] = []
         self.refuse: Callable[[Generate], Refused | None] = lambda generate: None
         self.fail_at: int | None = None
+        self.health = Health("healthy", ("healthy",))
         self.gap_s = 0.0
         self.word_size = 1
         self.may_answer = trio.Event()
@@ -34,7 +35,15 @@ class FakeLLM:
         self.may_finish = trio.Event()
         self.may_finish.set()
 
-    async def ask(self, message: Generate) -> Accepted | Refused:
+    @overload
+    async def ask(self, message: Generate) -> Accepted | Refused: ...
+
+    @overload
+    async def ask(self, message: CheckHealth) -> Health: ...
+
+    async def ask(self, message: Generate | CheckHealth) -> Accepted | Refused | Health:
+        if isinstance(message, CheckHealth):
+            return self.health
         self.asked.append(message)
         await self.may_answer.wait()
         if message.prompt == "crash":

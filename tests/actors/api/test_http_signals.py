@@ -95,7 +95,7 @@ async def test_a_signal_while_the_model_loads_cuts_at_once() -> None:
                 nursery.start_soon(interrupt_at, backend.loading)
                 await serve_graph(
                     EngineConfig(),
-                    [backend],
+                    lambda replica: backend,
                     ServedModel("m", 16, 0),
                     None,  # nothing is ever tokenised
                     Vocabulary(),
