@@ -32,7 +32,7 @@ fast: $(VENV)/installed-test
 plain:
 	$(PYTHON) -m sundog.fast remove
 
-train: $(VENV)/installed-engine
+train: $(VENV)/installed-train
 	$(BIN)/python -m runtime.training.train
 
 clean: plain
@@ -46,6 +46,10 @@ $(VENV)/python:
 
 $(VENV)/installed-engine: $(VENV)/python pyproject.toml requirements.lock
 	$(PIP) install --quiet --constraint requirements.lock --editable '.[engine]'
+	touch $@
+
+$(VENV)/installed-train: $(VENV)/python pyproject.toml requirements.lock
+	$(PIP) install --quiet --constraint requirements.lock --editable '.[train]'
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed-engine

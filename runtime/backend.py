@@ -10,7 +10,8 @@ import trio
 from actors.clock import run_blocking
 from actors.core.config import ConfigError
 from actors.messages import Batch, Capacity, StepResult
-from runtime.loader import check_context, import_torch, load_model
+from runtime.facts import check_context
+from runtime.loader import import_torch, load_model
 
 # Before anything that imports torch, since it sets how torch's threads wait.
 import_torch()

@@ -1,110 +1,19 @@
-"""Opening a model folder: its configuration without torch, its weights with it.
+"""Loading a model: its weights on the device, with attention of ours.
 
 Every folder that cannot be served ends in one `LoadError` that says why and what would help.
 """
 
-import json
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from actors.core.config import ConfigError
+from runtime.facts import LoadError, read_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Rotary embeddings that change with the longest sequence at hand: every key kept so far would be
-# wrong from then on.
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-class LoadError(ConfigError):
-    """A model folder that cannot be served."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What a model's `config.json` says that is needed before torch is imported.
-
-    `max_position_embeddings` is the longest context in tokens, None where the file has none.
-    """
-
-    model_type: str
-    architecture: str
-    vocab_size: int
-    max_position_embeddings: int | None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, empty if there is no such file; LoadError if it is not one."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise LoadError(f"cannot read {path}: it holds no JSON object")
-    return value
-
-
-def read_facts(model_dir: str | Path) -> ModelFacts:
-    """The facts of a folder, checked for being a text decoder with safetensors weights."""
-    folder = Path(model_dir)
-    if not folder.is_dir():
-        raise LoadError(
-            f"model folder {folder} does not exist; --model takes a local folder,"
-            " for example one made by `hf download NAME --local-dir FOLDER`"
-        )
-    if not (folder / "config.json").is_file():
-        raise LoadError(f"{folder} has no config.json: not a Hugging Face model folder")
-    config = read_json(folder / "config.json")
-    facts = ModelFacts(
-        model_type=str(config.get("model_type", "unknown")),
-        architecture=str((config.get("architectures") or ["unknown"])[0]),
-        vocab_size=int(config.get("vocab_size") or 0),
-        max_position_embeddings=config.get("max_position_embeddings") or config.get("n_positions"),
-    )
-    _check_kind(folder, config, facts)
-    if not any(folder.glob("*.safetensors")):
-        others = sorted(path.name for path in folder.glob("*.bin"))
-        raise LoadError(
-            f"{folder} has no *.safetensors weights"
-            + (f" (only {', '.join(others)}); convert them with safetensors" if others else "")
-        )
-    return facts
-
-
-def _check_kind(folder: Path, config: dict[str, Any], facts: ModelFacts) -> None:
-    reason = None
-    if config.get("is_encoder_decoder"):
-        reason = "it is an encoder-decoder"
-    elif any(key in config for key in ("vision_config", "audio_config", "text_config")):
-        reason = "it is multimodal"
-    elif not facts.architecture.endswith(("ForCausalLM", "LMHeadModel", "unknown")):
-        reason = "it is not a causal language model"
-    if reason is not None:
-        raise LoadError(
-            f"{folder} ({facts.architecture}, {facts.model_type}) is not supported: {reason};"
-            " Sundog serves decoder-only text models"
-        )
-
-
-def check_context(model_dir: str | Path, max_model_len: int) -> None:
-    """Refuse lengths at which the model would change the meaning of the keys it keeps."""
-    config = read_json(Path(model_dir) / "config.json")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type")
-    limit = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    limit = limit or (config.get("max_position_embeddings") if kind == "dynamic" else None)
-    if kind in LENGTH_DEPENDENT_ROPE and limit is not None and max_model_len > limit:
-        raise LoadError(
-            f"--max-model-len {max_model_len}: rotary embeddings of kind {kind} change beyond"
-            f" {limit} tokens, which a kept cache cannot follow; use --max-model-len {limit}"
-        )
 
 
 def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
@@ -127,9 +36,8 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
         raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     _check_attention(folder)
-    loaded: Any
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: object = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation=register(),
@@ -140,6 +48,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
         )
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
         raise LoadError(f"cannot load {folder}: {_first_line(error)}") from error
+    assert isinstance(loaded, tuple)
     model: PreTrainedModel
     model, found = loaded
     if missing := sorted(found["missing_keys"]):

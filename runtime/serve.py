@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.front.codec import Vocabulary
-from runtime.loader import read_facts
+from runtime.facts import read_facts
 from runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jinja2
 import jinja2.ext
@@ -16,7 +16,7 @@ from tokenizers.decoders import DecodeStream
 
 from actors.front.codec import TooManyTokens
 from actors.messages import ChatMessage
-from runtime.loader import LoadError, read_json
+from runtime.facts import LoadError, read_json
 from runtime.token_bound import longest_token_bytes
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -130,8 +130,12 @@ class Tokenizer:
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
         for name in ("generation_config.json", "config.json"):
             found = read_json(folder / name).get("eos_token_id")
-            if found is not None:
-                return (found,) if isinstance(found, int) else tuple(found)
+            if found is None:
+                continue
+            tokens = [t for t in (found if isinstance(found, list) else [found]) if isinstance(t, int)]
+            if not tokens:
+                raise LoadError(f"cannot read {folder / name}: eos_token_id is {found!r}, no token")
+            return tuple(tokens)
         token = self._special.get("eos_token")
         token_id = None if token is None else self._fast.token_to_id(token)
         return () if token_id is None else (token_id,)
@@ -160,7 +164,7 @@ def _load_fast(folder: Path) -> FastTokenizer:
     return fast
 
 
-def _special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+def _special_tokens(folder: Path, config: dict[str, object]) -> dict[str, str]:
     """Special tokens by name, as templates know them; files write them as text or as objects."""
     found = {**read_json(folder / "special_tokens_map.json"), **config}
     tokens = {}
@@ -173,14 +177,17 @@ def _special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
+def _template_source(folder: Path, config: dict[str, object]) -> str | None:
     """The chat template: its own file before the configuration; of several, the default one."""
     own_file = folder / "chat_template.jinja"
     if own_file.is_file():
         return own_file.read_text(encoding="utf-8")
     source = config.get("chat_template")
     if isinstance(source, list):
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
+        entries = [entry for entry in source if isinstance(entry, dict)]
+        source = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+    if source is not None and not isinstance(source, str):
+        raise LoadError(f"cannot read the chat template of {folder}: it is no text")
     return source
 
 
@@ -208,9 +215,17 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Jinja's own filter escapes HTML; templates want plain JSON."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _refuse(reason: str) -> NoReturn:

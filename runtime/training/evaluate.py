@@ -4,11 +4,11 @@ from pathlib import Path
 from random import Random
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
+from runtime.training.example import Example
 from runtime.training.grammar import KINDS, draw_example
-from runtime.training.questions import Example
 
 EVALUATION_SEED = 1_000_003
 
@@ -28,14 +28,15 @@ def is_right(example: Example, answer: str) -> bool:
 @torch.inference_mode()
 def answers(folder: Path, examples: list[Example], dtype: torch.dtype) -> list[str]:
     """The greedy answers to the last question of each example; unended ones are empty."""
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model.eval()  # type: ignore[no-untyped-call]  # the library's own gap
     chats = [[{"role": r, "content": t} for r, t in e.turns[:-1]] for e in examples]
     prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     inputs = tokenizer(prompts, add_special_tokens=False, padding=True, return_tensors="pt")
     inputs.pop("token_type_ids", None)
-    out = model.generate(**inputs, max_new_tokens=220, do_sample=False)
+    out = model.generate(**inputs, max_new_tokens=220, do_sample=False)  # type: ignore[operator]  # nn.Module
     new = out[:, inputs["input_ids"].shape[1] :]
     ended = (new == tokenizer.eos_token_id).any(dim=1).tolist()
     texts = tokenizer.batch_decode(new, skip_special_tokens=True)

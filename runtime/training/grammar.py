@@ -9,8 +9,9 @@ import zlib
 from dataclasses import dataclass
 from random import Random
 
-from runtime.training import stories
-from runtime.training.questions import NUMBER_KINDS, Example, Kind, Turn
+from runtime.training import plots, stories
+from runtime.training.example import Example, Kind, Turn
+from runtime.training.questions import NUMBER_KINDS
 from runtime.training.topics import SYSTEM_PROMPTS
 from runtime.training.words import WORD_KINDS
 
@@ -90,7 +91,7 @@ def story_key(story: stories.Story) -> str:
 
 def tell(rng: Random) -> Example:
     """A story on request."""
-    story = stories.draw_story(rng)
+    story = plots.draw_story(rng)
     question = rng.choice(STORY)
     needles: tuple[str, ...] = ()
     if rng.random() < 0.8:
@@ -102,7 +103,7 @@ def tell(rng: Random) -> Example:
 
 def story_questions(rng: Random) -> Example:
     """A story, told by either side, and up to three questions about it."""
-    story = stories.draw_story(rng)
+    story = plots.draw_story(rng)
     facts = rng.sample(story.facts, min(len(story.facts), rng.randint(1, 3)))
     pairs = [(rng.choice(forms), answer) for forms, answer in facts]
     turns: list[Turn] = []

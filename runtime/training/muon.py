@@ -19,7 +19,7 @@ NUM_ITERATIONS = 4
 def orthogonalise(matrices_NRC: torch.Tensor) -> torch.Tensor:
     """The stack with its singular values pushed towards one, by Newton and Schulz; R <= C."""
     a, b, c = COEFFICIENTS
-    x = matrices_NRC / (matrices_NRC.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x: torch.Tensor = matrices_NRC / (matrices_NRC.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NUM_ITERATIONS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -1,35 +1,9 @@
-"""Kinds of short questions: numbers, words, small facts and things said earlier.
+"""Kinds of short questions about numbers."""
 
-Each kind is a function of a random generator that returns one `Example`.  The keys of an example
-name what must be known to answer it: without the wording where the answer follows from a rule, and
-with the wording where it is a fact to remember.  Whether an example is for training or for
-evaluation depends on its keys alone.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from runtime.training import lexicon as lex
-
-Turn = tuple[str, str]
-Kind = Callable[[Random], "Example"]
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A chat that ends with the assistant.  A right last answer contains all of `needles`."""
-
-    kind: str
-    keys: tuple[str, ...]
-    turns: tuple[Turn, ...]
-    needles: tuple[str, ...]
-
-
-def ask(kind: str, key: str, question: str, answer: str, *needles: str) -> Example:
-    """One question and one answer; without needles the whole answer is what must be said."""
-    turns = (("user", question), ("assistant", answer))
-    return Example(kind, (key,), turns, needles or (answer,))
+from runtime.training.example import FORMS, Example, Kind, ask
 
 
 def pair_key(kind: str, a: int, b: int) -> str:
@@ -50,61 +24,6 @@ def difference_key(a: int, b: int) -> str:
 def draw_operand(rng: Random) -> int:
     """A number below 100, with small ones drawn more often."""
     return rng.randint(0, 12) if rng.random() < 0.2 else rng.randint(0, 99)
-
-
-ADD = (
-    "What is {a} + {b}?",
-    "What is {a} plus {b}?",
-    "Add {a} and {b}.",
-    "Calculate {a} + {b}.",
-    "How much is {a} + {b}?",
-    "{a} + {b}",
-    "{a} + {b} = ?",
-    "Can you add {a} and {b}?",
-    "What is the sum of {a} and {b}?",
-    "What's {a} + {b}?",
-    "{a}+{b}",
-    "What is {a}+{b}?",
-)
-SUB = (
-    "What is {a} - {b}?",
-    "What is {a} minus {b}?",
-    "Subtract {b} from {a}.",
-    "{a} - {b}",
-    "Calculate {a} - {b}.",
-    "How much is {a} - {b}?",
-    "{a} - {b} = ?",
-    "Take {b} from {a}.",
-    "What's {a} - {b}?",
-    "{a}-{b}",
-    "What is {a}-{b}?",
-    "What is {a} take away {b}?",
-)
-TIMES = (
-    "What is {a} times {b}?",
-    "What is {a} * {b}?",
-    "Multiply {a} by {b}.",
-    "{a} x {b}",
-    "Calculate {a} times {b}.",
-    "How much is {a} times {b}?",
-    "What's {a} x {b}?",
-)
-STEPS = (
-    "Explain {e} step by step.",
-    "What is {e}? Explain step by step.",
-    "Show me how to work out {e}.",
-    "What is {e}? Show your work.",
-    "How do you work out {e}?",
-)
-HOW = (
-    "How did you get that?",
-    "Can you explain that?",
-    "Show your work.",
-    "Explain it, please.",
-    "Why?",
-    "How do you know?",
-    "Step by step, please.",
-)
 
 
 def sum_answer(a: int, b: int) -> str:
@@ -129,7 +48,11 @@ def add(rng: Random) -> Example:
     """a + b below 100 each."""
     a, b = draw_operand(rng), draw_operand(rng)
     return ask(
-        "addition", sum_key(a, b), rng.choice(ADD).format(a=a, b=b), sum_answer(a, b), f"{a} + {b} = {a + b}."
+        "addition",
+        sum_key(a, b),
+        rng.choice(FORMS["add"]).format(a=a, b=b),
+        sum_answer(a, b),
+        f"{a} + {b} = {a + b}.",
     )
 
 
@@ -139,7 +62,7 @@ def subtract(rng: Random) -> Example:
     return ask(
         "subtraction",
         difference_key(a, b),
-        rng.choice(SUB).format(a=a, b=b),
+        rng.choice(FORMS["subtract"]).format(a=a, b=b),
         difference_answer(a, b),
         f"{a} - {b} = {a - b}.",
     )
@@ -148,7 +71,7 @@ def subtract(rng: Random) -> Example:
 def times(rng: Random) -> Example:
     """The tables up to 12."""
     a, b = rng.randint(0, 12), rng.randint(0, 12)
-    form = rng.choice(TIMES)
+    form = rng.choice(FORMS["times"])
     return ask("multiplication", f"times:{a}:{b}:{form}", form.format(a=a, b=b), f"{a} times {b} is {a * b}.")
 
 
@@ -182,11 +105,13 @@ def steps(rng: Random) -> Example:
     e = f"{a} {sign} {b}"
     needle = f"So {e} = {result}."
     if rng.random() < 0.5:
-        return ask("steps", key, rng.choice(STEPS).format(e=e), answer, needle)
-    forms = ADD if sign == "+" else SUB
+        return ask("steps", key, rng.choice(FORMS["steps"]).format(e=e), answer, needle)
+    forms = FORMS["add" if sign == "+" else "subtract"]
     short = sum_answer(a, b) if sign == "+" else difference_answer(a, b)
     first = (("user", rng.choice(forms).format(a=a, b=b)), ("assistant", short))
-    return Example("steps", (key,), (*first, ("user", rng.choice(HOW)), ("assistant", answer)), (needle,))
+    return Example(
+        "steps", (key,), (*first, ("user", rng.choice(FORMS["how"])), ("assistant", answer)), (needle,)
+    )
 
 
 def chained(rng: Random) -> Example:

@@ -111,7 +111,7 @@ def train(
         rows = list(islice(sources[length], TOKENS_PER_STEP // length))
         ids_BT, labels_BT = (torch.tensor(column) for column in zip(*rows, strict=True))
         loss = loss_of(model, ids_BT, labels_BT)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # the library's own gap
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate_factor(progress)
         muon.step(MUON_RATE * factor)
@@ -135,7 +135,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     model.bfloat16().save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
     config = model.config
-    GenerationConfig(
+    GenerationConfig(  # type: ignore[no-untyped-call]  # the library's own gap
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         pad_token_id=config.pad_token_id,

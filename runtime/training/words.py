@@ -4,7 +4,7 @@ from random import Random
 
 from runtime.training import lexicon as lex
 from runtime.training import topics
-from runtime.training.questions import Example, Kind, ask
+from runtime.training.example import FORMS, Example, Kind, ask
 from runtime.training.stories import article
 
 
@@ -32,18 +32,7 @@ def quoted(rng: Random, word: str) -> str:
 def reverse(rng: Random) -> Example:
     """A word spelled forwards, then backwards."""
     w = draw_word(rng)
-    form = rng.choice(
-        (
-            "Reverse the word {}.",
-            "What is {} backwards?",
-            "Spell {} backwards.",
-            "Can you reverse the word {}?",
-            "What is {} reversed?",
-            "Reverse {}.",
-            "How do you write {} backwards?",
-            "What is the word {} in reverse?",
-        )
-    )
+    form = rng.choice(FORMS["reverse"])
     backwards = f"Backwards it is {'-'.join(w[::-1])}."
     return ask(
         "reversal",
@@ -59,15 +48,7 @@ def spell(rng: Random) -> Example:
     w, spelled = draw_word(rng), ""
     spelled, choice = "-".join(w), rng.random()
     if choice < 0.5:
-        form = rng.choice(
-            (
-                "How do you spell {}?",
-                "Spell {}.",
-                "Spell the word {}.",
-                "Can you spell {}?",
-                "How is the word {} spelled?",
-            )
-        )
+        form = rng.choice(FORMS["spell"])
         return ask(
             "spelling",
             f"spell:{w}:{form}",
@@ -75,14 +56,7 @@ def spell(rng: Random) -> Example:
             f"The word {w} is spelled {spelled}.",
         )
     if choice < 0.8:
-        form = rng.choice(
-            (
-                "How many letters are in {}?",
-                "How many letters does {} have?",
-                "How many letters are there in the word {}?",
-                "Count the letters in {}.",
-            )
-        )
+        form = rng.choice(FORMS["letters"])
         return ask(
             "spelling",
             f"letters:{w}",
@@ -110,28 +84,19 @@ def small_facts(rng: Random) -> Example:
     if choice == 0:
         a, b = rng.choice(lex.OPPOSITES)
         a, b = rng.choice(((a, b), (b, a)))
-        form = rng.choice(
-            (
-                "What is the opposite of {}?",
-                "Name the opposite of {}.",
-                "What is the opposite of the word {}?",
-                "Opposite of {}?",
-            )
-        )
+        form = rng.choice(FORMS["opposite"])
         return fact("small facts", form, a, f"The opposite of {a} is {b}.")
     if choice == 1:
         a = rng.choice(tuple(lex.SOUNDS))
-        form = rng.choice(("What sound does {} make?", "What does {} say?", "Which sound does {} make?"))
+        form = rng.choice(FORMS["sound"])
         return fact("small facts", form, article(a), f"{article(a).capitalize()} says {lex.SOUNDS[a]}.")
     if choice == 2:
         a = rng.choice(tuple(lex.YOUNG))
-        form = rng.choice(
-            ("What is a young {} called?", "What do you call a baby {}?", "What is the name of a young {}?")
-        )
+        form = rng.choice(FORMS["young"])
         return fact("small facts", form, a, f"A young {a} is called {article(lex.YOUNG[a])}.")
     if choice == 3:
         a = rng.choice(tuple(lex.DWELLINGS))
-        form = rng.choice(("Where does {} live?", "What is the home of {}?", "What does {} live in?"))
+        form = rng.choice(FORMS["dwelling"])
         return fact(
             "small facts",
             form,
@@ -140,7 +105,7 @@ def small_facts(rng: Random) -> Example:
         )
     if choice == 4:
         a = rng.choice(tuple(lex.HUES))
-        form = rng.choice(("What is the colour of {}?", "What color is {}?", "What colour is {}?"))
+        form = rng.choice(FORMS["colour"])
         return fact("small facts", form, a, f"The colour of {a} is {lex.HUES[a]}.")
     series = rng.choice((lex.DAYS, lex.MONTHS, tuple("abcdefghijklmnopqrstuvwxyz")))
     what = {7: "day", 12: "month", 26: "letter"}[len(series)]

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actors.core.config import ConfigError
-from runtime.loader import LoadError, check_context, load_model, read_facts
+from runtime.facts import LoadError, check_context, read_facts
+from runtime.loader import load_model
 from tests.runtime.models import build_model
 
 
@@ -45,6 +46,16 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
 def test_an_unreadable_configuration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(LoadError, match=r"cannot read .*config\.json"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("vocab_size", "many"), ("max_position_embeddings", {}), ("architectures", "LlamaForCausalLM")],
+)
+def test_a_field_of_the_wrong_type_is_refused_by_name(tmp_path: Path, field: str, value: object) -> None:
+    folder_with(tmp_path, **{"model_type": "llama", field: value})
+    with pytest.raises(LoadError, match=rf"cannot read .*config\.json: {field} is "):
         read_facts(tmp_path)
 
 

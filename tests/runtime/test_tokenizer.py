@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from actors.messages import ChatMessage
-from runtime.loader import LoadError
+from runtime.facts import LoadError
 from runtime.tokenizer import ChatTemplateError, Tokenizer
 
 TEXT = "Grüße aus Köln! 日本語のテキスト, emoji 🌞🧑‍🚀 and plain words.\n\n  def f(x): return x"

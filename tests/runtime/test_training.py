@@ -1,5 +1,6 @@
 """The grammar is a function of its seed, and the embedded model is small, loads and answers."""
 
+import hashlib
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,16 @@ def test_grammar_is_deterministic_in_its_seed() -> None:
     first, again, other = ([grammar.draw_document(rng) for _ in range(50)] for rng in map(Random, (1, 1, 2)))
     assert first == again
     assert first != other
+
+
+def test_the_text_that_the_embedded_model_learnt_from_stays_what_it_was() -> None:
+    """Word for word: whoever trains it again gets the model that is here."""
+    text = hashlib.sha256()
+    for seed in range(4):
+        rng = Random(seed)
+        for _ in range(500):
+            text.update(repr(grammar.draw_document(rng)).encode())
+    assert text.hexdigest() == "1e063bb68c1a60d80cb6e0252b524d922f95a6b4fc97d43733410e90280ba924"
 
 
 def test_held_out_questions_never_reach_the_training_text() -> None:

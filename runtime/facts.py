@@ -1,0 +1,137 @@
+"""What a model folder says of itself, read without torch: its `config.json` and its weights' names.
+
+Every folder that cannot be served ends in one `LoadError` that says why and what would help.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from actors.core.config import ConfigError
+
+# Rotary embeddings that change with the longest sequence at hand: every key kept so far would be
+# wrong from then on.
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+
+class LoadError(ConfigError):
+    """A model folder that cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model's `config.json` says that is needed before torch is imported.
+
+    `max_position_embeddings` is the longest context in tokens, None where the file has none.
+    """
+
+    model_type: str
+    architecture: str
+    vocab_size: int
+    max_position_embeddings: int | None
+
+
+class _Rope(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    rope_type: str | None = None
+    type: str | None = None
+    original_max_position_embeddings: int | None = None
+
+
+class _ConfigFile(BaseModel):
+    """The fields of a `config.json` that are looked at here."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_type: str = "unknown"
+    architectures: list[str] | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    n_positions: int | None = None
+    original_max_position_embeddings: int | None = None
+    rope_parameters: _Rope | None = None
+    rope_scaling: _Rope | None = None
+    is_encoder_decoder: bool = False
+    vision_config: object = None
+    audio_config: object = None
+    text_config: object = None
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file, empty if there is no such file; LoadError if it is not one."""
+    if not path.is_file():
+        return {}
+    try:
+        value: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"cannot read {path}: it holds no JSON object")
+    return value
+
+
+def _read_config(folder: Path) -> _ConfigFile:
+    path = folder / "config.json"
+    try:
+        return _ConfigFile.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
+
+
+def read_facts(model_dir: str | Path) -> ModelFacts:
+    """The facts of a folder, checked for being a text decoder with safetensors weights."""
+    folder = Path(model_dir)
+    if not folder.is_dir():
+        raise LoadError(
+            f"model folder {folder} does not exist; --model takes a local folder,"
+            " for example one made by `hf download NAME --local-dir FOLDER`"
+        )
+    if not (folder / "config.json").is_file():
+        raise LoadError(f"{folder} has no config.json: not a Hugging Face model folder")
+    config = _read_config(folder)
+    facts = ModelFacts(
+        model_type=config.model_type,
+        architecture=(config.architectures or ["unknown"])[0],
+        vocab_size=config.vocab_size or 0,
+        max_position_embeddings=config.max_position_embeddings or config.n_positions,
+    )
+    _check_kind(folder, config, facts)
+    if not any(folder.glob("*.safetensors")):
+        others = sorted(path.name for path in folder.glob("*.bin"))
+        raise LoadError(
+            f"{folder} has no *.safetensors weights"
+            + (f" (only {', '.join(others)}); convert them with safetensors" if others else "")
+        )
+    return facts
+
+
+def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts) -> None:
+    reason = None
+    if config.is_encoder_decoder:
+        reason = "it is an encoder-decoder"
+    elif not (config.vision_config is config.audio_config is config.text_config is None):
+        reason = "it is multimodal"
+    elif not facts.architecture.endswith(("ForCausalLM", "LMHeadModel", "unknown")):
+        reason = "it is not a causal language model"
+    if reason is not None:
+        raise LoadError(
+            f"{folder} ({facts.architecture}, {facts.model_type}) is not supported: {reason};"
+            " Sundog serves decoder-only text models"
+        )
+
+
+def check_context(model_dir: str | Path, max_model_len: int) -> None:
+    """Refuse lengths at which the model would change the meaning of the keys it keeps."""
+    config = _read_config(Path(model_dir))
+    rope = config.rope_parameters or config.rope_scaling or _Rope()
+    kind = rope.rope_type or rope.type
+    limit = rope.original_max_position_embeddings or config.original_max_position_embeddings
+    limit = limit or (config.max_position_embeddings if kind == "dynamic" else None)
+    if kind in LENGTH_DEPENDENT_ROPE and limit is not None and max_model_len > limit:
+        raise LoadError(
+            f"--max-model-len {max_model_len}: rotary embeddings of kind {kind} change beyond"
+            f" {limit} tokens, which a kept cache cannot follow; use --max-model-len {limit}"
+        )
