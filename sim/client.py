@@ -12,6 +12,7 @@ from typing import NamedTuple
 from actors.actor import Actor, Ref
 from actors.clock import Event, now_s
 from actors.messages import Accepted, Generate, Heard, Refused, StepOutput, Submit
+from sim.interrupt import Stopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 
@@ -67,8 +68,10 @@ class Client(Actor[Due | TraceRequest | Ended]):
         recorder: Recorder,
         on_progress: Progress | None = None,
         max_concurrency: int | None = None,
+        shall_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__("client")
+        self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
         self._wish = wish
@@ -94,6 +97,8 @@ class Client(Actor[Due | TraceRequest | Ended]):
         self._expect_next()
 
     def handle(self, message: Due | TraceRequest | Ended) -> None:
+        if self._shall_stop():
+            raise Stopping
         match message:
             case Due():
                 self._ask(message.row)

@@ -15,6 +15,7 @@ from sim.backend import CostBackend, Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
 from sim.cost.work import CostModel
+from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
 from sim.predictor import Predictor
 from sim.record.recorder import Recorder, Sink
@@ -40,8 +41,8 @@ def replay(
     `predictor` guesses the length of each answer as it arrives, for policies that want to know;
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
     requests unfinished. A `sink` is given the rows as they are complete, and at the end the rest.
-    Same input, same record, byte for byte. Raises ConfigError for limits that cannot work and
-    TraceError at the first malformed row.
+    Same input, same record, byte for byte. Raises ConfigError for limits that cannot work,
+    TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
     """
     future: dict[str, int] = {}
     backends = [
@@ -97,16 +98,22 @@ def replay_on(
 
     recording = Recording(recorder)
 
-    async def play() -> None:
+    async def play(shall_stop: Callable[[], bool]) -> None:
         async with open_graph(
             config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
-            client = Client(trace, llm, wish, recorder, on_progress, max_concurrency)
+            client = Client(trace, llm, wish, recorder, on_progress, max_concurrency, shall_stop)
             recording.client = client.ref(recording.name, counted=False)
             await client.live()
 
-    with _few_collections():
-        run_virtual(play)
+    with _few_collections(), ctrl_c() as shall_stop:
+        try:
+            run_virtual(play, shall_stop)
+        except Exception as error:
+            if not is_stopping(error):
+                raise
+            recorder.spill()
+            raise Interrupted(recorder) from None
     recorder.spill()
     return recorder
 

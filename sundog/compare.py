@@ -32,6 +32,9 @@ def compare(asked: Compare, first: Path, second: Path) -> None:
     from sim.show.comparison import print_comparison, to_json
 
     a, b = open_run(first), open_run(second)
+    for run in (a, b):
+        if run.remark is not None:
+            click.echo(run.remark, err=True)
     found = compare_runs(a, b)
     if asked.as_json:
         click.echo(to_json(found))

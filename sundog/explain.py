@@ -40,12 +40,17 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
     RECORD is a directory that replay --out or serve --record wrote, or a log of decisions.
     """
     from sim.explain.load import load
+    from sim.explain.record import find_record
+    from sim.files.run_files import JOURNAL
 
     history = load(record, trace)
     if history.cut_off:
-        remark(f"{record} breaks off: what follows is up to there")
+        end = f"{history.until_s:,.3f} s" if history.header.unit == "s" else "its last step"
+        remark(f"{record} is a part of a run: it breaks off at {end}")
     if asked.request_id is None:
-        _run(history, record.name, asked)
+        path = find_record(record)
+        is_only = path.name == JOURNAL or path == record
+        _run(history, record.name if is_only else f"{record.name}, {path.name}", asked)
     else:
         _request(history, asked.request_id, asked)
 

@@ -10,10 +10,11 @@ import click
 
 from sundog.ends import remark
 from sundog.options import Switch, Text, Whole, option
-from sundog.options.config_file import config_option, kept_options
+from sundog.options.config_file import config_option
 from sundog.options.engine import Engine
 from sundog.options.simulation import Load, Target, Terms, parse_rate
 from sundog.options.takes import command, takes
+from sundog.outputs import run_output
 
 if TYPE_CHECKING:
     from sim.figures.metrics import Summary
@@ -76,10 +77,8 @@ def _played(
     from dataclasses import replace
 
     from sim.figures.metrics import summarize
+    from sim.interrupt import Interrupted
     from sim.predictor import find_predictor
-    from sim.record.journal_file import JournalFile
-    from sim.record.journal_rows import Header
-    from sim.record.message_file import message_tap
     from sim.replay import replay as replay_trace
     from sim.show.progress import progress
     from sim.trace.read import read_trace
@@ -87,35 +86,31 @@ def _played(
     source = read_trace(trace, asked.tokenizer)
     config = replace(simulated.config, decode_runs=asked.decode_runs)
     predictor = None if load.predictor is None else find_predictor(load.predictor, seed)
-    journal, writer = [], None
-    if asked.out is not None:
-        from sim.record.run_writer import RunWriter
-
-        journal = [JournalFile(asked.out, Header.of(config, simulated.capacity.num_blocks))]
-        writer = RunWriter(asked.out, config.replicas)
+    held_against = simulated.terms(terms)
     with (
-        message_tap(asked.out, asked.messages, "--out") as tap,
+        run_output(asked.out, asked.messages, config, simulated.capacity.num_blocks) as output,
         progress(lambda: sum(1 for _ in islice(source, asked.limit))) as on_progress,
     ):
-        recorder = replay_trace(
-            _arrivals(islice(source, asked.limit), load, seed),
-            config,
-            simulated.cost,
-            simulated.capacity,
-            predictor=predictor,
-            front_end_s=simulated.front_end_s,
-            max_concurrency=load.max_concurrency,
-            sink=writer,
-            on_progress=on_progress,
-            listeners=journal,
-            tap=tap,
-        )
-    rows = None if writer is None else writer.close()
-    summary = summarize(recorder, simulated.terms(terms), rows)
-    if asked.out is not None:
-        from sim.record.run_directory import write_run
-
-        write_run(asked.out, recorder, summary, kept_options(asked.out))
+        try:
+            recorder = replay_trace(
+                _arrivals(islice(source, asked.limit), load, seed),
+                config,
+                simulated.cost,
+                simulated.capacity,
+                predictor=predictor,
+                front_end_s=simulated.front_end_s,
+                max_concurrency=load.max_concurrency,
+                sink=output.sink,
+                on_progress=on_progress,
+                listeners=output.listeners,
+                tap=output.tap,
+            )
+        except Interrupted as end:
+            part = summarize(end.recorder, held_against, output.rows())
+            output.finish_part(part.to_json(), end.until_s)
+            raise
+        summary = summarize(recorder, held_against, output.rows())
+        output.finish(summary.to_json())
     return summary
 
 

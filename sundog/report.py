@@ -26,5 +26,9 @@ def report(runs: tuple[Path, ...], output: Path) -> None:
     from sim.record.run_directory import open_run
     from sim.show.html.page import write_page
 
-    write_page([open_run(path) for path in runs], output)
+    opened = [open_run(path) for path in runs]
+    for run in opened:
+        if run.remark is not None:
+            click.echo(run.remark, err=True)
+    write_page(opened, output)
     click.echo(output)

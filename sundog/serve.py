@@ -16,6 +16,7 @@ from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Target
 from sundog.options.takes import command, takes
+from sundog.outputs import server_record
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -51,9 +52,6 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
 
     from actors.api.context import ServedModel
     from actors.api.serve_graph import ServerOptions, serve_graph
-    from sim.record.journal_file import JournalFile
-    from sim.record.journal_rows import Header
-    from sim.record.message_file import message_tap
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("sundog").setLevel(logging.INFO)
@@ -69,8 +67,7 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
 
     config = served.config
     shown = ServedModel(served.name, config.scheduler.max_model_len, int(time.time()))
-    journal = [] if serving.record is None else [JournalFile(serving.record, Header.of(config))]
-    with message_tap(serving.record, serving.messages, "--record") as tap:
+    with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
             partial(
                 serve_graph,
@@ -81,8 +78,8 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
                 served.vocabulary,
                 ServerOptions(serving.host, serving.port, serving.api_key, serving.grace_s),
                 on_ready=ready,
-                listeners=journal,
-                tap=tap,
+                listeners=kept.listeners,
+                tap=kept.tap,
             )
         )
 

@@ -15,9 +15,8 @@ FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 250, 60, 500
 
 LONG_FILES = {
     # To be split.
-    "actors/actor.py": 347,
     "actors/core/plan.py": 276,
-    "sim/cost/tables/operators.py": 251,
+    "actors/engine/scheduler.py": 260,
 }
 """And how long each may be."""
 LONG_FUNCTIONS: dict[str, int] = {}

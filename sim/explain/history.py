@@ -34,9 +34,14 @@ class History:
         else:
             self._step(record)
 
+    @property
+    def until_s(self) -> float:
+        """The end of the last step."""
+        return max((queue.last_end_s for queue in self.queues.values()), default=0.0)
+
     def end(self) -> None:
         """No more comes: what is under way ends with the record, and keeps `reason` None."""
-        last_s = max((queue.last_end_s for queue in self.queues.values()), default=0.0)
+        last_s = self.until_s
         for life in self.lives.values():
             if life.replica is None and len(self.queues) == 1:
                 self._enter(life, next(iter(self.queues)))

@@ -7,7 +7,7 @@ from actors.core.names import did_you_mean
 from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.lives import Life
-from sim.explain.record import find_record, journal_header, journal_records
+from sim.explain.record import check_run, find_record, journal_header, journal_records
 from sim.files.json_lines import JsonLines, Row, decode
 from sim.files.lines import read_lines
 from sim.record.journal_rows import JournalError
@@ -29,7 +29,9 @@ def load(path: Path, trace: Path | None = None) -> History:
     if first is None:
         raise JournalError(f"{lines.path} is empty")
     if "journal" in first:
-        history = History(journal_header(first, lines))
+        header = journal_header(first, lines)
+        check_run(lines.path, header)
+        history = History(header)
         records = journal_records(lines, rows)
     elif "ev" in first:
         config = _trace(lines.path, trace)

@@ -12,21 +12,37 @@ from typing import Any
 
 from actors.core.batch import Blocked, Chunk
 from sim.files.json_lines import JsonLines, Row
-from sim.record.journal_file import NAME
-from sim.record.journal_rows import VERSION, Admitted, Arrival, Ended, Header, JournalError, Preempted, Step
+from sim.files.run_files import JOURNAL, SUMMARY, check_same_run, last_number, numbered
+from sim.record.journal_rows import (
+    BROKEN_OFF,
+    VERSION,
+    Admitted,
+    Arrival,
+    Ended,
+    Header,
+    JournalError,
+    Preempted,
+    Step,
+)
+from sim.record.run_directory import open_run
 
 Record = Arrival | Step
 
 
 def find_record(path: Path) -> Path:
-    """The file to read: `path` itself, or the journal in it. Raises JournalError if none is."""
+    """The file to read: `path` itself, or the journal in it, the latest of a server.
+
+    Raises JournalError if there is none.
+    """
     if path.is_dir():
-        if not (path / NAME).is_file():
+        number = last_number(path)
+        found = path / (numbered(JOURNAL, number) if number else JOURNAL)
+        if not found.is_file():
             raise JournalError(
-                f"{path} has no {NAME}: record a run with `sundog replay … --out {path}`"
+                f"{path} has no {JOURNAL}: record a run with `sundog replay … --out {path}`"
                 f" or `sundog serve … --record {path}`"
             )
-        return path / NAME
+        return found
     if not path.exists():
         raise JournalError(f"{path} does not exist")
     return path
@@ -39,15 +55,25 @@ def journal_header(row: Row, lines: JsonLines) -> Header:
     known = {field.name for field in fields(Header)}
     values = {name: value for name, value in row.items() if name in known}
     for name, value in values.items():
-        expected: type = str if name in ("policy", "unit") else int
+        expected: type = str if name in ("policy", "unit", "run") else int
         if value is not None and type(value) is not expected:
             raise lines.error(f"{name} is {value!r}")
     return Header(**values)
 
 
+def check_run(record: Path, header: Header) -> None:
+    """The journal in a run's folder is of that run; raises RunError."""
+    if record.name == JOURNAL and (record.parent / SUMMARY).is_file():
+        summary_id = open_run(record.parent).run_id
+        check_same_run(record.parent / SUMMARY, summary_id, record, header.run)
+
+
 def journal_records(lines: JsonLines, rows: Iterator[Row]) -> Iterator[Record]:
     """The arrivals and steps of the lines after the header."""
     for row in rows:
+        if BROKEN_OFF in row:
+            lines.cut_off = True
+            continue
         try:
             yield _arrival(row) if "submit" in row else _step(row)
         except KeyError as error:

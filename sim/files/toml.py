@@ -66,7 +66,7 @@ def _reason(error: "ErrorDetails", missing: list[str]) -> str:
     return error["msg"].removeprefix("Value error, ")
 
 
-def write_toml(values: Mapping[str, object], comment: str) -> str:
+def toml_text(values: Mapping[str, object], comment: str) -> str:
     """The text of a file: a line of comment, then the values that are not None."""
     import tomli_w
 

@@ -12,56 +12,50 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
 Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
 """
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 from actors.actor import Actor
 from actors.clock import now_s
-from actors.core.config import ConfigError
 from actors.messages import Heard, StepOutput, Submit
-from sim.record.journal_rows import VERSION, Header
+from sim.files.run_files import JOURNAL
+from sim.files.zipped_lines import ZippedLines
+from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
 
-NAME = "journal.jsonl.gz"
 FLUSH_LINES = 256
 FLUSH_S = 1.0
 """On the run's clock: so that what a server does can be explained while it runs."""
-COMPRESSION = 3
-"""Of 1 to 9: the higher ones cost more than they save on lines like these."""
 
 
 class JournalFile(Actor[Heard]):
-    """The listener that writes `journal.jsonl.gz` into a directory, which it makes.
+    """The listener that writes a journal into a directory, which it makes.
 
-    Memory is bounded by `FLUSH_LINES` lines. Raises ConfigError when it cannot write.
+    Memory is bounded by `FLUSH_LINES` lines. Raises RunError when it cannot write. A journal whose
+    run crashes or is cancelled is the one that people want to read: it is completed, and its last
+    line says that the run broke off.
     """
 
-    def __init__(self, directory: Path | str, header: Header) -> None:
+    def __init__(self, directory: Path | str, header: Header, name: str = JOURNAL) -> None:
         super().__init__("journal-file")
-        self._path = Path(directory) / NAME
+        self._path = Path(directory) / name
         self._lines = [json.dumps({"journal": VERSION, **asdict(header)}, separators=(",", ":"))]
         self._origin_s = self._flush_due_s = 0.0
-        self._raw: IO[bytes] | None = None
-        self._file: gzip.GzipFile | None = None
+        self._file: ZippedLines | None = None
 
     async def opened(self) -> None:
         self._origin_s = now_s()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._raw = self._path.open("wb")
-        except OSError as error:
-            raise ConfigError(f"cannot write {self._path}: {error}") from None
-        self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
+        self._file = ZippedLines(self._path)
         self._flush()
 
     async def run(self) -> None:
-        # A journal of a run that crashes or is cancelled is the one that people want to read.
         try:
             await super().run()
-        finally:
+        except BaseException:
+            self._lines.append(_encode({BROKEN_OFF: now_s() - self._origin_s}))
             self._close()
+            raise
+        self._close()
 
     def handle(self, message: Heard) -> None:
         match message:
@@ -78,15 +72,14 @@ class JournalFile(Actor[Heard]):
     def _flush(self) -> None:
         assert self._file is not None
         lines, self._lines = self._lines, []
-        self._file.write("".join(line + "\n" for line in lines).encode())
+        self._file.write(lines)
         self._file.flush()
         self._flush_due_s = now_s() + FLUSH_S
 
     def _close(self) -> None:
-        assert self._file is not None and self._raw is not None
-        self._flush()
-        self._file.close()
-        self._raw.close()
+        if self._file is not None:
+            self._flush()
+            self._file.close()
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode

@@ -8,6 +8,8 @@ from actors.core.batch import Blocked, Chunk
 from actors.core.config import ConfigError
 
 VERSION = 1
+BROKEN_OFF = "broken_off"
+"""The key of the last line of a run that crashed or was interrupted, with the instant."""
 
 
 class JournalError(ConfigError):
@@ -21,7 +23,10 @@ class JournalError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The deployment, as far as it explains waiting; None is unknown. `unit` is of all times."""
+    """The deployment, as far as it explains waiting; None is unknown.
+
+    `unit` is of all times; `run` is the id that all files of a run share.
+    """
 
     block_size: int | None = None
     num_blocks: int | None = None
@@ -31,9 +36,11 @@ class Header:
     policy: str | None = None
     replicas: int = 1
     unit: str = "s"
+    run: str | None = None
 
     @classmethod
-    def of(cls, config: EngineConfig, num_blocks: int | None = None) -> "Header":
+    def of(cls, config: EngineConfig, num_blocks: int | None = None, run: str | None = None) -> "Header":
+        """What a deployment is told at its start, with the id of its run."""
         scheduler = config.scheduler
         if num_blocks is None:
             num_blocks = scheduler.num_gpu_blocks
@@ -45,6 +52,7 @@ class Header:
             num_watermark_blocks=int(scheduler.watermark * (num_blocks or 0)),
             policy=type(config.policy).__name__,
             replicas=config.replicas,
+            run=run,
         )
 
 

@@ -1,52 +1,40 @@
 """Every message on disk: `messages.jsonl.gz`, one line each, in the order in which they were sent.
 
+    {"messages":1,"run":"9f86d081884c7d65"}
     {"time":0.5,"from":"async-llm","to":"router","message":"Submit","request_id":"r1",…}
 
 The same in every world. Answers are lines too, from whoever was asked. Fields are the message's
 own; of prompts, texts and long lists only the length is kept.
 """
 
-import gzip
 import json
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from actors.core.config import ConfigError
+from sim.files.run_files import MESSAGES
+from sim.files.zipped_lines import ZippedLines
 
-NAME = "messages.jsonl.gz"
+VERSION = 1
 MOST_ITEMS = 8
 """Of a list; longer ones are given as `{"items": n}`."""
-COMPRESSION = 3
 
 
 class MessageFile:
-    """A Tap that writes into a directory, which it makes; use it in a `with`.
+    """A Tap that writes a new file into a directory, which it makes; `close` it at the end.
 
-    Times are seconds since `origin_s`, by default the first message's. Raises ConfigError when it
-    cannot write.
+    Times are seconds since the first message; `run_id` is that of the journal beside it. Raises
+    RunError when it cannot write.
     """
 
-    def __init__(self, directory: Path | str, origin_s: float | None = None) -> None:
-        path = Path(directory) / NAME
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._raw: IO[bytes] = path.open("wb")
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error}") from None
-        self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
-        self._origin_s = origin_s
+    def __init__(self, directory: Path | str, run_id: str | None, name: str = MESSAGES) -> None:
+        self._file = ZippedLines(Path(directory) / name)
+        self._file.write([_encode({"messages": VERSION, "run": run_id})])
+        self._origin_s: float | None = None
 
-    def __enter__(self) -> "MessageFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """No more comes."""
         self._file.close()
-        self._raw.close()
 
     def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
         if self._origin_s is None:
@@ -58,7 +46,7 @@ class MessageFile:
             "message": type(message).__name__,
             **_fields(message),
         }
-        self._file.write(_encode(row).encode() + b"\n")
+        self._file.write([_encode(row)])
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -88,14 +76,3 @@ def _value(name: str, value: Any) -> Any:
     if is_dataclass(value) or hasattr(value, "_asdict"):
         return _fields(value)
     return type(value).__name__
-
-
-def message_tap(
-    directory: Path | str | None, wanted: bool, option: str
-) -> AbstractContextManager[MessageFile | None]:
-    """The tap that writes every message into the directory that `option` names, if it is wanted."""
-    if not wanted:
-        return nullcontext()
-    if directory is None:
-        raise ConfigError(f"--messages needs a folder to write them to: give {option} DIR")
-    return MessageFile(directory)

@@ -1,74 +1,63 @@
-"""The run directory: `requests.parquet`, `steps.parquet`, `summary.json` and `config.toml`.
+"""A run on disk: `requests.parquet`, `steps.parquet`, `summary.json`, `config.toml`, its journal.
 
-Law: the same input and seed give the same bytes in every file, with decode runs or without.
+Law: the same input and seed give the same bytes in every file, with decode runs or without. Each
+file carries the run's id, and readers refuse files of another run.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from actors.core.config import ConfigError
-from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY
-from sim.files.toml import read_toml
-from sim.record.recorder import Recorder
+from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
+from sim.files.toml import read_toml, toml_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class RunError(ConfigError):
-    """A run directory that cannot be read as it stands."""
-
-
-class Figures(Protocol):
-    """What a run came to, as `sim.figures.metrics` sums it up."""
-
-    def to_json(self) -> str:
-        """All of it; the same run gives the same bytes."""
-        ...
+RUN_ID, UNTIL = "run_id", "partial_until_s"
+TABLE_ID = b"sundog.run_id"
+"""The id's key in the metadata of a table."""
 
 
-def write_run(
-    directory: Path | str, recorder: Recorder, summary: Figures, options: Mapping[str, object]
+def write_facts(
+    folder: Path, run_id: str | None, summary: str, options: Mapping[str, object], until_s: float | None
 ) -> None:
-    """Write a run; `options` are the command's, None where one was left to its default.
+    """Write the summary, given as JSON, and the options, None where one was left to its default.
 
-    The tables of a recorder with a sink are there already.
-
-    Makes the directory; raises ConfigError when it cannot be written.
+    `until_s` is when a run broke off that is only a part. Raises OSError.
     """
-    folder = Path(directory)
-    if recorder.sink is None:
-        from sim.record.run_writer import write_tables
-
-        write_tables(folder, recorder)
-    try:
-        (folder / SUMMARY).write_text(summary.to_json() + "\n", encoding="utf-8")
-        (folder / CONFIG).write_text(_toml(options), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write results to {directory}: {error}") from None
-
-
-def _toml(options: Mapping[str, object]) -> str:
-    """Scalars as TOML: JSON's strings, numbers and booleans are TOML's."""
-    known = {name: value for name, value in options.items() if value is not None}
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in known.items()]
-    return "\n".join(["# sundog replay --config " + CONFIG, *lines, ""])
+    own = {RUN_ID: run_id} | ({} if until_s is None else {UNTIL: until_s})
+    figures = json.dumps(own | json.loads(summary), indent=2, allow_nan=False)
+    (folder / SUMMARY).write_text(figures + "\n", encoding="utf-8")
+    text = toml_text({RUN_ID: run_id, **options}, "sundog replay --config " + CONFIG)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run on disk; the tables are read when they are asked for."""
+    """A run on disk; the tables are read when they are asked for.
+
+    `partial_until_s` is when a run broke off that is only a part, in seconds of its own time.
+    """
 
     path: Path
     summary: dict[str, Any]
     config: dict[str, Any]
+    run_id: str | None = None
+    partial_until_s: float | None = None
 
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    @property
+    def remark(self) -> str | None:
+        """What readers of the run's figures must know, in one line."""
+        if self.partial_until_s is None:
+            return None
+        return f"{self.path} is a part of a run: it broke off at {self.partial_until_s:,.3f} s"
 
     def requests(self) -> "pa.Table":
         """A row per request (`sim.record.tables.REQUEST_COLUMNS`); raises RunError."""
@@ -82,10 +71,14 @@ class Run:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        path = self.path / name
         try:
-            return pq.read_table(self.path / name)
+            table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{self.path / name}: {error}") from None
+            raise RunError(f"{path}: {error}") from None
+        own = (table.schema.metadata or {}).get(TABLE_ID)
+        check_same_run(self.path / SUMMARY, self.run_id, path, own and own.decode())
+        return table
 
 
 def open_run(path: Path | str) -> Run:
@@ -96,12 +89,24 @@ def open_run(path: Path | str) -> Run:
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (folder / REQUESTS).exists():
+            raise RunError(
+                f"{folder} is a part of a run that was killed, without {SUMMARY}: `sundog explain`"
+                " reads its journal"
+            ) from None
         raise RunError(f"{folder} has no {SUMMARY}: give what `replay --out` wrote") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / SUMMARY}: {error}") from None
-    return Run(folder, summary, read_config(folder / CONFIG))
+    if not isinstance(summary, dict):
+        raise RunError(f"{folder / SUMMARY}: not a JSON object")
+    run_id, until_s = summary.pop(RUN_ID, None), summary.pop(UNTIL, None)
+    config = read_toml(folder / CONFIG, RunError)
+    check_same_run(folder / SUMMARY, run_id, folder / CONFIG, config.pop(RUN_ID, None))
+    return Run(folder, summary, config, run_id, until_s)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """The options in a `config.toml`; raises RunError, naming the file."""
-    return read_toml(path, RunError)
+    options = read_toml(path, RunError)
+    options.pop(RUN_ID, None)
+    return options

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from actors.core.config import ConfigError
-from sim.files.run_files import REQUESTS, STEPS
+from sim.files.run_files import REQUESTS, STEPS, RunError
 from sim.record.columns import Columns, Steps
-from sim.record.recorder import Recorder
 from sim.record.rows import Floats, Intervals, Rows, finished
+from sim.record.run_directory import TABLE_ID
 from sim.record.tables import requests_table, steps_table
 
 ROWS = 2**16
@@ -26,10 +25,10 @@ ROWS = 2**16
 class _TableFile:
     """A Parquet file whose rows come bit by bit."""
 
-    def __init__(self, path: Path, empty: pa.Table) -> None:
+    def __init__(self, path: Path, empty: pa.Table, run_id: str | None) -> None:
         self.path = path
         self._buffer = empty
-        self._writer = pq.ParquetWriter(path, empty.schema, compression="zstd")
+        self._writer = _writer(path, empty, run_id)
 
     def add(self, table: pa.Table) -> None:
         self._buffer = pa.concat_tables([self._buffer, table])
@@ -43,22 +42,29 @@ class _TableFile:
         self._writer.close()
 
 
+def _writer(path: Path, empty: pa.Table, run_id: str | None) -> pq.ParquetWriter:
+    """A file that carries the run's id."""
+    metadata = {} if run_id is None else {TABLE_ID: run_id.encode()}
+    return pq.ParquetWriter(path, empty.schema.with_metadata(metadata), compression="zstd")
+
+
 class RunWriter:
     """A recorder's Sink that writes into a directory, which it makes; then a Source of metrics.
 
-    Raises ConfigError when it cannot write. The steps of replicas wait in files of their own until
+    Raises RunError when it cannot write. The steps of replicas wait in files of their own until
     `close` puts them one after another.
     """
 
-    def __init__(self, directory: Path | str, num_replicas: int) -> None:
-        self._folder = Path(directory)
+    def __init__(self, directory: Path | str, num_replicas: int, run_id: str | None = None) -> None:
+        self._folder, self._run_id = Path(directory), run_id
         self._gaps_s = array("d")
+        self._is_closed = False
         with _reporting(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             rows = requests_table(Columns(), 0, 0.0)
-            self._requests = _TableFile(self._folder / REQUESTS, rows)
+            self._requests = _TableFile(self._folder / REQUESTS, rows, run_id)
             self._steps = [
-                _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, Steps()))
+                _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, Steps()), run_id)
                 for replica in range(num_replicas)
             ]
 
@@ -74,7 +80,13 @@ class RunWriter:
             self._steps[replica].add(steps_table(replica, steps))
 
     def close(self) -> "OnDisk":
-        """The run is over: complete the files, and say where the rows are."""
+        """The run is over: complete the files, and say where the rows are; twice is once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._complete()
+        return OnDisk(self._folder, self._gaps_s)
+
+    def _complete(self) -> None:
         with _reporting(self._folder):
             for file in (self._requests, *self._steps):
                 file.close()
@@ -83,10 +95,9 @@ class RunWriter:
                 self._steps[0].path.replace(final)
             else:
                 self._merge(final)
-        return OnDisk(self._folder, self._gaps_s)
 
     def _merge(self, final: Path) -> None:
-        with pq.ParquetWriter(final, steps_table(0, Steps()).schema, compression="zstd") as writer:
+        with _writer(final, steps_table(0, Steps()), self._run_id) as writer:
             for file in self._steps:
                 for table in _groups(file.path):
                     writer.write_table(table)
@@ -104,7 +115,8 @@ class _reporting:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise ConfigError(f"cannot write results to {self._folder}: {error}") from None
+            reason = error.strerror or error
+            raise RunError(f"cannot write results to {self._folder}: {reason}") from None
 
 
 class OnDisk:
@@ -152,12 +164,3 @@ def _groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     with pq.ParquetFile(path) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns)
-
-
-def write_tables(directory: Path | str, recorder: Recorder) -> None:
-    """Write the tables of a recorder that has kept everything."""
-    writer = RunWriter(directory, recorder.num_replicas)
-    writer.requests(recorder.columns, len(recorder.columns), recorder.front_end_s)
-    for replica, steps in enumerate(recorder.steps):
-        writer.steps(replica, steps)
-    writer.close()

@@ -18,8 +18,8 @@ from sim.explain.load import load
 from sim.explain.phases import phases
 from sim.explain.record import find_record, journal_header, journal_records
 from sim.files.json_lines import JsonLines
+from sim.files.run_files import check_same_run
 from sim.record.journal_rows import JournalError, Step
-from sim.record.message_file import NAME as MESSAGES
 
 Event = dict[str, Any]
 ENGINE, REQUESTS, ACTORS = 1, 2, 3
@@ -68,9 +68,9 @@ def _events(record: Path, history: History) -> Iterator[Event]:
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     yield from _steps(record)
     yield from _requests(history)
-    messages = record.parent / MESSAGES
-    if messages.is_file():
-        yield from _messages(messages)
+    messages = record.with_name(record.name.replace("journal", "messages", 1))
+    if messages != record and messages.is_file():
+        yield from _messages(messages, record, history.header.run)
 
 
 def _us(time_s: float) -> float:
@@ -134,10 +134,12 @@ def _requests(history: History) -> Iterator[Event]:
         yield {**own, "ph": "e", "name": life.request_id, "ts": end}
 
 
-def _messages(path: Path) -> Iterator[Event]:
-    """Each message as an instant on the track of whoever got it."""
+def _messages(path: Path, record: Path, run_id: str | None) -> Iterator[Event]:
+    """Each message as an instant on the track of the actor that got it; of the record's run."""
     tracks: dict[str, int] = {}
-    for row in JsonLines(path, JournalError.at):
+    rows = iter(JsonLines(path, JournalError.at))
+    check_same_run(record, run_id, path, next(rows, {}).get("run"))
+    for row in rows:
         receiver = row.pop("to")
         if receiver not in tracks:
             tracks[receiver] = len(tracks)

@@ -52,9 +52,9 @@ def rows_of(command: click.Command) -> dict[str, Row]:
 
 def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
     """The checked options in the file; raises ConfigError that names the file and the key."""
-    from sim.files.toml import read_toml
+    from sim.record.run_directory import read_config
 
-    given = read_toml(path)
+    given = read_config(path)
     for name in given:
         if name not in rows:
             raise ConfigError(f"{path}: {name} is no option.{did_you_mean(name, rows)}")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.record.journal_file import NAME as JOURNAL
+from sim.files.run_files import JOURNAL
 from sim.record.run_directory import Run
 
 WORST = 10

@@ -135,8 +135,8 @@ def test_preemption_happens_in_these_runs(tmp_path: Path) -> None:
     """The laws above are about something."""
     found = []
     for seed in SEEDS:
-        record(tmp_path, seed)
-        found.append(findings(load(tmp_path), 3).preemptions)
+        record(tmp_path / str(seed), seed)
+        found.append(findings(load(tmp_path / str(seed)), 3).preemptions)
     assert sum(p.num for p in found) > 20 and sum(p.recomputed_tokens for p in found) > 100
 
 
@@ -162,11 +162,12 @@ def test_decode_runs_on_or_off_the_pages_are_the_same(
     """Byte for byte: the run's page, and requests' pages, as text and as JSON."""
     pages = []
     for decode_runs in (True, False):
-        record(tmp_path, seed, decode_runs=decode_runs)
+        folder = tmp_path / str(decode_runs) / "run"
+        record(folder, seed, decode_runs=decode_runs)
         for as_json in (False, True):
-            explain(tmp_path, as_json=as_json, top=5)
+            explain(folder, as_json=as_json, top=5)
             for name in ("r3", "r20", "r41"):
-                explain(tmp_path, name, as_json=as_json, every=True)
+                explain(folder, name, as_json=as_json, every=True)
         pages.append(capsys.readouterr().out)
     assert pages[0] == pages[1]
 

@@ -15,12 +15,13 @@ from sim.figures.compare import compare
 from sim.figures.metrics import summarize
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.record.run_directory import Run, open_run, write_run
+from sim.record.run_directory import Run, open_run
 from sim.replay import replay
 from sim.show.comparison import print_comparison, to_json, verdict
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import Uniform
 from sim.workload.workload import Workload
+from tests.sim.record.runs import write_run
 
 CONFIG = EngineConfig(
     scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=2048),

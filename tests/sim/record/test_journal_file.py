@@ -13,8 +13,9 @@ from actors.messages import Capacity
 from sim.explain.load import load
 from sim.explain.record import journal_header, journal_records
 from sim.files.json_lines import JsonLines
+from sim.files.run_files import JOURNAL as NAME
 from sim.record.journal import Journal
-from sim.record.journal_file import NAME, JournalFile
+from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Arrival, Header, JournalError, Step
 from sim.replay import replay
 from tests.sim.test_replay import COST, random_config, random_trace
@@ -87,8 +88,9 @@ def test_a_decode_run_is_one_line_with_the_end_of_each_step(tmp_path: Path) -> N
     """The steps are the same, in fewer lines."""
     steps = {}
     for decode_runs in (True, False):
-        record(tmp_path, 2, decode_runs=decode_runs)
-        steps[decode_runs] = [r for r in read(tmp_path)[1] if isinstance(r, Step)]
+        folder = tmp_path / str(decode_runs)
+        record(folder, 2, decode_runs=decode_runs)
+        steps[decode_runs] = [r for r in read(folder)[1] if isinstance(r, Step)]
     ends = [sorted((s.replica, end_s) for s in found for end_s in s.ends_s) for found in steps.values()]
     assert ends[0] == ends[1]
     assert len(steps[True]) < len(steps[False])

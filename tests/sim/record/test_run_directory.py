@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 
 from actors.config import EngineConfig
-from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.config import SchedulerConfig
 from actors.messages import Capacity
 from sim.cost.roofline import Roofline
 from sim.figures.metrics import summarize
+from sim.files.run_files import RunError
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.recorder import Recorder
-from sim.record.run_directory import RunError, open_run, read_config, write_run
+from sim.record.run_directory import open_run, read_config
 from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS
 from sim.replay import replay
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import Uniform
 from sim.workload.workload import Workload
+from tests.sim.record.runs import write_run
 
 FILES = ("requests.parquet", "steps.parquet", "summary.json", "config.toml")
 WORK = Workload(3.0, Poisson(40.0), Uniform(20, 400), Uniform(1, 200))
@@ -107,6 +109,3 @@ def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path, recorder: Recor
         open_run(tmp_path)
     with pytest.raises(RunError, match="other.toml cannot be read"):
         read_config(tmp_path / "other.toml")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write results"):
-        write_run(tmp_path / "file", recorder, summarize(recorder), {})

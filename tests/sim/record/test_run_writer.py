@@ -16,9 +16,10 @@ from sim.figures.metrics import Terms, summarize
 from sim.figures.statistics.distribution import distribution, distribution_of
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.record.run_directory import write_run
+from sim.record.run_directory import write_facts
 from sim.record.run_writer import RunWriter
 from sim.replay import replay
+from tests.sim.record.runs import write_run
 from tests.sim.record.test_run_directory import FILES, LIMITS, WORK
 
 TERMS = Terms(slo_ttft_s=0.5, gpu_power_w=700.0, max_num_running=16)
@@ -42,7 +43,10 @@ def test_streamed_files_and_figures_are_those_of_a_run_kept_in_memory(
             writer = RunWriter(tmp_path / name, replicas)
         recorder = replay(rows, config, cost, Capacity(130, 16), sink=writer)
         summary = summarize(recorder, TERMS, writer and writer.close())
-        write_run(tmp_path / name, recorder, summary, {"seed": 3})
+        if writer is None:
+            write_run(tmp_path / name, recorder, summary, {"seed": 3})
+        else:
+            write_facts(tmp_path / name, None, summary.to_json(), {"seed": 3}, None)
         if spill is not None:
             assert not len(recorder.columns)
             assert not any(len(steps.end_s) for steps in recorder.steps)

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from actors.core.config import ConfigError
 from actors.graph import open_graph
 from actors.messages import Generate, Sampling
 from sim.explain.load import load
+from sim.files.run_files import MESSAGES as NAME
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header
-from sim.record.message_file import NAME, MessageFile
+from sim.record.message_file import MessageFile
 from sim.replay import replay
 from sim.show.perfetto import export
 from sim.trace.record import TraceRequest
@@ -28,10 +30,10 @@ ROWS = [TraceRequest(f"q{i}", i * 0.002, 30 + i, 20 + i) for i in range(12)]
 def recorded(folder: Path) -> list[dict[str, Any]]:
     """A small run with messages; the lines of the file."""
     config = engine_config(max_model_len=160, num_gpu_blocks=CAPACITY.num_blocks)
-    with MessageFile(folder) as tap:
-        journal = JournalFile(folder, Header.of(config))
+    with closing(MessageFile(folder, "a1")) as tap:
+        journal = JournalFile(folder, Header.of(config, run="a1"))
         replay(ROWS, config, COST, CAPACITY, listeners=[journal], tap=tap)
-    lines = gzip.decompress((folder / NAME).read_bytes()).splitlines()
+    lines = gzip.decompress((folder / NAME).read_bytes()).splitlines()[1:]
     return [json.loads(line) for line in lines]
 
 
@@ -85,7 +87,7 @@ def test_every_request_has_a_track_that_its_phases_tile(tmp_path: Path) -> None:
 async def test_a_backend_with_real_tokens_gives_the_same_schema(tmp_path: Path) -> None:
     """Prompts and answers stay out of the files."""
     config = engine_config()
-    with MessageFile(tmp_path) as tap:
+    with closing(MessageFile(tmp_path, None)) as tap:
         journal = JournalFile(tmp_path, Header.of(config))
         async with open_graph(config, [FakeBackend()], listeners=[journal], tap=tap) as llm:
             await read(await llm.ask(Generate((77701, 77702), Sampling(max_tokens=3))))
@@ -103,4 +105,4 @@ def test_what_cannot_be_written_or_drawn_is_said(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "no" / "x.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write"):
-        MessageFile(tmp_path / "file")
+        MessageFile(tmp_path / "file", None)

@@ -12,11 +12,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from sim.figures.metrics import summarize
-from sim.record.run_directory import write_run
 from sim.replay import replay
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
 from tests.actors.fakes import engine_config
+from tests.sim.record.runs import write_run
 from tests.sim.toy import CAPACITY, COST
 
 WORDS = " ".join(f"w{i}" for i in range(40))
@@ -87,7 +87,7 @@ def test_a_run_is_a_trace_of_itself(tmp_path: Path) -> None:
     rows = [TraceRequest(f"q{i}", i * 0.1, 20 + i, 5 + i, tenant="t") for i in range(20)]
     config = engine_config(max_model_len=160, num_gpu_blocks=CAPACITY.num_blocks)
     recorder = replay(rows, config, COST, CAPACITY)
-    write_run(str(tmp_path / "run"), recorder, summarize(recorder), {})
+    write_run(tmp_path / "run", recorder, summarize(recorder), {})
     assert list(read_trace(str(tmp_path / "run"))) == rows
 
 

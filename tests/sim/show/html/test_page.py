@@ -17,7 +17,7 @@ from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header
-from sim.record.run_directory import Run, open_run, write_run
+from sim.record.run_directory import Run, open_run
 from sim.replay import replay
 from sim.show.html.facts import figures, tenants, worst
 from sim.show.html.page import render, write_page
@@ -25,6 +25,7 @@ from sim.show.html.series import NUM_BUCKETS, PERCENTS, series
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import Uniform
 from sim.workload.workload import Workload
+from tests.sim.record.runs import write_run
 
 LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
 CAPACITY = Capacity(130, 16)

@@ -1,0 +1,95 @@
+"""Where a replay's run goes while it happens: a folder that is whole or absent.
+
+A replay that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and
+says that it is a part. One that cannot work (a malformed trace, a full disk) leaves nothing.
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from actors.actor import Actor
+from actors.core.config import ConfigError
+from actors.messages import Heard
+from sim.files.run_files import strangers
+from sim.files.whole_folder import WholeFolder
+from sim.record.journal_file import JournalFile
+from sim.record.journal_rows import Header
+from sim.record.message_file import MessageFile
+from sim.record.run_directory import write_facts
+from sim.record.run_writer import OnDisk, RunWriter
+
+log = logging.getLogger("sundog")
+
+
+class RunOutput:
+    """A replay's folder while it is written; use it in a `with`, and `finish` it.
+
+    Give the replay its `sink`, `listeners` and `tap`, which is None without `messages`; then `rows`
+    are all requests and steps, to sum up. `header` carries the run's id. Raises RunError when it
+    cannot write.
+    """
+
+    def __init__(
+        self, place: Path | str, header: Header, options: Mapping[str, object], messages: bool = False
+    ) -> None:
+        self._folder = WholeFolder(place, strangers)
+        self._header, self._options = header, options
+        self._has_messages = messages
+        self._is_done = False
+
+    def __enter__(self) -> "RunOutput":
+        self._folder.begin()
+        path, run_id = self._folder.path, self._header.run
+        try:
+            self.sink = RunWriter(path, self._header.replicas, run_id)
+            self.listeners: list[Actor[Heard]] = [JournalFile(path, self._header)]
+            self.tap = MessageFile(path, run_id) if self._has_messages else None
+        except ConfigError:
+            self._folder.discard()
+            raise
+        return self
+
+    def rows(self) -> OnDisk:
+        """The replay is over: everything that its sink was given."""
+        if self.tap is not None:
+            self.tap.close()
+        return self.sink.close()
+
+    def finish(self, summary: str) -> None:
+        """The run is whole, and its figures are these, as JSON."""
+        self._write_facts(summary, None)
+        self._is_done = True
+        self._folder.finish()
+
+    def finish_part(self, summary: str, until_s: float) -> None:
+        """The run broke off at an instant of its own time; the figures are of what came before."""
+        self._write_facts(summary, until_s)
+
+    def _write_facts(self, summary: str, until_s: float | None) -> None:
+        try:
+            write_facts(self._folder.path, self._header.run, summary, self._options, until_s)
+        except OSError as error:
+            raise self._folder.trouble(error) from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._is_done:
+            return
+        with suppress(ConfigError):
+            self.rows()
+        if error is None or is_mistake(error):
+            self._folder.discard()
+        else:
+            self._folder.release()
+            log.warning("the run broke off; what there is of it is in %s", self._folder.path)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether all that went wrong is something that cannot work, and no interruption or crash."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_mistake, error.exceptions))
+    return isinstance(error, ConfigError)

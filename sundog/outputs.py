@@ -1,0 +1,44 @@
+"""Where runs go: into a folder that was asked for, or nowhere."""
+
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError, EngineConfig
+from sundog.options.config_file import kept_options
+
+if TYPE_CHECKING:
+    from sim.record.run_output import RunOutput
+    from sim.record.server_record import ServerRecord
+    from sim.record.unkept import Unkept
+
+
+def run_output(
+    directory: str | None, messages: bool, config: EngineConfig, num_blocks: int
+) -> "RunOutput | Unkept":
+    """The output of the replay that is running, to be used in a `with`."""
+    if directory is None:
+        return _unkept(messages, "--out")
+    from sim.record.journal_rows import Header
+    from sim.record.run_id import replay_id
+    from sim.record.run_output import RunOutput
+
+    options = kept_options(directory)
+    header = Header.of(config, num_blocks, replay_id(options, directory))
+    return RunOutput(directory, header, options, messages)
+
+
+def server_record(directory: str | None, messages: bool, config: EngineConfig) -> "ServerRecord | Unkept":
+    """The record of the server that starts, to be used in a `with`."""
+    if directory is None:
+        return _unkept(messages, "--record")
+    from sim.record.journal_rows import Header
+    from sim.record.server_record import ServerRecord
+
+    return ServerRecord(directory, Header.of(config), messages)
+
+
+def _unkept(messages: bool, option: str) -> "Unkept":
+    if messages:
+        raise ConfigError(f"--messages needs a folder to write them to: give {option} DIR")
+    from sim.record.unkept import Unkept
+
+    return Unkept()
