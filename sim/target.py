@@ -68,9 +68,12 @@ class Target:
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
         from sim.cost.tables import has_tables
+        from sim.cost.tables.store import load
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"
+        if self.model.num_experts > 1 and "experts" not in load(self.gpu.key):
+            return f"no experts were measured on {self.gpu.name}"
         if (self.dtype or self.model.dtype) not in ("bfloat16", "float16"):
             return f"kernels were measured in 16 bits, not in {self.dtype or self.model.dtype}"
         return None
