@@ -135,3 +135,8 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
             f"--max-model-len {max_model_len}: rotary embeddings of kind {kind} change beyond"
             f" {limit} tokens, which a kept cache cannot follow; use --max-model-len {limit}"
         )
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.facts import LoadError, read_facts
+from runtime.facts import LoadError, first_line, read_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,7 +47,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
             output_loading_info=True,
         )
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        raise LoadError(f"cannot load {folder}: {_first_line(error)}") from error
+        raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
     assert isinstance(loaded, tuple)
     model: PreTrainedModel
     model, found = loaded
@@ -68,7 +68,7 @@ def _check_attention(folder: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        raise LoadError(f"cannot load {folder}: {_first_line(error)}") from error
+        raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise LoadError(f"{folder} ({config.model_type}) is not supported: it is not a causal language model")
     built = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -77,10 +77,6 @@ def _check_attention(folder: Path) -> None:
             f"{folder} ({config.model_type}) is not supported: in transformers its layers do not attend"
             " through a function that can be replaced, or keep more than keys and values"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def import_torch() -> None:

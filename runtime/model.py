@@ -14,6 +14,7 @@ from actors.core.config import ConfigError
 from runtime.attention.groups import Group
 from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
+from runtime.facts import first_line
 from runtime.ladder import padded
 from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.requests import Span, Step
@@ -38,8 +39,12 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
             )
     except torch.OutOfMemoryError as error:
         raise ConfigError(f"not enough memory for a step of {num_tokens} tokens: {error}") from error
-    except Exception as error:  # whatever it is, this model cannot compute a step
+    except ConfigError as error:
         raise ConfigError(f"{model.config.model_type} is not supported: {error}") from error
+    except Exception as error:  # whatever it is, this model cannot compute a step
+        raise ConfigError(
+            f"{model.config.model_type} is not supported: it cannot compute a step: {first_line(error)}"
+        ) from error
     if reason := _unfit(model.config, probe):
         raise ConfigError(f"{model.config.model_type} is not supported: {reason}")
     return [probe.shapes[layer] for layer in sorted(probe.shapes)]
@@ -51,7 +56,11 @@ def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
         return f"layer {min(probe.repeated)} attends more than once, and a cache keeps its keys once"
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
         return f"{len(probe.shapes)} of {config.num_hidden_layers} layers keep keys and values of their own"
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(probe.shapes)
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if kinds is None and window is not None and set(probe.windows.values()) == {None}:
+        return f"its layers do not tell the window of {window} tokens that its configuration has"
+    kinds = kinds or ["full_attention"] * len(probe.shapes)
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
             return f"layer {layer} is {kind}"

@@ -50,6 +50,8 @@ def paged_attention(
     """Hand one layer's query [1, H, T, D], key and value [1, K, T, D] to the step; [1, T, H, E]."""
     if paged is None:
         raise ConfigError("its layers do not pass the step on to their attention")
+    if attention_mask is not None:
+        raise ConfigError("its layers mask attention by a rule of their own")
     if not getattr(module, "is_causal", True):
         raise ConfigError("its tokens attend to later ones")
     out_THE = paged.attend(
