@@ -1,0 +1,127 @@
+"""A server in a process of its own, and a stream of it, for tests that hurt it."""
+
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+START_S = 120
+STOP_S = 60
+
+
+@dataclass
+class Live:
+    """A server that is running; what it says on stderr is kept."""
+
+    process: subprocess.Popen[str]
+    url: str = ""
+    said: list[str] = field(default_factory=list)
+    serves: threading.Event = field(default_factory=threading.Event)
+
+    def listen(self) -> None:
+        """Keep what it says; the first URL is its own."""
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                found = re.search(r"http://[\w.:]+", line)
+                if found and not self.url:
+                    self.url = found.group()
+                    self.serves.set()
+                else:
+                    self.said.append(line)
+        self.serves.set()
+
+    def hurt(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def health(self) -> httpx.Response:
+        return httpx.get(f"{self.url}/health", timeout=10)
+
+    def until_health(self, status: int) -> float:
+        """Wait until /health has this status; how many seconds it took."""
+        start_s = time.monotonic()
+        while self.health().status_code != status:
+            assert time.monotonic() - start_s < START_S, f"/health was never {status}"
+            time.sleep(0.01)
+        return time.monotonic() - start_s
+
+    def complete(self, prompt: str = "Once upon a time", **fields: Any) -> httpx.Response:
+        body = {"prompt": prompt, "temperature": 0, **fields}
+        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_S)
+
+
+class Stream(threading.Thread):
+    """Reads a streamed completion to its end: its events and when each came."""
+
+    def __init__(self, server: Live, **fields: Any) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._body = {"prompt": "Once upon a time", "temperature": 0, "stream": True, **fields}
+        self.events: list[str] = []
+        self.times_s: list[float] = []
+        self.accepted, self.begun = threading.Event(), threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        url = f"{self._server.url}/v1/completions"
+        with httpx.stream("POST", url, json=self._body, timeout=START_S) as response:
+            response.raise_for_status()
+            self.accepted.set()
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    self.times_s.append(time.monotonic())
+                    self.events.append(line.removeprefix("data: "))
+                    self.begun.set()
+        self.begun.set()
+
+    def whole(self) -> list[Any]:
+        """All its events as objects, but for the last, which must be [DONE]."""
+        self.join(START_S)
+        assert not self.is_alive() and self.events[-1] == "[DONE]", self.events[-3:]
+        return [json.loads(event) for event in self.events[:-1]]
+
+    @property
+    def text(self) -> str:
+        chunks = [event for event in self.whole() if "choices" in event]
+        return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+    @property
+    def longest_gap_s(self) -> float:
+        return max(later - sooner for sooner, later in zip(self.times_s, self.times_s[1:], strict=False))
+
+
+@contextmanager
+def live(*command: str, file_limit: int | None = None) -> Iterator[Live]:
+    """`python -m command`, which says its URL; no file of it may grow beyond `file_limit` bytes."""
+
+    def limit() -> None:
+        if file_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit
+    )
+    server = Live(process)
+    reader = threading.Thread(target=server.listen, daemon=True)
+    reader.start()
+    try:
+        assert server.serves.wait(START_S) and server.url, f"the server said {server.said}"
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+        reader.join(STOP_S)
