@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import cbor2
 import xxhash
 
 from actors.core.config import ConfigError
@@ -20,27 +21,7 @@ NONE_SEED = "vllm-none-hash"
 
 def canonical_cbor(value: Any) -> bytes:
     """Canonical CBOR of None, integers, strings, bytes and sequences of these."""
-    if value is None:
-        return b"\xf6"
-    if isinstance(value, int):
-        return _head(0, value) if value >= 0 else _head(1, -1 - value)
-    if isinstance(value, bytes):
-        return _head(2, len(value)) + value
-    if isinstance(value, str):
-        text = value.encode()
-        return _head(3, len(text)) + text
-    if isinstance(value, tuple | list):
-        return _head(4, len(value)) + b"".join(map(canonical_cbor, value))
-    raise TypeError(f"no canonical CBOR for {type(value).__name__}")
-
-
-def _head(major: int, number: int) -> bytes:
-    if number < 24:
-        return bytes([major << 5 | number])
-    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
-        if number < 1 << 8 * size:
-            return bytes([major << 5 | code]) + number.to_bytes(size, "big")
-    raise OverflowError(f"{number} does not fit 64 bits")
+    return cbor2.dumps(value, canonical=True)
 
 
 def _pickle(value: Any) -> bytes:

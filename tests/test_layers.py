@@ -58,7 +58,7 @@ def allowed(file: str, module: str) -> bool:
         if file.startswith("actors/api/"):
             return top in {"actors", "jiter", "trio", "pydantic"} | HTTP
         if file == "actors/block_hash.py":
-            return top in {"actors", "xxhash"}
+            return top in {"actors", "cbor2", "xxhash"}
         return top in {"actors", "trio", "mypy_extensions"}
     if file.startswith("runtime/training/"):
         # What the extra `train` installs, and nothing of the engine.

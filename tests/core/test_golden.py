@@ -3,14 +3,12 @@
 import gzip
 import hashlib
 import json
-import random
 from pathlib import Path
 from typing import Any
 
-import cbor2
 import pytest
 
-from actors.block_hash import ALGORITHMS, block_hasher, canonical_cbor, none_hash
+from actors.block_hash import ALGORITHMS, block_hasher, none_hash
 from actors.core.config import ConfigError
 from sim.schedule.decision_log import DecisionLog, dump
 from sim.schedule.step_trace import parse_trace
@@ -101,26 +99,6 @@ def test_the_hash_of_a_block_does_not_depend_on_how_its_tokens_came_to_be() -> N
             bytes(bytearray(parent)), tuple(int(text) for text in ("1000", "1000", "7")), None
         )
         assert hash_block(None, BLOCK_0, salt) == hash_block(None, BLOCK_0, "tenant")
-
-
-def test_canonical_cbor_is_what_the_cbor2_library_writes() -> None:
-    """For all that a block's key is made of, at every width of a number."""
-    rng = random.Random(1)
-    edges = [0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1]
-    numbers = edges + [-1 - edge for edge in edges] + [rng.randrange(2**40) for _ in range(50)]
-    texts = ["", "tenant", "é🌞", "x" * 300]
-    values: list[Any] = [None, *numbers, *texts, b"", bytes(range(256)), (), [], tuple(numbers)]
-    values.append((none_hash("sha256_cbor"), BLOCK_0, (("cache_salt", "tenant"),)))
-    for value in values:
-        assert canonical_cbor(value) == cbor2.dumps(value, canonical=True), value
-
-
-def test_canonical_cbor_refuses_what_it_does_not_know() -> None:
-    """A silent encoding would be a wrong key."""
-    with pytest.raises(TypeError, match="float"):
-        canonical_cbor(1.5)
-    with pytest.raises(OverflowError, match="64 bits"):
-        canonical_cbor(2**64)
 
 
 def test_an_unknown_algorithm_is_an_error_that_names_the_field() -> None:

@@ -19,6 +19,8 @@ from sim.figures.statistics.intervals import (
 @pytest.mark.parametrize(
     ("probability", "degrees", "expected"),
     [
+        (0.975, 1, 12.706205),
+        (0.975, 2, 4.302653),
         (0.975, 4, 2.776445),
         (0.975, 10, 2.228139),
         (0.975, 19, 2.093024),
@@ -31,8 +33,17 @@ from sim.figures.statistics.intervals import (
 def test_quantiles_of_students_t_are_those_of_the_tables(
     probability: float, degrees: int, expected: float
 ) -> None:
-    """Within 0.1 % from 4 degrees of freedom on."""
-    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-3, abs=1e-9)
+    """To all the digits that are printed there."""
+    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=3e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_an_interval_of_few_values_covers_the_mean_as_often_as_it_says(count: int) -> None:
+    """95 % of 20,000 samples, within two standard errors: the fewest replications are two."""
+    samples = np.random.default_rng(6).normal(3.0, 2.0, (20_000, count))
+    found = [mean_interval(sample) for sample in samples]
+    covered = sum(interval.low <= 3 <= interval.high for interval in found)
+    assert covered / len(found) == pytest.approx(0.95, abs=0.0031)
 
 
 def correlated(rng: np.random.Generator, count: int, memory: float) -> np.ndarray:
