@@ -66,6 +66,9 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = served.config
+    options = ServerOptions(
+        serving.host, serving.port, serving.api_key, serving.grace_s, serving.max_body_mib * 2**20
+    )
     shown = ServedModel(served.name, config.scheduler.max_model_len, int(time.time()))
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
@@ -76,7 +79,7 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
                 shown,
                 served.real.tokenizer,
                 served.vocabulary,
-                ServerOptions(serving.host, serving.port, serving.api_key, serving.grace_s),
+                options,
                 on_ready=ready,
                 listeners=kept.listeners,
                 tap=kept.tap,

@@ -76,18 +76,24 @@ def shown(value: object) -> str:
 def refusal(refused: Refused, prompt_field: str) -> ApiError:
     """AsyncLLM's refusal as an answer; `prompt_field` is what this route calls the prompt."""
     if refused.kind == "overloaded":
-        retry_after_s = max(1, math.ceil(refused.retry_after_s or 1))
-        return ApiError(
-            429, refused.reason, refused.param, "rate_limit_exceeded", {"Retry-After": str(retry_after_s)}
-        )
+        headers = retry_after(refused.retry_after_s or 1)
+        return ApiError(429, refused.reason, refused.param, "rate_limit_exceeded", headers)
     if refused.kind == "unavailable":
-        is_back_in_s = refused.retry_after_s
-        headers = {} if is_back_in_s is None else {"Retry-After": str(max(1, math.ceil(is_back_in_s)))}
-        return ApiError(503, refused.reason, refused.param, "engine_unavailable", headers)
+        return unavailable(refused.reason, refused.retry_after_s)
     if refused.kind == "failed":
         return ApiError(500, refused.reason, refused.param)
     about_prompt = refused.param in ("prompt", "messages")
     return invalid(refused.reason, prompt_field if about_prompt else refused.param, refused.code)
+
+
+def unavailable(message: str, retry_after_s: float | None) -> ApiError:
+    """503: no engine is up; None if none will be again."""
+    return ApiError(503, message, None, "engine_unavailable", retry_after(retry_after_s))
+
+
+def retry_after(seconds: float | None) -> dict[str, str]:
+    """The header that says when to come back, in whole seconds."""
+    return {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 def install(app: Quart) -> None:

@@ -27,6 +27,12 @@ class Serving:
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
+    max_body_mib: int = option(
+        16,
+        Whole(1, 1024),
+        "The largest body of a request, in MiB; a larger one is refused with 413.",
+        section=ACCESS,
+    )
     grace_s: float = option(
         30.0,
         Real(0, 86_400),

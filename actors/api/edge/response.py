@@ -11,7 +11,8 @@ def json_response(
     body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """`body` as JSON, its keys in their order."""
-    return TrioResponse(json.dumps(body), status, dict(headers or {}), content_type="application/json")
+    text = json.dumps(body, separators=(",", ":"))
+    return TrioResponse(text, status, dict(headers or {}), content_type="application/json")
 
 
 def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quart import Response
 
@@ -10,11 +11,11 @@ from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import event_stream_response, json_response
-from actors.api.errors import BROKEN, ApiError
+from actors.api.errors import BROKEN, ApiError, unavailable
 from actors.api.responses.shapes import Json, ResponseShape, choice_object
 from actors.api.responses.sse import ChunkWriter, events
 from actors.core.sampling import Sampling
-from actors.messages import ChatMessage, Generate
+from actors.messages import ChatMessage, CheckHealth, Generate
 from actors.stream import Delta
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
@@ -49,28 +50,34 @@ async def generate_response(
         "model": context.model.name,
     }
     if not body.stream:
-        return await _whole(shape, head, choices)
+        return await _whole(context, shape, head, choices)
     choices.merge_in(request.nursery)
     writer = ChunkWriter(shape, head, choices, usage_wanted)
     return event_stream_response(events(choices, writer))
 
 
-async def _whole(shape: ResponseShape, head: Json, choices: Choices) -> Response:
+async def _whole(context: ApiContext, shape: ResponseShape, head: Json, choices: Choices) -> Response:
     """Read one choice after the other: what is unread merges in its stream meanwhile."""
     objects = []
     for choice in choices.all:
         delta = await _collected(choice)
+        if delta.finish_reason == "error":
+            raise await _failure(context, delta.error or BROKEN)
         objects.append(choice_object(choice.index, shape.whole(delta.text), delta))
     return json_response(head | {"choices": objects, "usage": choices.usage.as_json()})
 
 
 async def _collected(choice: Choice) -> Delta:
-    """The whole choice as one delta; raises a 500 if it ended in an error."""
+    """The whole choice as one delta."""
     texts = []
     while True:
         delta = await choice.read()
         texts.append(delta.text)
-        if delta.finish_reason == "error":
-            raise ApiError(500, delta.error or BROKEN)
         if delta.finish_reason is not None:
-            return Delta("".join(texts), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
+            return replace(delta, text="".join(texts))
+
+
+async def _failure(context: ApiContext, message: str) -> ApiError:
+    """Why there is no answer: 500 if this request failed alone, 503 if no engine is up."""
+    health = await context.llm.ask(CheckHealth())
+    return ApiError(500, message) if health.serves else unavailable(message, health.retry_after_s)

@@ -5,9 +5,11 @@ Health is 200 while new requests are taken, and 503 while every engine is restar
 
 from importlib.metadata import PackageNotFoundError, version
 
-from quart import Blueprint
+from quart import Blueprint, Response
 
 from actors.api.context import ApiContext
+from actors.api.edge.response import json_response
+from actors.api.errors import retry_after
 from actors.api.responses.shapes import Json
 from actors.messages import CheckHealth
 
@@ -17,12 +19,14 @@ def operations_routes(context: ApiContext) -> Blueprint:
     routes = Blueprint("operations", __name__)
 
     @routes.get("/health")
-    async def show_health() -> tuple[Json, int]:
+    async def show_health() -> Response:
         health = await context.llm.ask(CheckHealth())
         if health.status == "healthy":
-            return {"status": "ok"}, 200
+            return json_response({"status": "ok"})
         body: Json = {"status": health.status, "replicas": list(health.replicas), "reason": health.reason}
-        return body, 200 if health.serves else 503
+        if health.serves:
+            return json_response(body)
+        return json_response(body, 503, retry_after(health.retry_after_s))
 
     @routes.get("/version")
     async def show_version() -> dict[str, object]:

@@ -29,7 +29,7 @@ async def test_connection_close_closes(serving: Any) -> None:
     """After `Connection: close` the server hangs up, for whole answers and streams."""
     stream_request = completion(stream=True).replace(b"Host: x", b"Host: x\r\nConnection: close")
     async with serving() as site:
-        for request, ending in ((CLOSE, b'{"status":"ok"}\n'), (stream_request, b"0\r\n\r\n")):
+        for request, ending in ((CLOSE, b'{"status":"ok"}'), (stream_request, b"0\r\n\r\n")):
             async with await site.connect() as stream:
                 await stream.send_all(request)
                 assert (await read_to_end(stream)).endswith(ending)

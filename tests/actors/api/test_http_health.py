@@ -33,8 +33,9 @@ async def test_health_is_200_while_requests_are_taken(
     """And says why, when not all is well."""
     async with serving() as site, await site.connect() as stream:
         site.llm.health = health
-        got, _, body = await exchange(stream, GET)
+        got, headers, body = await exchange(stream, GET)
     assert got == status
+    assert headers.get("retry-after") == ("3" if health.status == "restarting" else None)
     if health.status != "healthy":
         assert json.loads(body) == {
             "status": health.status,
