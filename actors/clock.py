@@ -96,13 +96,14 @@ async def _ring_at(time_s: float, timer: Timer) -> None:
     timer.ring()
 
 
-async def run_blocking(work: Callable[[*Ts], T], *args: *Ts) -> T:
+async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: bool = False) -> T:
     """Run blocking `work`: in a thread on the wall clock, in place on a virtual one.
 
-    On a virtual clock the work takes no time, which keeps a run the same every time.
+    On a virtual clock the work takes no time, which keeps a run the same every time. What is
+    cancelled waits for the work to end, unless it may be abandoned.
     """
     if _ordered_clock() is None:
-        return await trio.to_thread.run_sync(work, *args)
+        return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon_on_cancel)
     return work(*args)
 
 

@@ -1,8 +1,7 @@
 """The table of fates, row by row, by fault injection on the virtual clock (`docs/fates.md`)."""
 
 import logging
-import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +27,7 @@ from actors.messages import (
     Sampling,
 )
 from actors.stream import Delta
-from sim.clock import run_virtual
 from tests.actors.fakes import EOS, STEP_S, Bytes, BytesDecoder, FakeBackend, Listener, engine_config, read
-from tests.core.traces import num_cases
 
 NUM_BLOCKS = 256
 BACKOFF = Backoff(first_s=1.0, longest_s=4.0, stable_s=60.0, most_crashes=3)
@@ -418,70 +415,3 @@ async def test_a_listener_that_cannot_open_ends_the_start() -> None:
     with pytest.raises(ExceptionGroup):
         async with served(listeners=[Closed("closed")]):
             raise AssertionError("it started")
-
-
-# --- all of them ---------------------------------------------------------------------------------
-
-
-def crashing_run(seed: int, replicas: int, **fields: Any) -> Iterator[tuple[str, Delta, bytes]]:
-    """Requests beside crashes at random batches: what each was given, and what it should be."""
-    rng = random.Random(seed)
-    outputs = {f"r{n}": bytes(rng.choices(range(32, 127), k=rng.randint(1, 24))) for n in range(30)}
-    told = {name: bytes([*tokens, EOS]) for name, tokens in outputs.items()}
-    answers: dict[str, list[Delta]] = {}
-
-    async def visit(client: Ref, name: str, arrival_s: float) -> None:
-        await trio.sleep_until(arrival_s)
-        while not isinstance(
-            answer := await client.ask(Generate("hi", Sampling(), request_id=name)), Accepted
-        ):
-            assert answer.kind == "unavailable" and answer.retry_after_s is not None
-            await trio.sleep(answer.retry_after_s)
-        answers[name] = [delta async for delta in answer.stream]
-
-    async def main() -> None:
-        async with served(told, replicas=replicas, backoff=Backoff(0.05, 0.2), **fields) as (world, client):
-            chance = random.Random(seed + 1)
-
-            def fault(replica: int, method: str) -> None:
-                if method == "execute" and chance.random() < 0.04:
-                    raise Crash("by chance")
-
-            world.fault = fault  # type: ignore[method-assign]
-            async with trio.open_nursery() as clients:
-                for number, name in enumerate(outputs):
-                    clients.start_soon(visit, client, name, number * rng.random() * STEP_S)
-            world.fault = lambda replica, method: None  # type: ignore[method-assign]
-            await trio.sleep(1)
-            assert (await health(client)).status == "healthy"
-            for number in range(replicas):
-                assert (await read(await ask(client, f"last{number}", 1))).num_tokens == 1
-        for backend in world.backends:
-            assert backend.life.count("close") == 1
-        last = {output.replica: output for output in world.listener.outputs}
-        assert all(output.num_free_blocks == NUM_BLOCKS for output in last.values())
-
-    run_virtual(main)
-    assert sorted(answers) == sorted(outputs)
-    for name, deltas in answers.items():
-        assert [delta.finish_reason is None for delta in deltas] == [True] * (len(deltas) - 1) + [False]
-        whole = Delta()
-        for delta in deltas:
-            whole = whole.merged(delta)
-        yield name, whole, outputs[name]
-
-
-@pytest.mark.parametrize("fields", [{}, {"async_scheduling": True}], ids=["sync", "async"])
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_under_random_crashes_requests_are_conserved(replicas: int, fields: dict[str, Any]) -> None:
-    """Each ends once: with its whole answer, or with an error after the first part of it."""
-    num_errors = num_whole = 0
-    for seed in range(num_cases(12)):
-        for name, whole, expected in crashing_run(seed, replicas, **fields):
-            if whole.finish_reason == "error":
-                num_errors += 1
-                assert whole.token_ids == tuple(expected)[: whole.num_tokens], name
-            else:
-                num_whole += 1
-                assert (whole.text, whole.finish_reason) == (expected.decode(), "stop"), name
-    assert num_errors > 10 and num_whole > 100

@@ -26,6 +26,10 @@ class PromptReader(Actor[ReadPrompt]):
 
     async def _read(self, message: ReadPrompt) -> PromptRead:
         submit = await run_blocking(
-            self._intake.submit, message.generate, message.request_id, message.arrival_s
+            self._intake.submit,
+            message.generate,
+            message.request_id,
+            message.arrival_s,
+            abandon_on_cancel=True,
         )
         return PromptRead(message.request_id, message.number, submit)

@@ -1,0 +1,128 @@
+"""Prompts that are read by others: what may happen meanwhile, and who does not notice."""
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actors.actor import Ref
+from actors.front.codec import Vocabulary
+from actors.front.readings import LONG, SHORT
+from actors.graph import open_graph
+from actors.messages import Accepted, Cancel, Generate, Refused, Sampling
+from tests.actors.fakes import Bytes, FakeBackend, Listener, engine_config, read
+
+A_LONG_PROMPT = "x" * (SHORT + 1)
+A_LONGER_PROMPT = "x" * (LONG + 1)
+
+
+@pytest.fixture(autouse=True)
+def a_step_costs_the_same_for_every_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the wall clock nobody waits for a long prefill."""
+    monkeypatch.setattr("tests.actors.fakes.TOKEN_S", 0.0)
+
+
+class Held(Bytes):
+    """A tokenizer that is slow at some prompts: until it may go on."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow = slow
+        self.may_go_on = threading.Event()
+        self.has_begun = threading.Event()
+
+    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+        if text == self.slow:
+            self.has_begun.set()
+            assert self.may_go_on.wait(10)
+        return super().encode(text, most_tokens)
+
+    async def begun(self) -> None:
+        await trio.to_thread.run_sync(self.has_begun.wait)
+
+
+@asynccontextmanager
+async def graph(codec: Bytes) -> AsyncIterator[tuple[Ref[Generate | Cancel], Listener]]:
+    listener = Listener()
+    config = engine_config(max_model_len=LONG + 1000, num_gpu_blocks=2**15, max_num_batched_tokens=2**17)
+    async with open_graph(
+        config,
+        [FakeBackend(num_blocks=2**15)],
+        codec=codec,
+        vocabulary=Vocabulary(size=256),
+        listeners=[listener],
+    ) as client:
+        yield client, listener
+
+
+def long_request(prompt: str = A_LONG_PROMPT) -> Generate:
+    return Generate(prompt, Sampling(max_tokens=2), request_id="long")
+
+
+async def test_a_long_prompt_is_served_like_any_other() -> None:
+    """To the last token, and with the time at which it came."""
+    async with graph(Bytes()) as (client, listener):
+        for prompt in (A_LONG_PROMPT, A_LONGER_PROMPT):
+            accepted = await client.ask(long_request(prompt))
+            assert isinstance(accepted, Accepted) and accepted.num_prompt_tokens == len(prompt)
+            assert (await read(accepted)).num_tokens == 2
+    assert [submit.arrival_s for submit in listener.submits] == [0.0, listener.outputs[1].end_times_s[-1]]
+
+
+async def test_an_id_is_in_use_while_its_prompt_is_read() -> None:
+    """The second request of that name is refused, whatever its length; the first is served."""
+    async with graph(Bytes()) as (client, _):
+        first = client.request(long_request())
+        for prompt in ("short", A_LONG_PROMPT):
+            refused = await client.ask(Generate(prompt, request_id="long"))
+            assert isinstance(refused, Refused) and refused.param == "request_id"
+        assert (await read(await first.wait())).num_tokens == 2
+
+
+async def test_a_request_cancelled_while_its_prompt_is_read_is_over_at_once() -> None:
+    """It never reaches the engine, and its id may be taken by another, whose answer it is not."""
+    async with graph(Bytes()) as (client, listener):
+        first = client.request(long_request())
+        client.tell(Cancel("long"))
+        second = client.request(Generate(A_LONG_PROMPT, Sampling(max_tokens=3), request_id="long"))
+        assert (await read(await first.wait())).finish_reason == "abort"
+        assert (await read(await second.wait())).num_tokens == 3
+    assert [submit.max_tokens for submit in listener.submits] == [3]
+
+
+@pytest.mark.wall_clock
+async def test_nobody_waits_for_a_prompt_that_is_being_read() -> None:
+    """Neither a short one nor one of another length, nor a stream."""
+    codec = Held(A_LONGER_PROMPT)
+    async with graph(codec) as (client, _):
+        slow = client.request(long_request(A_LONGER_PROMPT))
+        await codec.begun()
+        for prompt in ("short", A_LONG_PROMPT):
+            assert (await read(await client.ask(Generate(prompt, Sampling(max_tokens=2))))).num_tokens == 2
+        codec.may_go_on.set()
+        assert (await read(await slow.wait())).num_tokens == 2
+
+
+@pytest.mark.wall_clock
+async def test_hanging_up_waits_for_prompts_that_are_being_read() -> None:
+    """What was asked for is answered."""
+    codec = Held(A_LONG_PROMPT)
+    async with graph(codec) as (client, _):
+        slow = client.request(long_request())
+        await codec.begun()
+        codec.may_go_on.set()
+    assert (await read(await slow.wait())).num_tokens == 2
+
+
+@pytest.mark.wall_clock
+async def test_a_cut_does_not_wait_for_a_prompt_that_is_being_read() -> None:
+    """The thread is abandoned: it changes nothing any more."""
+    codec = Held(A_LONG_PROMPT)
+    with trio.fail_after(5), trio.CancelScope() as cut:
+        async with graph(codec) as (client, _):
+            client.request(long_request())
+            await codec.begun()
+            cut.cancel()
+    assert cut.cancelled_caught
+    codec.may_go_on.set()
