@@ -19,8 +19,8 @@ class EngineConfig:
     KV cache too small for one request of the full context is no error: requests that could outgrow
     it are refused one by one, where vLLM would queue them for ever. `lockstep` and
     `decode_runs` change what a run costs and none of its results; the latter is for backends that
-    only count tokens. With `debug` every invariant of the queues and the pool is verified whenever
-    an engine falls idle.
+    only count tokens. What a policy draws follows from `seed`. With `debug` every invariant of the
+    queues and the pool is verified whenever an engine falls idle.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -32,6 +32,7 @@ class EngineConfig:
     refuse_never_fit: bool = False
     lockstep: bool = True
     decode_runs: bool = False
+    seed: int = 0
     debug: bool = False
 
     def __post_init__(self) -> None:

@@ -152,10 +152,22 @@ class EngineUp:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """An EngineCore tells AsyncLLM and the listeners that its policy failed, and another took over."""
+
+    replica: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
     """The Router tells AsyncLLM that no engine was up for these requests."""
 
     request_ids: tuple[str, ...]
+
+
+EngineNews = EngineDown | EngineUp | PolicyFailed | Undelivered
+"""What AsyncLLM is told of the engines."""
 
 
 # --- anyone to AsyncLLM: how is the engine? -------------------------------------------------------

@@ -11,6 +11,7 @@ import trio
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
+from actors.core.policies import Fcfs
 from actors.engine.backend import Backend
 from actors.engine.crash import summary
 from actors.engine.engine_core import run_engine_core
@@ -39,11 +40,12 @@ async def open_graph(
 ) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
-    `listeners` hear every Submit, StepOutput and EngineDown. Leaving the block hangs up: what was
-    accepted is finished, then the actors end from the root, the listeners last. `supervision` says
+    `listeners` hear every Submit, StepOutput, EngineDown and PolicyFailed. Leaving the block hangs up:
+    what was accepted is finished, then the actors end from the root, the listeners last. `supervision` says
     what becomes of what crashes; by default any crash ends the run and is raised.
     """
     supervision = supervision or Supervision()
+    fallback = Fcfs() if supervision.fates.policy is Fate.REPLACED else None
     async with trio.open_nursery() as listening:
         holds = [listener.ref("graph") for listener in listeners]
         for listener in listeners:
@@ -67,7 +69,7 @@ async def open_graph(
             client = async_llm.ref("client")
             supervisors = []
             for replica, backend in enumerate(backends):
-                run_core = partial(run_engine_core, replica, config, [async_llm, *listeners], tap)
+                run_core = partial(run_engine_core, replica, config, [async_llm, *listeners], fallback, tap)
                 name = f"supervisor-{replica}"
                 supervisor = EngineSupervisor(replica, supervision, run_core, router.ref(name, counted=False))
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)

@@ -18,12 +18,14 @@ from actors.engine_messages import (
     CheckHealth,
     Done,
     EngineDown,
+    EngineNews,
     EngineRefs,
     EngineUp,
     Health,
     Inspect,
     Interrupt,
     Load,
+    PolicyFailed,
     Refused,
     ResetPrefixCache,
     Undelivered,
@@ -44,6 +46,7 @@ __all__ = [
     "Chunk",
     "Done",
     "EngineDown",
+    "EngineNews",
     "EngineRefs",
     "EngineUp",
     "Finish",
@@ -53,6 +56,7 @@ __all__ = [
     "Inspect",
     "Interrupt",
     "Load",
+    "PolicyFailed",
     "PromptRead",
     "ReadPrompt",
     "Refused",
@@ -186,5 +190,5 @@ class StepOutput(NamedTuple):
         return self.batch.step
 
 
-Heard = Submit | StepOutput | EngineDown
+Heard = Submit | StepOutput | EngineDown | PolicyFailed
 """What a listener is told."""

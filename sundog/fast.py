@@ -39,6 +39,7 @@ MODULES = (
     ),
     "actors/engine/executor.py",
     "actors/engine/inbox.py",
+    "actors/engine/phase.py",
     "actors/front/codec.py",
     "actors/front/health.py",
     "actors/front/intake.py",

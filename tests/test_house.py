@@ -15,8 +15,7 @@ FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 250, 60, 500
 
 LONG_FILES = {
     # To be split.
-    "actors/core/plan.py": 276,
-    "actors/engine/scheduler.py": 260,
+    "actors/core/plan.py": 276
 }
 """And how long each may be."""
 LONG_FUNCTIONS: dict[str, int] = {}

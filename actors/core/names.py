@@ -12,9 +12,9 @@ def normal(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
-def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.5) -> str:
     """` Did you mean NAME?` with the nearest of the known names; empty where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     return f" Did you mean {', '.join(near)}?" if near else ""
 
 

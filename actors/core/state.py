@@ -11,6 +11,7 @@ from actors.core.batch import Finish
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
+from actors.core.policies.guard import Guarded
 from actors.core.policies.policy import Policy
 from actors.core.policies.victims import least_recompute
 from actors.core.request import Request, Status, Submit
@@ -22,7 +23,7 @@ class SchedulerState:
     """One scheduler's state.
 
     `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
-    stand for many decode steps, for backends that only count.
+    stand for many decode steps, for backends that only count. What a policy draws comes from `seed`.
     """
 
     __slots__ = (
@@ -52,15 +53,19 @@ class SchedulerState:
         *,
         lockstep_enabled: bool = True,
         decode_runs: bool = False,
+        seed: int = 0,
     ) -> None:
         self.config = config
         self.policy = policy
         self.kv = kv
         self.requests: dict[str, Request] = {}
         self.lockstep = Lockstep(config.block_size, policy.token_weights)
-        self.view = View(kv, self.lockstep)
-        self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.running: dict[str, Request] = {}
+        self.view = View(kv, self.lockstep, self.running, seed)
+        self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
+        self.view.show(self.waiting)
+        if isinstance(policy, Guarded):
+            policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.leaves_uncomputed = config.leaves_uncomputed

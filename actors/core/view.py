@@ -1,5 +1,9 @@
 """What a policy may look at beside the requests themselves: facts, all of them of the past."""
 
+import hashlib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.request import Request, Status
@@ -8,16 +12,57 @@ from actors.core.request import Request, Status
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
-    __slots__ = ("_kv", "_lockstep")
+    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting")
 
-    def __init__(self, kv: KVCache, lockstep: Lockstep) -> None:
+    def __init__(self, kv: KVCache, lockstep: Lockstep, running: dict[str, Request], seed: int = 0) -> None:
         self._kv = kv
         self._lockstep = lockstep
+        self._running = running
+        self._waiting: Iterable[Request] = ()
+        self._seed = seed
+        self._now_s = 0.0
+
+    def show(self, waiting: Iterable[Request]) -> None:
+        """Let those that wait be seen: the scheduler's own, once."""
+        self._waiting = waiting
+
+    def advance(self, now_s: float) -> None:
+        """It is this late: said by the Scheduler before each step, by nobody else."""
+        self._now_s = now_s
+
+    @property
+    def now_s(self) -> float:
+        """When the step that is planned now could begin, in seconds on the run's clock."""
+        return self._now_s
 
     @property
     def step(self) -> int:
-        """The number of the step that is planned now, or next: the only clock a policy has."""
+        """The number of the step that is planned now, or next."""
         return self._lockstep.planned + 1
+
+    @property
+    def running(self) -> Mapping[str, Request]:
+        """Those that run, in order of admission."""
+        return MappingProxyType(self._running)
+
+    @property
+    def waiting(self) -> tuple[Request, ...]:
+        """Those that wait, the next one first. O(n log n)."""
+        return tuple(self._waiting)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds; what they hold may still be found in the prefix cache."""
+        return self._kv.pool.num_free
+
+    def random(self, *key: Request | str | int) -> float:
+        """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone.
+
+        However often and in whatever order it is asked for, it is the same.
+        """
+        names = [part.request_id if isinstance(part, Request) else part for part in key]
+        digest = hashlib.blake2b(repr((self._seed, names)).encode(), digest_size=8).digest()
+        return (int.from_bytes(digest, "big") >> 11) / 2.0**53
 
     def num_output_tokens(self, request: Request) -> int:
         """Tokens that the request has been given so far."""

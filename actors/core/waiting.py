@@ -73,8 +73,11 @@ class WaitingQueue:
 
     def rerank(self) -> None:
         """Ask a dynamic policy for every rank anew. O(n)"""
-        if not self._policy.is_dynamic:
-            return
+        if self._policy.is_dynamic:
+            self.rank_anew()
+
+    def rank_anew(self, _reason: object = None) -> None:
+        """Ask for every rank anew; also in the middle of that, when another policy takes over. O(n)"""
         rank, view = self._policy.rank, self._view
         passed = {request.request_id for _, _, request in self._passed}
         for name, (_, turn, request) in self._entries.items():

@@ -1,20 +1,25 @@
 """The EngineCore: the nursery in which one replica's four actors live and die together."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Never
 
 import trio
 
-from actors.actor import Actor, Tap
+from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
+from actors.core.policies import Policy
+from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
 from actors.engine.backend import Backend
 from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import EngineRefs, Load, StepOutput
+from actors.messages import EngineRefs, Load, PolicyFailed, StepOutput
+
+log = logging.getLogger("sundog.engine")
 
 CLOSE_S = 10.0
 """How long a backend may take to give back what it holds, when the core has been cut or crashed."""
@@ -23,14 +28,18 @@ CLOSE_S = 10.0
 async def run_engine_core(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor[StepOutput]],
+    listeners: Sequence[Actor[StepOutput | PolicyFailed]],
+    fallback: Policy | None,
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
 ) -> None:
-    """Run a core to its end, from which all that `backends`, one per rank, took is given back."""
+    """Run a core to its end, from which all that `backends`, one per rank, took is given back.
+
+    When a policy that is not ours fails, the `fallback` takes over; None: the core crashes.
+    """
     try:
-        await _run_actors(replica, config, listeners, tap, backends, on_up)
+        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             for backend in backends:
@@ -40,7 +49,8 @@ async def run_engine_core(
 async def _run_actors(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor[StepOutput]],
+    listeners: Sequence[Actor[StepOutput | PolicyFailed]],
+    fallback: Policy | None,
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
@@ -72,18 +82,20 @@ async def _run_actors(
             block_hasher(config.prefix_caching_hash_algo),
             tap=tap,
         )
+        refs_of_listeners = [listener.ref(scheduler_name, counted=False) for listener in listeners]
         scheduler = Scheduler(
             scheduler_name,
             replica,
             SchedulerState(
                 scheduler_config,
-                config.policy,
+                _policy(replica, config.policy, fallback, refs_of_listeners),
                 manager.lend(),
                 lockstep_enabled=config.lockstep,
                 decode_runs=config.decode_runs,
+                seed=config.seed,
             ),
             executor_ref,
-            [listener.ref(scheduler_name, counted=False) for listener in listeners],
+            refs_of_listeners,
             checks_when_idle=config.debug,
             tap=tap,
         )
@@ -92,3 +104,21 @@ async def _run_actors(
         await start(manager)
         await start(scheduler)
         on_up(refs)
+
+
+def _policy(
+    replica: int, policy: Policy, fallback: Policy | None, listeners: Sequence[Ref[PolicyFailed]]
+) -> Policy:
+    """The policy as this replica may use it, which shares nothing with the others'."""
+
+    def tell(error: PolicyError) -> None:
+        assert fallback is not None
+        log.error("engine %d: %s; %s takes over", replica, error, type(fallback).__name__)
+        for listener in listeners:
+            listener.tell(PolicyFailed(replica, str(error)))
+
+    own = guarded(policy)
+    if isinstance(own, Guarded):
+        own.fallback = fallback
+        own.on_failure.append(tell)
+    return own

@@ -2,27 +2,9 @@
 
 New requests and resets take effect before a plan, aborts before a plan and before an update. With
 async scheduling step k+1 is planned while step k runs; otherwise one step runs at a time. Everything
-that is decided is decided in `actors/core/`. At any moment the Scheduler is in one phase:
-
-    IDLE ---message--> BEGINNING ---plan--> EXECUTING ---result--> BEGINNING, or IDLE without work
-                           |                    ^
-                           +--plan a run--> RUN +--message--> INTERRUPTED ---result--> (the same)
-
-| phase | what it waits for | a message comes | it ends with |
-|---|---|---|---|
-| IDLE | a message | `_begin_soon` | |
-| BEGINNING | its own BeginStep, later in this instant | is read then | `_begin_step` |
-| EXECUTING | the result of the oldest step | is read then | `_end_step` |
-| RUN | the result of a run of steps | `_interrupt` | `_end_step` |
-| INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
-
-With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
-each step of a run is planned while the one before it runs, so that nothing that comes changes the
-next: when the run ends, that next step is planned as it would have been a step ago, and then the one
-after it, which sees everything.
+that is decided is decided in `actors/core/`. The phases it goes through are in `phase.py`.
 """
 
-import enum
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,6 +15,7 @@ from actors.core.plan import extend, plan
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
+from actors.engine.phase import Phase
 from actors.messages import (
     Abort,
     Batch,
@@ -53,14 +36,6 @@ MAX_EMPTY_STEPS = 50
 
 class Stalled(RuntimeError):
     """Step after step nothing can be scheduled: the next in the queue will never fit."""
-
-
-class Phase(enum.Enum):
-    IDLE = "idle"
-    BEGINNING = "beginning"
-    EXECUTING = "executing"
-    RUN = "run"
-    INTERRUPTED = "interrupted"
 
 
 class BeginStep:
@@ -169,6 +144,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
 
     def _begin_step(self) -> None:
         """Plan a step and send it, if there is work for one."""
+        self._state.view.advance(now_s())
         if self._steps and self._steps[0].batch.max_steps > 1:
             self.phase = Phase.RUN
             if self._results:
@@ -210,7 +186,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if result.num_steps > 1:
             extend(state, result.num_steps - 1)
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
-            # As it would have been planned while the run's last step ran.
+            # As it would have been planned when the run's last step began.
+            if result.num_steps > 1:
+                state.view.advance(result.end_times_s[-2])
             self._plan(may_run=False)
         planned = self._steps.popleft()
         if not self._inbox.is_empty:

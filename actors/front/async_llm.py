@@ -21,9 +21,11 @@ from actors.messages import (
     Cancel,
     CheckHealth,
     EngineDown,
+    EngineNews,
     EngineUp,
     Finish,
     Generate,
+    PolicyFailed,
     PromptRead,
     ReadPrompt,
     Refused,
@@ -36,7 +38,7 @@ from actors.stream import Delta, DeltaStream
 
 LOST = "the engine failed while it answered this request; the server's log says why"
 
-FrontMessage = Generate | PromptRead | Cancel | StepOutput | CheckHealth | EngineDown | EngineUp | Undelivered
+FrontMessage = Generate | PromptRead | Cancel | CheckHealth | StepOutput | EngineNews
 
 
 class AsyncLLM(Actor[FrontMessage]):
@@ -86,6 +88,8 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._engine_down(message)
             case EngineUp():
                 self._engine_up(message)
+            case PolicyFailed():
+                self._replicas.policy_failed(message)
             case Undelivered():
                 self._lost(message.request_ids)
             case _:
@@ -176,10 +180,8 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _rescue(self) -> None:
         """Send those that wait for an engine to one that is up; end them if none ever will be."""
-        if not self._stranded:
-            return
         health = self._replicas.health()
-        if health.status == "restarting":
+        if not self._stranded or health.status == "restarting":
             return
         stranded, self._stranded = self._stranded, {}
         for request in stranded.values():

@@ -2,21 +2,28 @@
 
 from typing import Literal
 
-from actors.messages import EngineDown, Health, Refused
+from actors.messages import EngineDown, Health, PolicyFailed, Refused
 
 
 class ReplicaHealth:
-    """Which replicas are up, restarting or dead."""
+    """Which replicas are up, restarting or dead, and which are served by another policy."""
 
-    __slots__ = ("_down", "_num_replicas")
+    __slots__ = ("_down", "_num_replicas", "_replaced")
 
     def __init__(self, num_replicas: int) -> None:
         self._num_replicas = num_replicas
         self._down: dict[int, EngineDown] = {}
+        self._replaced: dict[int, PolicyFailed] = {}
+        """The replicas that a policy serves which nobody asked for."""
+
+    def policy_failed(self, failed: PolicyFailed) -> None:
+        """A replica goes on with another policy, until it is started again."""
+        self._replaced[failed.replica] = failed
 
     def down(self, down: EngineDown) -> None:
         """A replica is lost; with `retry_after_s` None for good."""
         self._down[down.replica] = down
+        self._replaced.pop(down.replica, None)
 
     def up(self, replica: int) -> None:
         """A replica is back."""
@@ -25,7 +32,8 @@ class ReplicaHealth:
     def health(self) -> Health:
         """How they are now, and of those that are down why."""
         waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
-        reasons = [f"replica {number}: {down.reason}" for number, down in sorted(self._down.items())]
+        known: dict[int, EngineDown | PolicyFailed] = {**self._replaced, **self._down}
+        reasons = [f"replica {number}: {why.reason}" for number, why in sorted(known.items())]
         return Health(
             status=self._status(bool(waits)),
             replicas=tuple(self._replica(number) for number in range(self._num_replicas)),
@@ -45,7 +53,7 @@ class ReplicaHealth:
 
     def _status(self, is_restarting: bool) -> Literal["healthy", "degraded", "restarting", "dead"]:
         if not self._down:
-            return "healthy"
+            return "degraded" if self._replaced else "healthy"
         if len(self._down) < self._num_replicas:
             return "degraded"
         return "restarting" if is_restarting else "dead"

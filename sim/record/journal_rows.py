@@ -6,6 +6,7 @@ from typing import NamedTuple
 from actors.config import EngineConfig
 from actors.core.batch import Blocked, Chunk
 from actors.core.config import ConfigError
+from actors.core.policies.policy import class_name
 
 VERSION = 1
 BROKEN_OFF = "broken_off"
@@ -50,7 +51,7 @@ class Header:
             max_num_seqs=scheduler.max_num_active_seqs or scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             num_watermark_blocks=int(scheduler.watermark * (num_blocks or 0)),
-            policy=type(config.policy).__name__,
+            policy=class_name(config.policy),
             replicas=config.replicas,
             run=run,
         )

@@ -19,8 +19,9 @@ from actors.clock import Event, now_s, sleep_until
 from actors.core.state import SchedulerState
 from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
+from actors.engine.phase import Phase
 from actors.engine.runner import Runner
-from actors.engine.scheduler import Phase, Scheduler, Stalled
+from actors.engine.scheduler import Scheduler, Stalled
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
 from sim.backend import TokenSource
 from sim.clock import run_virtual

@@ -6,7 +6,8 @@ from typing import Any
 from actors.config import ROUTERS, ConfigError, EngineConfig, SchedulerConfig
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
-from actors.core.policies import POLICIES, find_policy
+from actors.core.policies import POLICIES
+from actors.policy_file import find_policy
 from sundog.options.kinds import Choice, Real, Switch, Text, Whole
 from sundog.options.row import ENGINE, SCHEDULER, option, rows
 
@@ -61,7 +62,9 @@ class Engine:
         NEWEST, Text("X.Y"), "The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous."
     )
     replicas: int = option(1, Whole(1, 4096), "Equal engines behind one router.", to=ENGINE)
-    seed: int = option(0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same results.")
+    seed: int = option(
+        0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same results.", to=ENGINE
+    )
 
     block_size: int = option(
         OWN.block_size, Whole(1, 8192), "Tokens per block.", section=KV_CACHE, to=SCHEDULER

@@ -9,9 +9,10 @@ import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.config import ConfigError
-from actors.core.policies import POLICIES, find_policy, has_urgency
+from actors.core.policies import POLICIES, has_urgency
 from actors.core.request import Submit
 from actors.messages import Capacity
+from actors.policy_file import find_policy
 from sim.figures.metrics import summarize
 from sim.predictor import PREDICTORS, ClassMean, Noisy, find_predictor
 from sim.record.recorder import Recorder

@@ -12,10 +12,10 @@ from actors.actor import Actor, Ref
 from actors.clock import Event
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.kv_cache import KVCache
-from actors.core.policies import find_policy
 from actors.core.request import Request
 from actors.graph import open_graph
 from actors.messages import Cancel, Capacity
+from actors.policy_file import find_policy
 from sim.backend import CostBackend, Pace
 from sim.client import Client, Recording
 from sim.clock import run_virtual

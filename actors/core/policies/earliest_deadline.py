@@ -19,6 +19,10 @@ class EarliestDeadline(Policy):
 
     default_slo_s: float = inf
 
+    def __post_init__(self) -> None:
+        if self.default_slo_s < 0:
+            raise ValueError(f"default_slo_s is {self.default_slo_s}: it must be at least 0")
+
     def rank(self, request: Request, view: View) -> float:
         return self.urgency(request, view)
 

@@ -15,7 +15,7 @@ class Mlfq(Policy):
 
     Level i gives `quantum_steps` * 2^i output tokens, then the request is demoted to the next. It
     joins at the first level whose quantum its prefill fits into (skip-join), a step being worth
-    `prompt_tokens_per_step`. Who has waited `starve_steps` is at the top until it has used the top
+    `prompt_tokens_per_step`. A request that has waited `starve_steps` is at the top until it has used the top
     quantum, so nobody starves. With `preempt_for_priority` higher levels take the place of lower
     ones at once, as in the paper.
     """
@@ -28,8 +28,10 @@ class Mlfq(Policy):
     starve_steps: int = 2000
 
     def __post_init__(self) -> None:
-        if min(self.quantum_steps, self.num_levels, self.prompt_tokens_per_step) < 1:
-            raise ValueError("quantum_steps, num_levels and prompt_tokens_per_step are at least 1")
+        least = {"quantum_steps": 1, "num_levels": 1, "prompt_tokens_per_step": 1, "starve_steps": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {value}")
 
     def rank(self, request: Request, view: View) -> int:
         return self.urgency(request, view)
@@ -41,7 +43,7 @@ class Mlfq(Policy):
         return self.level(request.submit.num_prompt_tokens, view.num_output_tokens(request))
 
     def level(self, num_prompt_tokens: int, num_output_tokens: int) -> int:
-        """The level of a request that has so many output tokens. O(levels)."""
+        """The level of a request with this many output tokens. O(levels)."""
         level, quantum, lowest = 0, self.quantum_steps, self.num_levels - 1
         while level < lowest and quantum * self.prompt_tokens_per_step < num_prompt_tokens:
             level, quantum = level + 1, quantum * 2

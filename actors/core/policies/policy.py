@@ -5,13 +5,13 @@ whatever has to be counted is counted by the scheduler's state, so that a policy
 runs alike in every world. Nothing it can see knows how long an answer will be.
 """
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from actors.core.request import Request
 from actors.core.view import View
 
 
-class Policy(Protocol):
+class Policy:
     """A subclass states what it needs and inherits the rest, which is first come, first served."""
 
     returns_to_front: ClassVar[bool] = False
@@ -50,6 +50,17 @@ class Policy(Protocol):
         return running[next(reversed(running))]
 
 
+def defines(policy: Policy, method: str) -> bool:
+    """Whether the policy has its own method of this name, instead of the one that all inherit."""
+    own = getattr(policy, "inner", policy)
+    return getattr(type(own), method) is not getattr(Policy, method)
+
+
 def has_urgency(policy: Policy) -> bool:
     """Whether the policy defines an order of urgency."""
-    return type(policy).urgency is not Policy.urgency
+    return defines(policy, "urgency")
+
+
+def class_name(policy: Policy) -> str:
+    """What its author calls the policy."""
+    return type(getattr(policy, "inner", policy)).__name__

@@ -1,6 +1,7 @@
 """Fair share among tenants: the virtual token counter."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
@@ -13,7 +14,7 @@ class VirtualTokenCounter(Policy):
     """The least served tenant first, its requests in order of arrival (Sheng et al., "Fairness in
     Serving Large Language Models", OSDI 2024, algorithm 2).
 
-    The counters are `core/service.py`'s. Two tenants that both always have requests waiting differ
+    The counters are `core/tenant_service.py`'s. Two tenants that both always have requests waiting differ
     in weighted service by at most 2 max(w_p L_input, w_q M), where M tokens fit into the cache
     (theorem 4.4). Blocks are taken back from the most served tenant, which the paper leaves open.
     """
@@ -25,8 +26,9 @@ class VirtualTokenCounter(Policy):
     output_weight: float = 2
 
     def __post_init__(self) -> None:
-        if min(self.input_weight, self.output_weight) <= 0:
-            raise ValueError("input_weight and output_weight are above 0")
+        for name in ("input_weight", "output_weight"):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and finite")
 
     @property
     def token_weights(self) -> tuple[float, float]:

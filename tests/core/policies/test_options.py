@@ -6,7 +6,7 @@ import pytest
 
 from actors.config import EngineConfig
 from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.policies import find_policy
+from actors.policy_file import find_policy
 from tests.core.policies.world import World
 
 SMALL = {"num_gpu_blocks": 11, "max_model_len": 40, "enable_prefix_caching": False}

@@ -8,10 +8,11 @@ from actors.core.batch import Batch, StepResult
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.plan import plan
-from actors.core.policies import find_policy, has_urgency
+from actors.core.policies import has_urgency
 from actors.core.request import Request, Submit
 from actors.core.state import SchedulerState
 from actors.core.update import update
+from actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
 
 HASTY_MLFQ = "mlfq:quantum_steps=1,num_levels=3,prompt_tokens_per_step=2,starve_steps=5"

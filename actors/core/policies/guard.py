@@ -1,0 +1,162 @@
+"""A policy that somebody else wrote, wrapped once: whatever it does wrong is one error with a name.
+
+Our own are trusted and never wrapped. What a wrapped one returns is checked: ranks must be comparable
+with each other, a victim must run. A failure ends the run, unless there is a fallback to take over:
+then the policy ends alone, and those that are told of it rank the queue anew.
+"""
+
+import copy
+import math
+import traceback
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+from typing import Any, cast
+
+from actors.core.config import ConfigError
+from actors.core.policies.policy import Policy
+from actors.core.request import Request
+from actors.core.view import View
+
+Kind = str | tuple[Any, ...]
+"""What values are compared as: a number, text, or a tuple of such."""
+
+
+class PolicyError(ConfigError):
+    """What a user's policy did: file and class, method, request and reason, in one line."""
+
+
+class _Wrong(Exception):
+    """A method returned what it must not."""
+
+
+class Guarded(Policy):
+    """The policy `inner`, known to its author as `name`; one object for each replica."""
+
+    def __init__(self, inner: Policy, name: str) -> None:
+        self.name = name
+        self.fallback: Policy | None = None
+        """Takes over when `inner` fails; None: its failure is raised."""
+        self.failure: PolicyError | None = None
+        self.on_failure: list[Callable[[PolicyError], None]] = []
+        """Told, in order, when the fallback has taken over."""
+        self._use(inner)
+
+    def for_replica(self) -> "Guarded":
+        """The same policy, sharing nothing with this one."""
+        return Guarded(copy.deepcopy(self.inner), self.name)
+
+    @property
+    def token_weights(self) -> tuple[float, float] | None:
+        return self.inner.token_weights
+
+    def rank(self, request: Request, view: View) -> Any:
+        try:
+            rank = self.inner.rank(request, view)
+            if type(rank) is not self._usual or rank != rank:
+                self._check_kind("rank", rank)
+        except Exception as error:  # noqa: BLE001  # whatever somebody else's code raises
+            self._fail("rank", request.request_id, error)
+            return self.inner.rank(request, view)
+        return rank
+
+    def urgency(self, request: Request, view: View) -> Any:
+        """Nobody is more urgent than anybody once the policy has failed."""
+        if self.failure is None:
+            try:
+                urgency = self.inner.urgency(request, view)
+                self._check_kind("urgency", urgency)
+            except Exception as error:  # noqa: BLE001  # the same
+                self._fail("urgency", request.request_id, error)
+            else:
+                return (0, urgency)
+        return (-1,)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        # A policy may look at who runs, and not change it.
+        shown = cast(dict[str, Request], MappingProxyType(running))
+        try:
+            victim = self.inner.victim(shown, view)
+            if not isinstance(victim, Request) or running.get(victim.request_id) is not victim:
+                raise _Wrong(f"returned {_shown(victim)}, which is no request that runs")
+        except Exception as error:  # noqa: BLE001  # the same
+            self._fail("victim", _names(list(running)), error)
+            return self.inner.victim(running, view)
+        return victim
+
+    def _use(self, inner: Policy) -> None:
+        self.inner = inner
+        self._kinds: dict[str, Kind] = {}
+        self._usual: type | None = None
+        """Ranks of this type need no second look, unless they are NaN."""
+        # What a class says of all its objects, said of this one.
+        self.returns_to_front = inner.returns_to_front  # type: ignore[misc]
+        self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
+        self.prefills_first = inner.prefills_first  # type: ignore[misc]
+
+    def _check_kind(self, method: str, value: object) -> None:
+        """Values of one method must be of one kind, or sorting them would fail, now or later."""
+        kind = _kind(value)
+        usual = self._kinds.setdefault(method, kind)
+        if kind != usual:
+            raise _Wrong(f"returned {_shown(value)}, and {_words(usual)} before: all must be comparable")
+        if method == "rank" and kind in ("a number", "text"):
+            self._usual = type(value)
+
+    def _fail(self, method: str, subject: str, error: Exception) -> None:
+        """Let the fallback take over; raises PolicyError if there is none."""
+        reason = str(error) if isinstance(error, _Wrong) else f"raised {_raised(error)}"
+        failure = PolicyError(f"policy {self.name}: {method} of {subject} {reason}")
+        if self.fallback is None:
+            raise failure from error
+        self.failure = failure
+        self._use(self.fallback)
+        for tell in self.on_failure:
+            tell(failure)
+
+
+def guarded(policy: Policy, name: str | None = None) -> Policy:
+    """The policy as one replica may use it: somebody else's is wrapped, ours is as it is."""
+    if isinstance(policy, Guarded):
+        return policy.for_replica()
+    if type(policy).__module__.startswith("actors.core.policies."):
+        return policy
+    return Guarded(copy.deepcopy(policy), name or type(policy).__qualname__)
+
+
+def _kind(value: object) -> Kind:
+    """Raises _Wrong for what has no place in an order."""
+    if isinstance(value, tuple) and value:
+        return tuple(map(_kind, value))
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, int):
+        return "a number"
+    if isinstance(value, float) and not math.isnan(value):
+        return "a number"
+    raise _Wrong(f"returned {_shown(value)}: it must be a number, text or a tuple of them")
+
+
+def _names(request_ids: list[str], most: int = 3) -> str:
+    more = f" and {len(request_ids) - most} more" if len(request_ids) > most else ""
+    return ", ".join(request_ids[:most]) + more
+
+
+def _words(kind: Kind) -> str:
+    return kind if isinstance(kind, str) else f"({', '.join(map(_words, kind))})"
+
+
+def _shown(value: object) -> str:
+    return _one_line([repr(value)])
+
+
+def _raised(error: Exception) -> str:
+    """The error, and the line of the policy that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f" (line {own[-1].lineno})" if own else ""
+    return _one_line(traceback.format_exception_only(error)) + where
+
+
+def _one_line(lines: Iterable[str]) -> str:
+    text = " ".join(" ".join(lines).split())
+    return text if len(text) <= 200 else text[:197] + "..."
