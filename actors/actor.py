@@ -1,28 +1,24 @@
 """The kernel: an actor owns its state and reads one mailbox; a `Ref` is all that actors share.
 
-Laws: an actor handles one message at a time, in order. `tell` never waits. `ask` waits for room,
-then for the answer, and fails at once when nobody will ever answer. A refusal is an answer; an
-exception is a crash, which ends the nursery the actor lives in and carries a note with the actor
-and its message. An actor ends when its mailbox is empty and everyone who could write to it has
-hung up.
-
-A free actor takes its turn at once, in the stack of whoever wrote to it: a hop costs a call, not
-a switch of tasks. Its own task is where its crash surfaces, where a handler that waits is waited
-for, and where it ends.
+`docs/kernel.md` numbers its laws. A free actor takes its message at once, in the stack of whoever
+wrote to it: a hop costs a call, not a switch of tasks. Its own task is where its crash surfaces,
+where a handler that waits is waited for, and where it ends.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Generic, Never, NoReturn, TypeVar, cast
+from typing import Generic, Never, NoReturn, TypeVar
 
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.clock import Event, Timer, call_at
-from actors.mailbox import ActorDied, Mailbox, MailboxFull, Ref, Tap
-from actors.reply import Answered, Reply, answer
+from actors.clock import Event, Timer, call_at, now_s
+from actors.crash_note import explain
+from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Owner, Ref
+from actors.reply import Answered, Reply, answer, discard
+from actors.tap import Tap, guarded
 
-__all__ = ["Actor", "ActorDied", "Answered", "Handled", "MailboxFull", "Ref", "Reply", "Tap", "answer"]
+__all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap", "answer"]
 
 M_contra = TypeVar("M_contra", contravariant=True)
 
@@ -31,7 +27,7 @@ Handled = Answered | Coroutine[object, object, None] | None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Actor(Generic[M_contra]):
+class Actor(Owner[M_contra], Generic[M_contra]):
     """State with one owner, who understands the messages M.
 
     A subclass overrides `handle`, and if need be `opened` and `closed`.
@@ -39,10 +35,16 @@ class Actor(Generic[M_contra]):
 
     def __init__(self, name: str, *, capacity: int | None = None, tap: Tap | None = None) -> None:
         self.name = name
-        self.mailbox: Mailbox[M_contra] = Mailbox(name, capacity)
-        self._tap = tap
-        self._current: object = None
+        self.mailbox: Mailbox[M_contra] = Mailbox(name, self, capacity)
+        self._tap = guarded(tap)
+        self._now_s: Callable[[], float] = now_s
+        """The run's clock, asked directly once the actor runs."""
+        self._message: M_contra | None = None
         self._reply: Reply[object] | None = None
+        """What is being handled, or was last, and where the answer to it goes."""
+        self._left: list[Reply[object]] = []
+        """Whoever waits for an answer that was left to another; some may have it."""
+        self._most_left = 16
         self._waiting: Coroutine[object, object, object] | None = None
         self._crash: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -77,83 +79,126 @@ class Actor(Generic[M_contra]):
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
         """The answer of `sender` comes as a message; if none will come, that is a crash."""
-        reply.then(self._hear if self._tap is None else partial(self._hear_tapped, sender))
+        reply.then(self._take_answer if self._tap is None else partial(self._tap_answer, sender))
 
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
         """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
-        return call_at(time_s, event, self.name, lambda: self._hear(message, None))
+        return call_at(time_s, event, self.name, partial(self._tell_self, message))
 
-    def _hear(self, message: M_contra | None, error: BaseException | None) -> None:
-        if error is not None:
-            self._crash = error
-            self._wake()
-        elif not self.mailbox.closed:
-            self.mailbox.put(cast(M_contra, message))
+    def statistics(self) -> MailboxStatistics:
+        """What the mailbox has seen so far."""
+        return self.mailbox.statistics()
 
-    def _hear_tapped(self, sender: str, message: M_contra | None, error: BaseException | None) -> None:
+    def _take_answer(self, message: M_contra | None, error: BaseException | None) -> None:
+        if error is None:
+            self._tell_self(message)  # type: ignore[arg-type]  # without an error there is an answer
+        elif not self.mailbox.is_closed:
+            self._fail(error)
+
+    def _tap_answer(self, sender: str, message: M_contra | None, error: BaseException | None) -> None:
         if error is None and self._tap is not None:
             self._tap(trio.current_time(), sender, self.name, message)
-        self._hear(message, error)
+        self._take_answer(message, error)
 
-    def _receive(self, message: M_contra, reply: Reply[object] | None) -> None:
+    def _tell_self(self, message: M_contra) -> None:
+        """Handle a message of one's own making, unless it comes too late."""
+        mailbox = self.mailbox
+        if mailbox.is_free:
+            self.receive(message, None)
+        elif not mailbox.is_closed:
+            try:
+                mailbox.put(message)
+            except MailboxFull as error:
+                self._fail(error)
+
+    # --- one message after another ----------------------------------------------------------------
+
+    def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
         """Handle a message, and those that come meanwhile, until a handler has to wait."""
         mailbox = self.mailbox
-        mailbox.reader = None
+        mailbox.is_free = False
         try:
             while True:
-                self._current, self._reply = message, reply
+                self._message, self._reply = message, reply
+                mailbox.num_handled += 1
+                mailbox.last_s = self._now_s()
                 given: object = self.handle(message)
-                if given is None or isinstance(given, Reply):
-                    self._answer(given)
-                elif isinstance(given, Coroutine):
+                if self._crash is not None:
+                    return discard(given)
+                if given is None:
+                    if reply is not None:
+                        reply.set(None)
+                elif not isinstance(given, Reply) and isinstance(given, Coroutine):
                     self._waiting = given
-                    return self._wake()
-                else:
-                    self._answer(given)
+                    return self.wake()
+                elif reply is not None:
+                    self._answer(reply, given)
                 if not mailbox.queue:
                     break
                 message, reply = mailbox.take()
         except Exception as error:
-            self._crash = error
-            return self._wake()
-        self._rest()
+            return self._fail(error)
+        if self._crash is None:
+            mailbox.is_free = True
+            if mailbox.num_callers == 0 and self.idle:
+                self.wake()
 
-    def _answer(self, given: object) -> None:
-        """Give the current message's answer to whoever waits for it."""
-        reply = self._reply
-        self._current = self._reply = None
-        if reply is None:
+    def _answer(self, reply: Reply[object], given: object) -> None:
+        """Give an answer to whoever waits for it, now or when it comes."""
+        if not isinstance(given, Reply):
+            return reply.set(given)
+        given.pass_on(reply)
+        if reply.is_settled:
             return
-        if isinstance(given, Reply):
-            given.pass_on(reply)
-        else:
-            reply.set(given)
+        if len(self._left) >= self._most_left:
+            self._left = [reply for reply in self._left if not reply.is_settled]
+            self._most_left = 2 * len(self._left) + 16
+        self._left.append(reply)
 
     def _rest(self) -> None:
         """Go on with what has come meanwhile, or be free for the next message."""
-        mailbox = self.mailbox
-        if mailbox.queue:
-            return self._receive(*mailbox.take())
-        mailbox.reader = self._receive
-        if mailbox.num_callers == 0 and self.idle:
-            self._wake()
+        if self.mailbox.queue:
+            self.receive(*self.mailbox.take())
+        else:
+            self.mailbox.is_free = self._crash is None
+
+    # --- its own task -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until all have hung up: wait for what a handler waits for, and raise what it raised."""
-        self.mailbox.end = self._wake
+        """Until all have hung up: wait for what a handler waits for, and raise what it raised.
+
+        When this ends, for whatever reason, no message is handled any more.
+        """
+        self._now_s = trio.lowlevel.current_clock().current_time
+        try:
+            await self._work()
+        except Exception as error:
+            if error is not self._crash:
+                self._explain(error)
+            raise
+        finally:
+            self._cease()
+        self._message = None
+
+    async def _work(self) -> None:
+        mailbox = self.mailbox
         self._rest()
-        while not (self.mailbox.reader is not None and self.mailbox.hung_up and self.idle):
-            if self._crash is not None:
-                raise self._crash
+        while self._crash is None:
             if self._waiting is not None:
                 waiting, self._waiting = self._waiting, None
-                self._answer(await waiting)
-                self._rest()
+                given = await waiting
+                if self._crash is None:
+                    if self._reply is not None:
+                        self._answer(self._reply, given)
+                    self._rest()
+            elif mailbox.is_free and mailbox.num_callers == 0 and self.idle:
+                return
             else:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_task)
+        raise self._crash
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -162,20 +207,39 @@ class Actor(Generic[M_contra]):
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    def _fail(self, error: BaseException) -> None:
+        """Crash: from now on nothing is handled, and the actor's own task raises the error."""
+        if self._crash is None:
+            self._explain(error)
+            self._crash = error
+            self._cease()
+            self.wake()
+
+    def _explain(self, error: BaseException) -> None:
+        message = None if self.mailbox.is_free else self._message
+        explain(error, self.name, message, self.statistics())
+
+    def _cease(self) -> None:
+        """Whoever still waits for an answer is told that there will be none."""
+        if not self.mailbox.is_closed:
+            self.mailbox.close()
+        discard(self._waiting)
+        self._waiting = None
+        waiting = self._left if self._reply is None else [self._reply, *self._left]
+        for reply in waiting:
+            if not reply.is_settled:
+                reply.fail(ActorDied(f"{self.name} crashed before it answered"))
+
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """The actor's whole life, as a task: `await nursery.start(actor.live, name=actor.name)`."""
+        """The actor from start to end, as a task: `await nursery.start(actor.live, name=actor.name)`."""
         try:
             await self.opened()
             task_status.started()
             await self.run()
             await self.closed()
         except Exception as error:
-            doing = "between messages" if self._current is None else repr(self._current)
-            error.add_note(f"in actor {self.name}, handling {doing[:500]}")
+            if self._message is None:
+                self._explain(error)
             raise
         finally:
-            if self._waiting is not None:
-                self._waiting.close()
-            if self._reply is not None:
-                self._reply.fail(ActorDied(f"{self.name} crashed before it answered"))
-            self.mailbox.close()
+            self._cease()

@@ -1,20 +1,18 @@
 """Mailboxes and addresses: a `Ref` is all that actors share, a `Mailbox` all that it leads to."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import trio
+from mypy_extensions import mypyc_attr
 
 from actors.reply import Ask, Reply
+from actors.tap import Tap
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 Q = TypeVar("Q")
 R = TypeVar("R")
-
-Tap = Callable[[float, str, str, object], None]
-"""Sees every message: time on the run's clock, sender, receiver, message."""
 
 
 class ActorDied(Exception):
@@ -25,66 +23,114 @@ class MailboxFull(Exception):
     """A bounded mailbox overflowed: back-pressure was not counted where requests enter."""
 
 
+class MailboxStatistics(NamedTuple):
+    """What a mailbox has seen: `last_s` is when the last message was taken, on the run's clock."""
+
+    num_handled: int
+    num_waiting: int
+    most_waiting: int
+    last_s: float | None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Owner(Generic[M_contra]):
+    """Who reads a mailbox, as the mailbox knows it."""
+
+    def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
+        """Handle a message now; only a mailbox whose owner is free calls this. It never raises."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Nobody who counts as a caller is left."""
+        raise NotImplementedError
+
+
 class Mailbox(Generic[M]):
-    """Messages in order of arrival, for one reader, and how many callers could still add more."""
+    """Messages in order of arrival, for one owner, and how many callers could still add more."""
 
-    __slots__ = ("_writers", "capacity", "closed", "end", "num_callers", "owner", "queue", "reader")
+    __slots__ = (
+        "_is_offered",
+        "_writers",
+        "capacity",
+        "is_closed",
+        "is_free",
+        "last_s",
+        "most_waiting",
+        "name",
+        "num_callers",
+        "num_handled",
+        "owner",
+        "queue",
+    )
 
-    def __init__(self, owner: str, capacity: int | None = None) -> None:
+    def __init__(self, name: str, owner: Owner[M], capacity: int | None = None) -> None:
+        self.name = name
         self.owner = owner
         self.capacity = capacity
         self.queue: deque[tuple[M, Reply[object] | None]] = deque()
         self.num_callers = 0
-        self.closed = False
-        self.reader: Callable[[M, Reply[object] | None], None] | None = None
-        """The owner's way to take a message at once, while it is free to."""
-        self.end: Callable[[], None] | None = None
-        """Tells the owner that everyone has hung up."""
+        self.is_free = False
+        """Whether the owner takes a message at once: it runs, handles none, and none waits."""
+        self.is_closed = False
+        """Whether the owner takes no message any more."""
+        self.num_handled = 0
+        self.most_waiting = 0
+        self.last_s: float | None = None
         self._writers = trio.lowlevel.ParkingLot()
+        self._is_offered = False
+        """Whether one of them has been woken to take the room there is."""
 
     @property
     def is_full(self) -> bool:
         return self.capacity is not None and len(self.queue) >= self.capacity
 
-    @property
-    def hung_up(self) -> bool:
-        """Whether nobody who counts as a caller is left."""
-        return self.num_callers == 0
-
     def put(self, message: M, reply: Reply[object] | None = None) -> None:
         """Leave a message, which a free owner handles before this returns."""
-        if self.reader is not None:
-            return self.reader(message, reply)
-        if self.closed:
-            raise ActorDied(f"{self.owner} has ended and cannot take {message!r}")
+        if self.is_free:
+            return self.owner.receive(message, reply)
+        if self.is_closed:
+            raise ActorDied(f"{self.name} has ended and cannot take {message!r}")
         if self.is_full:
-            raise MailboxFull(f"{self.owner} has {self.capacity} unread messages")
+            raise MailboxFull(f"{self.name} has {self.capacity} unread messages")
         self.queue.append((message, reply))
+        if len(self.queue) > self.most_waiting:
+            self.most_waiting = len(self.queue)
 
     async def room(self) -> None:
-        """Wait until one more message fits."""
-        while self.is_full and not self.closed:
+        """Wait until one more message fits, first come first served, or until none ever will."""
+        while not self.is_closed and (self.is_full or self._is_offered):
             await self._writers.park()
+            self._is_offered = False
+
+    def offer_room(self) -> None:
+        """Wake whoever has waited longest for room, one at a time, for Trio shuffles those it wakes."""
+        if self._writers and not (self.is_full or self._is_offered):
+            self._is_offered = True
+            self._writers.unpark()
 
     def take(self) -> tuple[M, Reply[object] | None]:
+        """The oldest message."""
+        oldest = self.queue.popleft()
         if self.capacity is not None:
-            self._writers.unpark_all()
-        return self.queue.popleft()
+            self.offer_room()
+        return oldest
 
     def hang_up(self) -> None:
         self.num_callers -= 1
-        if self.num_callers == 0 and self.end is not None:
-            self.end()
+        if self.num_callers == 0:
+            self.owner.wake()
 
     def close(self) -> None:
-        """Nobody reads any more: whoever waits for an answer is told so."""
-        self.closed = True
-        self.reader = None
+        """Nothing is handled any more: whoever waits for an answer is told so."""
+        self.is_closed, self.is_free = True, False
         self._writers.unpark_all()
         while self.queue:
             reply = self.queue.popleft()[1]
             if reply is not None:
-                reply.fail(ActorDied(f"{self.owner} ended before it answered"))
+                reply.fail(ActorDied(f"{self.name} ended before it answered"))
+
+    def statistics(self) -> MailboxStatistics:
+        return MailboxStatistics(self.num_handled, len(self.queue), self.most_waiting, self.last_s)
 
 
 class Ref(Generic[M_contra]):
@@ -109,29 +155,50 @@ class Ref(Generic[M_contra]):
 
     @property
     def receiver(self) -> str:
-        return self._mailbox.owner
+        return self._mailbox.name
 
     def tell(self, message: M_contra) -> None:
         """Leave a message. Raises MailboxFull, or ActorDied if the receiver was to stay."""
-        if self._mailbox.closed and not self._counted:
+        mailbox = self._mailbox
+        if mailbox.is_closed and not self._counted:
             return
         if self._tap is not None:
-            self._tap(trio.current_time(), self.sender, self._mailbox.owner, message)
-        self._mailbox.put(message)
+            self._tap(trio.current_time(), self.sender, mailbox.name, message)
+        if mailbox.is_free:  # as `put` would, and a call cheaper
+            mailbox.owner.receive(message, None)
+        else:
+            mailbox.put(message)
 
     def request(self: "Ref[Q]", message: Ask[Q, R]) -> Reply[R]:
         """Leave a message whose answer can be waited for later. Raises like `tell`."""
+        mailbox = self._mailbox
         if self._tap is not None:
-            self._tap(trio.current_time(), self.sender, self._mailbox.owner, message)
+            self._tap(trio.current_time(), self.sender, mailbox.name, message)
         reply: Reply[R] = Reply()
-        self._mailbox.put(message, reply)  # type: ignore[arg-type]  # a Ask[Q, R] is a Q
+        if mailbox.is_free:
+            mailbox.owner.receive(message, reply)  # type: ignore[arg-type]  # an Ask[Q, R] is a Q
+        else:
+            mailbox.put(message, reply)  # type: ignore[arg-type]  # the same
         return reply
 
     async def ask(self: "Ref[Q]", message: Ask[Q, R]) -> R:
-        """Leave a message and wait for the answer. Raises ActorDied if none will come."""
-        if self._mailbox.is_full:
-            await self._mailbox.room()
-        return await self.request(message).wait()
+        """Leave a message and wait for the answer. Raises ActorDied if none will come.
+
+        Always a checkpoint. Cancelled before the message was left, it leaves none; cancelled after,
+        the message is handled like any other and its answer is dropped. An answer that comes at
+        once is never lost.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        mailbox = self._mailbox
+        if mailbox.capacity is not None:
+            await mailbox.room()
+        reply = self.request(message)
+        if mailbox.capacity is not None:
+            mailbox.offer_room()
+        if not reply.is_settled:
+            return await reply.wait()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return reply.result()
 
     def close(self) -> None:
         """Hang up; harmless when repeated."""

@@ -1,11 +1,12 @@
 """Questions and answers: a message names the type of its answer, which is here or will come.
 
-A message that is asked names its answer (`Ask`), so the wire from the one who asks to the
-method that answers is checked from end to end. A refusal is an answer.
+A message that is asked names its answer (`Ask`), so the wire from the one who asks to the method that
+answers is checked from end to end. A refusal is an answer.
 """
 
+import logging
 from collections.abc import Callable, Coroutine, Generator
-from typing import Generic, NewType, Protocol, TypeVar, cast, overload
+from typing import Generic, NewType, NoReturn, Protocol, TypeVar, cast, overload
 
 import trio
 
@@ -13,6 +14,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 M_co = TypeVar("M_co", covariant=True)
+
+log = logging.getLogger("sundog.actors")
 
 
 class Ask(Protocol[M_co, R_contra]):
@@ -26,12 +29,15 @@ class Ask(Protocol[M_co, R_contra]):
 
 
 class Reply(Generic[R_co]):
-    """An answer that is here or will come. One task may wait for it, or one callback be told."""
+    """An answer that is here or will come: set once, and read by one task or one callback.
 
-    __slots__ = ("_error", "_settled", "_task", "_then", "_value")
+    A second answer, a second reader while one waits, and a second callback are bugs, and raise.
+    """
+
+    __slots__ = ("_error", "_task", "_then", "_value", "is_settled")
 
     def __init__(self) -> None:
-        self._settled = False
+        self.is_settled = False
         self._value: object = None
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -46,35 +52,65 @@ class Reply(Generic[R_co]):
         self._settle(None, error)
 
     async def wait(self) -> R_co:
-        """The answer, or the error that came instead of it."""
-        if not self._settled:
+        """The answer, or the error that came instead of it. Always a checkpoint."""
+        if self.is_settled:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self._task is not None or self._then is not None:
+                self._refuse_reader()
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
-        if self._error is not None:
-            raise self._error
-        return cast(R_co, self._value)
+        return self.result()
 
     def __await__(self) -> Generator[object, object, R_co]:
         return self.wait().__await__()
 
+    def result(self) -> R_co:
+        """The answer that is here, or raise the error that came instead of it."""
+        assert self.is_settled
+        if self._error is not None:
+            raise self._error
+        return cast(R_co, self._value)
+
     def then(self, callback: Callable[[R_co | None, BaseException | None], None]) -> None:
-        """Call back with the answer or the error, now or when it comes."""
-        if self._settled:
-            callback(cast(R_co, self._value), self._error)
-        else:
-            self._then = callback
+        """Call back with the answer or the error, now or when it comes.
+
+        A callback has no task to crash in: one that raises is logged, and nobody else is harmed.
+        """
+        if self._task is not None or self._then is not None:
+            self._refuse_reader()
+        self._then = callback
+        if self.is_settled:
+            self._call_back()
 
     def pass_on(self, waiting: "Reply[R_co]") -> None:
-        """Settle `waiting` with this answer, now or when it comes."""
-        self.then(waiting._settle)
+        """Settle `waiting` with this answer, now or when it comes, unless it is settled before."""
+        self.then(waiting._adopt)
+
+    def _adopt(self, value: object, error: BaseException | None) -> None:
+        if not self.is_settled:
+            self._settle(value, error)
 
     def _settle(self, value: object, error: BaseException | None) -> None:
-        self._settled, self._value, self._error = True, value, error
+        if self.is_settled:
+            raise RuntimeError(f"a reply is set once: {error or value!r} comes after {self._value!r}")
+        self.is_settled, self._value, self._error = True, value, error
         if self._then is not None:
-            self._then(cast(R_co, value), error)
-        if self._task is not None:
+            self._call_back()
+        elif self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
+
+    def _call_back(self) -> None:
+        assert self._then is not None
+        try:
+            self._then(self._value, self._error)  # type: ignore[arg-type]  # it was set to an R
+        except Exception:
+            log.warning("the callback %r of a reply failed", self._then, exc_info=True)
+
+    def _refuse_reader(self) -> NoReturn:
+        reader = self._then if self._task is None else f"the task {self._task.name}"
+        raise RuntimeError(f"a reply has one reader, and {reader} waits for this one")
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
@@ -93,4 +129,10 @@ def answer(message: Ask[object, R], given: Reply[R]) -> Answered: ...
 def answer(message: Ask[object, R], given: R) -> Answered: ...
 def answer(message: object, given: object) -> Answered:
     """The answer to `message`: at once, as a Reply, or by a coroutine that the actor waits for."""
-    return Answered(given)
+    return given  # type: ignore[return-value]  # what a call of the NewType would return, without the call
+
+
+def discard(given: object) -> None:
+    """Nobody waits any more for what a handler gave."""
+    if isinstance(given, Coroutine):
+        given.close()

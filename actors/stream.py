@@ -1,5 +1,6 @@
 """The stream from AsyncLLM to one reader: unread deltas merge, so a slow reader costs nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -25,31 +26,40 @@ class Delta:
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""
-        return Delta(
-            self.text + later.text,
-            self.token_ids + later.token_ids,
-            self.num_tokens + later.num_tokens,
-            later.finish_reason,
-            later.stop_reason,
-            max(self.num_cached_tokens, later.num_cached_tokens),
-            self.times_s + later.times_s,
-            later.error,
-        )
+        return joined([self, later])
+
+
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Deltas, in order, as if they had been written at once; costs O(what is in them)."""
+    if len(deltas) == 1:
+        return deltas[0]
+    last = deltas[-1]
+    return Delta(
+        "".join([delta.text for delta in deltas]),
+        tuple([token for delta in deltas for token in delta.token_ids]),
+        sum([delta.num_tokens for delta in deltas]),
+        last.finish_reason,
+        last.stop_reason,
+        max([delta.num_cached_tokens for delta in deltas]),
+        tuple([time_s for delta in deltas for time_s in delta.times_s]),
+        last.error,
+    )
 
 
 class DeltaStream:
     """One writer that never waits, one reader: `async for delta in stream` until the last."""
 
-    __slots__ = ("_done", "_pending", "_task")
+    __slots__ = ("_done", "_task", "_unread")
 
     def __init__(self) -> None:
-        self._pending: Delta | None = None
+        self._unread: list[Delta] = []
+        """What the reader has not taken yet: joined when it reads, so that a write costs the same."""
         self._done = False
         self._task: trio.lowlevel.Task | None = None
 
     def put(self, delta: Delta) -> None:
-        """Add what is new; merges with whatever the reader has not taken yet."""
-        self._pending = delta if self._pending is None else self._pending.merged(delta)
+        """Add what is new; it merges with whatever the reader has not taken yet."""
+        self._unread.append(delta)
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -60,13 +70,15 @@ class DeltaStream:
     async def __anext__(self) -> Delta:
         if self._done:
             raise StopAsyncIteration
-        if self._pending is None:
+        if self._task is not None:
+            raise RuntimeError(f"a stream has one reader, and the task {self._task.name} reads this one")
+        if not self._unread:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         else:
             await trio.lowlevel.checkpoint()
-        delta, self._pending = self._pending, None
-        assert delta is not None
+        unread, self._unread = self._unread, []
+        delta = joined(unread)
         self._done = delta.finish_reason is not None
         return delta
 

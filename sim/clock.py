@@ -9,6 +9,7 @@ Law: the same program gives the same order of events in every run, however Trio 
 """
 
 import heapq
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
@@ -17,6 +18,8 @@ import trio
 from mypy_extensions import mypyc_attr
 
 from actors.clock import Event, OrderedClock, Timer
+
+log = logging.getLogger("sundog.clock")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -33,7 +36,7 @@ Entry = tuple[float, int, str, int, Timer]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class VirtualClock(OrderedClock, trio.abc.Instrument):
+class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     """A Trio clock that starts at 0 and never waits for the wall.
 
     It is an instrument, too, to learn whether a call it made set a task going.
@@ -45,6 +48,8 @@ class VirtualClock(OrderedClock, trio.abc.Instrument):
         self._sequence = 0
         self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
+        self._failure: Exception | None = None
+        """What a call raised."""
         self.num_holds = 0
         """Real work under way outside Trio: while any is, time does not move."""
 
@@ -78,7 +83,10 @@ class VirtualClock(OrderedClock, trio.abc.Instrument):
             if callback is None:
                 continue
             self._now_s = time_s
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001  # the watchdog raises it
+                self._fail(error)
             if self._stirred:
                 return 0.0
         else:
@@ -91,6 +99,16 @@ class VirtualClock(OrderedClock, trio.abc.Instrument):
         else:
             return math.inf
         return 0.0
+
+    def _fail(self, error: Exception) -> None:
+        """A call raised, inside Trio: have the watchdog raise it where it ends the run."""
+        if self._watchdog is None:
+            log.warning("a call due at %.6f s failed, and nobody watches", self._now_s, exc_info=error)
+            return
+        error.add_note(f"in a call due at {self._now_s:.6f} s")
+        self._failure = error
+        trio.lowlevel.reschedule(self._watchdog)
+        self._watchdog = None
 
     def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
         """Call back at an instant, when nothing is runnable; the past is now."""
@@ -112,7 +130,7 @@ class VirtualClock(OrderedClock, trio.abc.Instrument):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def watch(self) -> None:
-        """Raise Deadlock, naming who waits, if ever nothing can happen again."""
+        """Raise what a call raised; or Deadlock, naming who waits, if nothing can happen again."""
         self._watchdog = trio.lowlevel.current_task()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -120,6 +138,8 @@ class VirtualClock(OrderedClock, trio.abc.Instrument):
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
+        if self._failure is not None:
+            raise self._failure
         names = ", ".join(sorted(_waiting_tasks())) or "nobody"
         raise Deadlock(f"at {self._now_s:.6f} s nothing can happen any more; waiting: {names}")
 

@@ -11,8 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MODULES = (
     "actors/actor.py",
+    "actors/crash_note.py",
     "actors/mailbox.py",
     "actors/reply.py",
+    "actors/tap.py",
     "actors/front/active_request.py",
     "actors/front/async_llm.py",
     "actors/front/bounds.py",
@@ -47,6 +49,7 @@ MODULES = (
     "actors/engine_messages.py",
     "actors/messages.py",
     "actors/router/router.py",
+    "actors/engine/ranks.py",
     "actors/engine/runner.py",
     "actors/engine/scheduler.py",
     "actors/stream.py",

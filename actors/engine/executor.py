@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
+from actors.engine.ranks import AllRanks, RanksDisagree
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Executor(Actor[Batch | Interrupt | Load]):
-    """Keeps ranks in step: a batch goes to all of them, and rank 0 answers for all.
+    """Keeps ranks in step: a batch goes to all of them, and rank 0 answers for all when all have.
 
-    It does not wait for the answer, so that an Interrupt finds it free.
+    It does not wait for the answer, so that an Interrupt finds it free. A rank that dies, or does
+    other steps than rank 0, is named in the error that answers instead.
     """
 
     def __init__(
@@ -32,16 +34,24 @@ class Executor(Actor[Batch | Interrupt | Load]):
 
     def _execute(self, batch: Batch) -> Reply[StepResult]:
         replies = [runner.request(batch) for runner in self._runners]
-        return replies[0]
+        if len(replies) == 1:  # nobody to agree with, and this is every step of most engines
+            return replies[0]
+        return AllRanks(batch.step, [runner.receiver for runner in self._runners], replies).reply
 
     def _interrupt(self, interrupt: Interrupt) -> None:
         for runner in self._runners:
             runner.tell(interrupt)
 
-    async def _load(self, message: Load) -> Capacity:
+    async def _load(self, load: Load) -> Capacity:
         """What every rank can hold."""
-        replies = [runner.request(message) for runner in self._runners]
+        replies = [runner.request(load) for runner in self._runners]
         capacities = [await reply.wait() for reply in replies]
+        for runner, capacity in zip(self._runners, capacities, strict=True):
+            if capacity.block_size != capacities[0].block_size:
+                raise RanksDisagree(
+                    f"{runner.receiver} has blocks of {capacity.block_size} tokens,"
+                    f" {self._runners[0].receiver} of {capacities[0].block_size}: load them alike"
+                )
         return min(capacities, key=lambda capacity: capacity.num_blocks)
 
     async def closed(self) -> None:

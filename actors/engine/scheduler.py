@@ -34,7 +34,7 @@ MAX_EMPTY_STEPS = 50
 """More steps in a row that compute no token are a stall."""
 
 
-class Stalled(RuntimeError):
+class Stalled(Exception):
     """Step after step nothing can be scheduled: the next in the queue will never fit."""
 
 

@@ -23,7 +23,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         seen.append(("opened", actor.name))
 
     def close(mailbox: Mailbox) -> None:
-        seen.append(("closed", mailbox.owner))
+        seen.append(("closed", mailbox.name))
         close_mailbox(mailbox)
 
     close_mailbox = Mailbox.close

@@ -66,3 +66,41 @@ async def test_a_write_never_waits() -> None:
         for number in range(100):
             stream.put(token(number))
     assert (await anext(stream)).num_tokens == 100
+
+
+class Costly(str):
+    """Counts how often it is copied into a longer one."""
+
+    num_copies = 0
+
+    def __add__(self, other: str) -> "Costly":
+        Costly.num_copies += 1
+        return Costly(str(self) + other)
+
+
+async def test_a_slow_reader_costs_nothing_but_what_it_reads() -> None:
+    """32,000 unread tokens: no write copies what is unread, and one read joins it once."""
+    stream = DeltaStream()
+    for number in range(32_000):
+        stream.put(Delta(Costly("ab"), (number,), 1, times_s=(float(number),)))
+    assert Costly.num_copies == 0
+    whole = await anext(stream)
+    assert (len(whole.text), len(whole.token_ids), len(whole.times_s)) == (64_000, 32_000, 32_000)
+    assert whole.num_tokens == 32_000 and Costly.num_copies == 0
+
+
+async def test_a_second_reader_raises_instead_of_hanging() -> None:
+    """The first still gets what comes."""
+    stream = DeltaStream()
+    got: list[int] = []
+
+    async def read() -> None:
+        got.append((await anext(stream)).num_tokens)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read, name="the-reader")
+        await trio.sleep(1)
+        with pytest.raises(RuntimeError, match="one reader, and the task the-reader reads"):
+            await anext(stream)
+        stream.put(token(1))
+    assert got == [1]

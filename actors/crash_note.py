@@ -1,0 +1,18 @@
+"""What a crash says of where it happened: actor, message, request, and what the mailbox had seen."""
+
+from actors.mailbox import MailboxStatistics
+
+MOST_CHARACTERS = 500
+
+
+def explain(error: BaseException, actor: str, message: object, seen: MailboxStatistics) -> None:
+    """Note it on the error; `message` is None between messages."""
+    doing = "between messages" if message is None else f"handling {repr(message)[:MOST_CHARACTERS]}"
+    request_id = getattr(message, "request_id", None)
+    of_request = "" if request_id is None else f" of request {request_id}"
+    error.add_note(f"in actor {actor}, {doing}{of_request}")
+    if seen.num_handled:
+        error.add_note(
+            f"mailbox of {actor}: {seen.num_handled} taken, {seen.num_waiting} waiting,"
+            f" at most {seen.most_waiting} at a time"
+        )

@@ -1,0 +1,32 @@
+"""The tap: one listener to every message of a graph. It can harm none: when it fails, it is dropped."""
+
+import logging
+from collections.abc import Callable
+
+Tap = Callable[[float, str, str, object], None]
+"""Sees every message: time on the run's clock, sender, receiver, message."""
+
+log = logging.getLogger("sundog.actors")
+
+
+class GuardedTap:
+    """Passes messages on to a tap until it fails, and then warns once."""
+
+    __slots__ = ("_tap",)
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap: Tap | None = tap
+
+    def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
+        if self._tap is None:
+            return
+        try:
+            self._tap(time_s, sender, receiver, message)
+        except Exception:
+            log.warning("the tap %r failed and is told no more", self._tap, exc_info=True)
+            self._tap = None
+
+
+def guarded(tap: Tap | None) -> Tap | None:
+    """A tap that never raises; the actors of a graph that are given one share its fate."""
+    return tap if tap is None or isinstance(tap, GuardedTap) else GuardedTap(tap)
