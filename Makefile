@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
 
-.PHONY: demo test lint types tests bench fast plain train clean
+.PHONY: demo test test-long lint types tests bench fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -23,10 +24,14 @@ types: $(VENV)/installed-test
 tests: $(VENV)/installed-test
 	$(BIN)/python -m pytest
 
+# The same laws on more seeds, traces and modules.
+test-long: $(VENV)/installed-test
+	$(BIN)/python -m pytest --long
+
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
-fast: $(VENV)/installed-test
+fast: $(VENV)/installed-fast
 	$(BIN)/python -m sundog.fast build
 
 plain:
@@ -44,14 +49,6 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/installed-engine: $(VENV)/python pyproject.toml requirements.lock
-	$(PIP) install --quiet --constraint requirements.lock --editable '.[engine]'
-	touch $@
-
-$(VENV)/installed-train: $(VENV)/python pyproject.toml requirements.lock
-	$(PIP) install --quiet --constraint requirements.lock --editable '.[train]'
-	touch $@
-
-$(VENV)/installed-test: $(VENV)/installed-engine
-	$(PIP) install --quiet --constraint requirements.lock --editable '.[engine,test]'
+$(VENV)/installed-%: $(VENV)/python pyproject.toml requirements.lock
+	$(INSTALL) '.[$*]'
 	touch $@

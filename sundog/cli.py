@@ -5,7 +5,7 @@ This package alone knows click and both worlds. Law: importing this module loads
 """
 
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import click
 
@@ -59,9 +59,16 @@ class Commands(click.Group):
             raise Stopped(str(error)) from None
 
 
+def _number() -> str:
+    try:
+        return version("sundog")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"sundog {version('sundog')}, {fast.how()}")
+        click.echo(f"sundog {_number()}, {fast.how()}")
         context.exit()
 
 

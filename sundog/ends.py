@@ -3,7 +3,7 @@
 | what | stderr | exit code |
 |---|---|---|
 | results | | 0 |
-| a mistake in what was asked for, wherever it is found | one line | 2 |
+| a mistake in what was asked for, wherever it is found; an extra that is not installed | one line | 2 |
 | Ctrl-C | one line | 130 |
 | whoever read stdout has gone (`| head`) | | 1, as of click and rich |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
@@ -20,6 +20,7 @@ import click
 
 from actors.config import ConfigError
 from sundog import fast
+from sundog.extras import how_to_install
 
 REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
 
@@ -53,13 +54,9 @@ def _end(error: BaseException) -> int:
         if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
             remark(f"sundog: {str(cause) or 'interrupted'}")
             return INTERRUPTED
-    for cause in causes:
-        if isinstance(cause, ConfigError):
-            remark(f"sundog: {_one_line(str(cause))}")
-            return REFUSED
-        if isinstance(cause, click.ClickException):
-            remark(f"sundog: {_usage(cause)}")
-            return REFUSED
+    for refusal in filter(None, map(_refusal, causes)):
+        remark(f"sundog: {refusal}")
+        return REFUSED
     if any(isinstance(cause, BrokenPipeError) for cause in causes):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Or Python flushes, and complains.
         return PIPE_CLOSED
@@ -77,6 +74,17 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
+
+
+def _refusal(cause: BaseException) -> str | None:
+    """The line for a mistake of whoever asked; None for anything else."""
+    if isinstance(cause, ConfigError):
+        return _one_line(str(cause))
+    if isinstance(cause, click.ClickException):
+        return _usage(cause)
+    if isinstance(cause, ModuleNotFoundError):
+        return how_to_install(cause)
+    return None
 
 
 def _usage(error: click.ClickException) -> str:

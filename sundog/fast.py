@@ -6,7 +6,9 @@ older than its source is refused at start-up instead of used.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
@@ -72,6 +74,8 @@ MODULES = (
 """Not the policies, which people write: they stay plain Python in a compiled simulator."""
 
 
+WHY_PLAIN = "plain.txt"
+"""In an installation that could not be compiled: the reason."""
 SHARED = "actors.compiled"
 """The library of all of them lies in a package, for an installation knows packages, not files."""
 
@@ -83,12 +87,21 @@ def built(root: Path = ROOT) -> list[Path]:
 
 
 def how(root: Path = ROOT) -> str:
-    """How the simulator runs here: compiled, or plain."""
-    return "compiled" if built(root) else "plain (make fast compiles the simulator)"
+    """How the simulator runs here: compiled, or plain and why."""
+    if built(root):
+        return "compiled"
+    why = root / "sundog" / WHY_PLAIN
+    reason = why.read_text(encoding="utf-8").strip() if why.exists() else "`make fast` compiles the simulator"
+    return f"plain Python ({reason})"
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """The sources that have changed since they were compiled."""
+    """The sources that have changed since they were compiled.
+
+    None in an installation, which holds what was built together, in whatever order pip wrote it.
+    """
+    if not (root / "pyproject.toml").exists():
+        return []
     changed = []
     for name in MODULES:
         source = root / name
@@ -104,18 +117,37 @@ def remove(root: Path = ROOT) -> None:
         path.unlink()
 
 
-def build(root: Path = ROOT, opt_level: str = "3") -> None:
-    """Compile all modules in place; takes about a minute. The working folder must be `root`."""
+def extensions(
+    modules: Sequence[str] = MODULES, opt_level: str = "3", target_dir: str | None = None
+) -> list[Any]:
+    """The modules as C extensions for setuptools; the working folder must be the source's."""
     from mypyc.build import mypycify
+
+    return mypycify(
+        [*modules], opt_level=opt_level, debug_level="0", group_name=SHARED, target_dir=target_dir
+    )
+
+
+def build(root: Path = ROOT, opt_level: str = "3", below: str = "") -> None:
+    """Compile the modules below a folder, by default all, in place; all take about a minute.
+
+    The working folder must be `root`.
+    """
     from setuptools import setup
 
     remove(root)
-    extensions = mypycify([*MODULES], opt_level=opt_level, debug_level="0", group_name=SHARED)
+    modules = [name for name in MODULES if name.startswith(below)]
     arguments = ["--quiet", "build_ext", "--inplace", "--build-temp", "build/fast"]
-    setup(name="sundog-fast", ext_modules=extensions, packages=[], py_modules=[], script_args=arguments)
+    setup(
+        name="sundog-fast",
+        ext_modules=extensions(modules, opt_level),
+        packages=[],
+        py_modules=[],
+        script_args=arguments,
+    )
     for path in built(root):
         path.touch()  # A library whose shell did not change is copied with its old time.
-    print(f"compiled {len(MODULES)} modules; `make plain` goes back", file=sys.stderr)
+    print(f"compiled {len(modules)} modules; `make plain` goes back", file=sys.stderr)
 
 
 if __name__ == "__main__":
@@ -124,7 +156,9 @@ if __name__ == "__main__":
             build()
         case ["build", level]:
             build(opt_level=level)
+        case ["build", level, below]:
+            build(opt_level=level, below=below)
         case ["remove"]:
             remove()
         case _:
-            sys.exit("usage: python -m sundog.fast build [LEVEL] | remove")
+            sys.exit("usage: python -m sundog.fast build [LEVEL [FOLDER]] | remove")

@@ -1,0 +1,17 @@
+"""What is not installed with the base, and which extra brings it."""
+
+EXTRAS = {
+    "serve": ("h11", "httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
+    "engine": ("psutil", "safetensors", "torch", "transformers"),
+    "fast": ("mypy", "mypyc", "setuptools"),
+}
+"""Modules by the extra of pyproject.toml that installs them."""
+
+
+def how_to_install(error: ModuleNotFoundError) -> str | None:
+    """One line on what to install, if the module that was not found belongs to an extra."""
+    module = (error.name or "").split(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return f"this needs {module}, which is not installed: pip install 'sundog[{extra}]'"
+    return None
