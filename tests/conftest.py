@@ -1,7 +1,8 @@
 """Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
 
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
-when the simulator is compiled (`make fast`): compiled classes are what they are.
+when the simulator is compiled (`make fast`): compiled classes are what they are. What takes longer
+than everything else together, `@pytest.mark.long`, runs with `--long` (`make test-long`).
 
 Helpers are imported as `tests.…`, so tests run from the repository's root: `python -m pytest`.
 """
@@ -16,15 +17,24 @@ from sim.clock import run_virtual
 from sundog import fast
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also what is marked `long`: `make test-long`")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
+    config.addinivalue_line("markers", "long: takes more than ten seconds; `make test-long` runs it")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the plain tests of a compiled simulator; refuse one older than its source."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the plain tests of a compiled simulator, and long ones; refuse a build older than its source."""
     if changed := fast.stale():
         raise pytest.UsageError(f"{', '.join(changed)} changed since `make fast`")
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="long: make test-long"))
     if fast.built():
         for item in items:
             if item.get_closest_marker("plain"):

@@ -29,29 +29,47 @@ def replayed(folder: Path, out: str) -> dict[str, bytes]:
     return {"stdout": done.stdout, **files}
 
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
-@pytest.mark.skipif(bool(fast.built()), reason="the simulator is compiled already")
-def test_compiled_or_not_a_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    """In a copy of the source; and a build older than its source says so instead of running."""
+NEEDS_COMPILER = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+FROM_SOURCE = pytest.mark.skipif(bool(fast.built()), reason="the simulator is compiled already")
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The source of the simulator in a folder of its own."""
     ignore = shutil.ignore_patterns("__pycache__", "runtime", "assets")
     for name in ("actors", "sim", "sundog", "traces"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     for file in ROOT.glob("*.*"):
         if file.is_file():
             shutil.copy(file, tmp_path)
-    plain = replayed(tmp_path, "plain")
-    built = python(tmp_path, "-m", "sundog.fast", "build", "0")
-    assert built.returncode == 0, built.stderr.decode()
-    which = python(tmp_path, "-c", "import actors.core.plan as p; print(p.__file__)")
+    return tmp_path
+
+
+@NEEDS_COMPILER
+@FROM_SOURCE
+@pytest.mark.parametrize("below", ["actors/core/", pytest.param("", marks=pytest.mark.long)])
+def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) -> None:
+    """What decides, or every module; and a build older than its source says so instead of running."""
+    plain = replayed(copied, "plain")
+    built = python(copied, "-m", "sundog.fast", "build", "0", below)
+    assert built.returncode == 0, built.stdout.decode() + built.stderr.decode()
+    which = python(copied, "-c", "import actors.core.plan as p; print(p.__file__)")
     assert which.stdout.strip().endswith(b".so")
-    libraries = fast.built(tmp_path)
-    assert len(libraries) == len(fast.MODULES) + 1
-    assert tmp_path not in {path.parent for path in libraries}, "not where it is not looked for"
-    assert replayed(tmp_path, "plain2") == plain
-    source = tmp_path / "actors" / "core" / "plan.py"
+    libraries = fast.built(copied)
+    assert len(libraries) == sum(name.startswith(below) for name in fast.MODULES) + 1
+    assert copied not in {path.parent for path in libraries}, "not where it is not looked for"
+    assert replayed(copied, "plain2") == plain
+    assert b"compiled" in python(copied, "-m", "sundog", "--version").stdout
+    source = copied / "actors" / "core" / "plan.py"
     later = time.time() + 3600
     os.utime(source, (later, later))
-    refused = python(tmp_path, "-m", "sundog", "--help")
+    refused = python(copied, "-m", "sundog", "--help")
     assert refused.returncode == 2 and b"actors/core/plan.py changed" in refused.stderr
-    fast.remove(tmp_path)
-    assert python(tmp_path, "-m", "sundog", "--help").returncode == 0
+    fast.remove(copied)
+    assert python(copied, "-m", "sundog", "--help").returncode == 0
+
+
+def test_every_module_that_is_compiled_exists() -> None:
+    """And policies, which people write, are none of them."""
+    assert all((ROOT / name).is_file() for name in fast.MODULES)
+    assert not any("policies" in name for name in fast.MODULES)
