@@ -27,6 +27,8 @@ MODULES = (
             "admit",
             "batch",
             "block_pool",
+            "commit",
+            "decode_runs",
             "draft",
             "kv_cache",
             "lockstep",

@@ -1,8 +1,8 @@
-"""Admit those that wait, in the policy's order, as far as budget, seats and blocks go.
+"""Admit those that wait, in the policy's order, as far as budget, running slots and blocks go.
 
 The first that lacks something blocks all behind it, as in vLLM. Two options soften that: with
 `max_overtakes`, requests behind one that lacks blocks may be admitted, each being overtaken at most
-so often in one wait, so that nobody starves; with `preempt_for_priority`, the next in the queue may
+N times in one wait, so that none starves; with `preempt_for_priority`, the next in the queue may
 take the place of running requests that are strictly less urgent, if that surely lets it in.
 """
 
@@ -28,7 +28,7 @@ class Demand(NamedTuple):
 
 
 def admit_waiting(state: SchedulerState, draft: Draft) -> None:
-    """Admit from the queue until somebody lacks something; the draft says who and what."""
+    """Admit from the queue until a request lacks something; the draft says which and what."""
     queue, most = state.waiting, state.config.max_overtakes
     passed: list[Request] = []
     queue.rerank()
@@ -55,9 +55,9 @@ def admit_waiting(state: SchedulerState, draft: Draft) -> None:
 def admit_urgent(state: SchedulerState, draft: Draft) -> None:
     """Let the next in the queue in before those that run, if any of them is less urgent.
 
-    Those are preempted if need be: nobody unless that lets it in, and no more than are needed, the
+    They are preempted if need be: none unless that lets it in, and no more than are needed, the
     least urgent and latest admitted first. What the others need to grow in this step is left to
-    them. Whoever is kept out even so stays out until somebody else leaves. O(running).
+    them. A request that is kept out even so stays out until another leaves. O(running).
     """
     state.waiting.rerank()
     request = state.waiting.peek()
@@ -75,7 +75,7 @@ def admit_urgent(state: SchedulerState, draft: Draft) -> None:
 
 
 def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
-    """Who runs and is strictly less urgent; whom to preempt first comes first."""
+    """Running requests that are strictly less urgent; the first to preempt comes first."""
     view = state.view
     own = state.policy.urgency(request, view)
     ranked = [(state.policy.urgency(r, view), r) for r in reversed(state.running.values())]
@@ -96,7 +96,7 @@ def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Req
 
 
 def _lacks_turn(state: SchedulerState, draft: Draft) -> str | None:
-    """What keeps anybody at all from being admitted now."""
+    """What keeps every request from being admitted now."""
     if draft.budget == 0:
         return "token budget"
     return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None

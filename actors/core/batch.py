@@ -47,12 +47,12 @@ class Chunk(NamedTuple):
 class Batch(NamedTuple):
     """What one step does, or the first of up to `max_steps` equal decode steps.
 
-    `finished` may name requests that ended while they waited, of whom the runner knows nothing.
+    `finished` may name requests that ended while they waited, of which the runner knows nothing.
     Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
     to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
     `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks and goes
     only to backends that count: the blocks of its later steps are not said. `preempted_for` names
-    for each of `preempted` whose growth needed its blocks (perhaps its own); None: a reset did.
+    for each of `preempted` the request whose growth needed its blocks (perhaps its own); None: a reset did.
     """
 
     step: int
@@ -101,10 +101,10 @@ class StepResult(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """Why nobody more was admitted in a step: what the next in the queue lacked.
+    """Why no further request was admitted in a step: what the next in the queue lacked.
 
     `reason` is one of `token budget`, `max_num_seqs`, `KV blocks` and `preemption` (when running
-    requests are preempted, nobody is admitted). Everyone behind waits for this one.
+    requests are preempted, none is admitted). All behind it wait for it.
     """
 
     request_id: str

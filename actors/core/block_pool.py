@@ -12,7 +12,7 @@ Key = object
 
 
 class BlockPool:
-    """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which nobody is given."""
+    """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never given out."""
 
     __slots__ = ("_cached", "_free", "_keys", "_num_refs", "num_blocks", "num_cached")
 
@@ -35,7 +35,7 @@ class BlockPool:
         return list(self._free)
 
     def take(self, count: int) -> list[int]:
-        """The next `count` free blocks, which forget what they held; there must be so many."""
+        """The next `count` free blocks, which forget what they held; at least `count` must be free."""
         take_next, refs, keys = self._free.popitem, self._num_refs, self._keys
         blocks = [take_next(False)[0] for _ in range(count)]
         for block in blocks:

@@ -21,7 +21,7 @@ class SchedulerConfig:
     Three that vLLM does not have are off by default. Up to `max_overtakes` times in one wait,
     requests behind one that lacks KV blocks may be admitted before it. With `preempt_for_priority`
     a waiting request may take the place of running ones that are strictly less urgent. `victim`
-    `least-recompute` preempts, when blocks run out, whoever loses the fewest computed tokens.
+    `least-recompute` preempts, when blocks run out, the request that loses the fewest computed tokens.
 
     `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in
     the very step that preempts it stay in the prefix cache, though nobody computes their tokens.

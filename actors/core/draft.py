@@ -81,3 +81,8 @@ def blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Reques
             held = state.kv.num_blocks(request.num_computed_tokens + num_tokens)
             num_blocks += max(held - len(request.block_ids), 0)
     return num_blocks
+
+
+def admission_order(request: Request) -> int:
+    """Those that run are scheduled, and told of, in order of their latest admission."""
+    return request.order

@@ -78,7 +78,7 @@ class KVCache:
         return request.length_limit
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Blocks that hold so many tokens."""
+        """Blocks that hold this many tokens."""
         return -(-num_tokens // self.block_size)
 
     def fits(self, hit: list[int], num_tokens: int, reserved_blocks: int) -> bool:
@@ -102,7 +102,7 @@ class KVCache:
         return needed + reserved_blocks <= pool.num_free + len(freed)
 
     def num_shared_blocks(self, request: Request) -> int:
-        """How many blocks of a running request others hold too: its first so many."""
+        """How many blocks of a running request others hold too: always its first ones."""
         num_refs = self.pool.num_refs
         shared = takewhile(lambda block: num_refs(block) > 1, request.block_ids)
         return sum(1 for _ in shared)

@@ -1,4 +1,4 @@
-"""Requests that decode in lockstep: one token each in every step, and nobody touches them.
+"""Requests that decode in lockstep: one token each in every step, and no step touches them.
 
 In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from
 the step in which it joined. A step touches a member only when it needs a new block (`grows`), has
@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator
 
 from actors.core.request import Request
-from actors.core.tenant_service import Service
+from actors.core.tenant_service import TenantService
 
 Calendar = dict[int, list[Request]]
 
@@ -54,7 +54,7 @@ class Lockstep:
 
     def __init__(self, block_size: int, token_weights: tuple[float, float] | None = None) -> None:
         self.block_size = block_size
-        self.service = None if token_weights is None else Service(token_weights, self)
+        self.service = None if token_weights is None else TenantService(token_weights, self)
         self.members: dict[str, Request] = {}
         self.max_order = 0
         """No member was admitted later than this."""
@@ -101,7 +101,7 @@ class Lockstep:
                 yield request
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
-        """Who needs blocks in the steps from `first` to `last`, turn by turn, and how many in all.
+        """The members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
 
         Turns repeat: the n-th block of the k requests returned goes to request n modulo k.
         """
@@ -183,7 +183,7 @@ class Lockstep:
         return members
 
     def next_expiry(self) -> int | None:
-        """The first step, from the last planned on, whose token may bring somebody to a limit."""
+        """The first step, from the last planned on, whose token may bring a member to its limit."""
         steps = self._expiry_steps
         while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
             self.expiries.pop(heapq.heappop(steps), None)

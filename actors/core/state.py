@@ -1,4 +1,4 @@
-"""What one scheduler knows: the requests, who waits, who runs, and the KV space they share.
+"""What one scheduler knows: the requests, which wait, which run, and the KV space they share.
 
 A plain record with one owner. `plan` and `update` move it from step to step; the functions here
 are the transitions of single requests that both of them, and aborts, are made of.
@@ -92,7 +92,7 @@ class SchedulerState:
         return request
 
     def admit(self, request: Request, step: int) -> None:
-        """A request that was given its blocks runs from `step` on, last in the list."""
+        """A request that has been given its blocks runs from `step` on, last in the list."""
         if request.status is Status.WAITING and self.lockstep.service is not None:
             self.lockstep.service.admit(request)
         request.status = Status.RUNNING
@@ -143,8 +143,8 @@ class SchedulerState:
     def reset_prefix_cache(self, *, reset_running: bool = False) -> bool:
         """Forget cached prefixes; False while blocks are held.
 
-        With `reset_running` everyone who runs is preempted first, and what is in flight for them
-        is thrown away.
+        With `reset_running` all running requests are preempted first, and what is in flight for
+        them is thrown away.
         """
         if reset_running:
             for request in reversed(list(self.running.values())):

@@ -18,7 +18,7 @@ Tenant = str | None
 
 
 class Steps(Protocol):
-    """Whoever knows how many steps are done: the Lockstep."""
+    """Knows how many steps are done: the Lockstep."""
 
     done: int
 
@@ -35,7 +35,7 @@ class Account:
     lift: float = 0.0
 
 
-class Service:
+class TenantService:
     """The accounts of one scheduler's tenants, with weights for prompt and output tokens."""
 
     __slots__ = ("_accounts", "_input_weight", "_last_to_leave", "_output_weight", "_steps", "_waiting")

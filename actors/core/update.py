@@ -10,7 +10,7 @@ from actors.core.state import SchedulerState
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
-    """Move the state on by a step that is done, or a run of them; returns who ended.
+    """Move the state on by a step that is done, or a run of them; returns those that ended.
 
     The steps of a run after its first have been planned by `extend`.
     """

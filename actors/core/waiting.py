@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.core.policies.policy import Policy
 from actors.core.request import Request
-from actors.core.tenant_service import Service
+from actors.core.tenant_service import TenantService
 from actors.core.view import View
 
 Entry = tuple[Any, int, Request]
@@ -21,7 +21,7 @@ class WaitingQueue:
 
     __slots__ = ("_entries", "_heap", "_passed", "_policy", "_service", "_turn_back", "_turn_front", "_view")
 
-    def __init__(self, policy: Policy, view: View, service: Service | None) -> None:
+    def __init__(self, policy: Policy, view: View, service: TenantService | None) -> None:
         self._policy = policy
         self._view = view
         self._service = service
@@ -35,7 +35,7 @@ class WaitingQueue:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        """Everyone who waits, the next one first. O(n log n)."""
+        """All that wait, the next one first. O(n log n)."""
         return (request for _, _, request in sorted(self._entries.values()))
 
     def push(self, request: Request) -> None:
@@ -51,7 +51,7 @@ class WaitingQueue:
         self._push(request, self._turn_front)
 
     def peek(self) -> Request | None:
-        """Who is next, of those not passed over; None if there is nobody."""
+        """The next request of those not passed over; None if there is none."""
         heap, entries = self._heap, self._entries
         while heap:
             _, turn, request = heap[0]
@@ -62,11 +62,11 @@ class WaitingQueue:
         return None
 
     def pass_over(self) -> None:
-        """Look behind the one that is next, which keeps its place, until `rewind`."""
+        """Look behind the next one, which keeps its place, until `rewind`."""
         self._passed.append(heapq.heappop(self._heap))
 
     def rewind(self) -> None:
-        """Look at everyone again."""
+        """Look at all of them again."""
         for entry in self._passed:
             heapq.heappush(self._heap, entry)
         self._passed.clear()

@@ -52,7 +52,7 @@ class Inbox:
         self._messages.append(message)
 
     def take_all(self) -> list[Finish]:
-        """Before a plan: who was aborted."""
+        """Before a plan: those that were aborted."""
         finished: list[Finish] = []
         for message in self._messages:
             if isinstance(message, Submit):
@@ -65,7 +65,7 @@ class Inbox:
         return finished
 
     def take_aborts(self) -> list[Finish]:
-        """Before an update: who was aborted, in the queue or on the way to it."""
+        """Before an update: those that were aborted, in the queue or on the way to it."""
         messages, self._messages = self._messages, []
         finished: list[Finish] = []
         for message in messages:

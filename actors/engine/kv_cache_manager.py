@@ -30,7 +30,7 @@ class KVCacheManager(Actor[Inspect | ResetPrefixCache]):
         return self._kv
 
     def connect(self, scheduler: Ref[ResetPrefixCache]) -> None:
-        """Learn who has borrowed the pool, before the KVCacheManager starts."""
+        """Learn which Scheduler has borrowed the pool, before the KVCacheManager starts."""
         self._scheduler = scheduler
 
     def handle(self, message: Inspect | ResetPrefixCache) -> Handled:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event, now_s
-from actors.core.plan import extend, plan
+from actors.core.decode_runs import extend
+from actors.core.plan import plan
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
@@ -90,9 +91,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         """Results that came while a step was about to begin."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
-        """Whom the next StepOutput names beside those that end by their tokens."""
+        """Named by the next StepOutput beside those that end by their tokens."""
         self._somebody_ended = False
-        """Whether anybody ended with the last step: then the next plan says so."""
+        """Whether a request ended with the last step: then the next plan says so."""
         self._num_empty_steps = 0
         self._last_end_s = 0.0
 

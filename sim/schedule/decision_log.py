@@ -127,7 +127,7 @@ class DecisionLog:
 
 
 def _tokens(state: SchedulerState, batch: Batch) -> Iterator[tuple[str, int]]:
-    """Who computes how many tokens in the step that has just been planned."""
+    """Each request of the step that has just been planned, and how many tokens it computes."""
     idle = set(batch.idle)
     chunks = {chunk.request_id: chunk.num_tokens for chunk in batch.chunks}
     for name, request in state.running.items():

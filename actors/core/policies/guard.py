@@ -72,7 +72,7 @@ class Guarded(Policy):
         return (-1,)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
-        # A policy may look at who runs, and not change it.
+        # A policy may look at the running requests, and not change which they are.
         shown = cast(dict[str, Request], MappingProxyType(running))
         try:
             victim = self.inner.victim(shown, view)

@@ -1,4 +1,4 @@
-"""What a scheduling policy decides: who is next among those that wait, and who is preempted.
+"""What a scheduling policy decides: which request is admitted next, and which is preempted.
 
 Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past;
 whatever has to be counted is counted by the scheduler's state, so that a policy has no memory and
@@ -46,7 +46,7 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} has no order of urgency")
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
-        """Whom to preempt when blocks run out; `running` is not empty and in order of admission."""
+        """The request to preempt when blocks run out; `running` is not empty, in order of admission."""
         return running[next(reversed(running))]
 
 

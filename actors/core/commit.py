@@ -1,0 +1,98 @@
+"""Move the state on by a step that has been planned, and say it as a diff."""
+
+from actors.core.batch import Admission, Batch, Chunk
+from actors.core.decode_runs import run_length
+from actors.core.draft import Draft, admission_order
+from actors.core.lockstep import InFlight
+from actors.core.request import Request
+from actors.core.state import SchedulerState
+
+
+def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
+    """Move the state on by the planned step, and say it as a diff."""
+    lockstep = state.lockstep
+    lockstep.planned = draft.step
+    lockstep.in_flight.append(InFlight(draft.step))
+    idle = _idle(state, draft) if state.catching_up else ()
+    # What was computed before this step: said before the step counts as computed.
+    admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
+    chunks = _chunks(state, draft) if draft.scheduled else ()
+    preempted: tuple[str, ...] = ()
+    preempted_for: tuple[str | None, ...] = ()
+    if state.reset_ids or draft.preempted:
+        preempted = (*state.reset_ids, *(request.request_id for request in draft.preempted))
+        preempted_for = (*(None for _ in state.reset_ids), *draft.preempted_for)
+    may_run = may_run and state.decode_runs and not (chunks or idle or preempted)
+    batch = Batch(
+        step=draft.step,
+        admitted=admitted,
+        chunks=chunks,
+        idle=idle,
+        new_blocks=_new_blocks(draft) if draft.new_blocks else (),
+        preempted=preempted,
+        preempted_for=preempted_for,
+        finished=tuple(state.finished_ids),
+        num_decodes=draft.num_decodes,
+        max_steps=run_length(state) if may_run else 1,
+    )
+    state.finished_ids.clear()
+    state.reset_ids.clear()
+    return batch
+
+
+def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
+    """Requests that decode and are left out of this step."""
+    left_out = [
+        request
+        for name, request in state.catching_up.items()
+        if request.decodes_on_wire and name not in draft.scheduled
+    ]
+    return tuple(request.request_id for request in sorted(left_out, key=admission_order))
+
+
+def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
+    """What the touched requests compute, without decodes that the runner knows of."""
+    chunks = []
+    for request, num_tokens in draft.scheduled.values():
+        caught_up = _catch_up(state, request, num_tokens)
+        if not _decodes(request, draft, caught_up):
+            chunks.append(Chunk(request.request_id, num_tokens, caught_up))
+    return tuple(chunks)
+
+
+def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """New blocks of requests that ran before: an admission says its own."""
+    fresh = {request.request_id for request, _ in draft.admitted}
+    return tuple((name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh)
+
+
+def _admission(request: Request, resumed: bool) -> Admission:
+    return Admission(
+        request_id=request.request_id,
+        num_tokens=request.num_tokens,
+        num_prompt_tokens=request.submit.num_prompt_tokens,
+        num_computed_tokens=request.num_computed_tokens,
+        block_ids=tuple(request.block_ids),
+        token_ids=None if request.token_ids is None else tuple(request.token_ids),
+        sampling=request.submit.sampling,
+        resumed=resumed,
+    )
+
+
+def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
+    """Count scheduled tokens as computed; whether the request has caught up and samples."""
+    request.num_computed_tokens += num_tokens
+    if request.num_computed_tokens < request.num_tokens + request.num_in_flight:
+        return False
+    del state.catching_up[request.request_id]
+    state.lockstep.join(request)
+    return True
+
+
+def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
+    """Whether the runner knows that the request decodes; counts those for which it does."""
+    if request.decodes_on_wire:
+        draft.num_decodes += 1
+        return True
+    request.decodes_on_wire = caught_up
+    return False

@@ -1,0 +1,44 @@
+"""Runs of decode steps: one batch for many steps in which nothing but lengths changes.
+
+Law: a run leaves what its steps would have left, one by one: the same blocks in the same order.
+"""
+
+from actors.core.draft import admission_order
+from actors.core.state import SchedulerState
+
+
+def run_length(state: SchedulerState) -> int:
+    """Steps, the planned one included, until anything but lengths can change.
+
+    Until a request reaches its length limit or blocks might run out. Those that wait go on waiting:
+    blocks only become fewer, none leaves the batch or its budget, and no rank or urgency changes
+    unless the policy is dynamic.
+    """
+    lockstep = state.lockstep
+    if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
+        # The step after it would be planned at once, or names a block when its token is known.
+        return 1
+    if not lockstep.members or state.catching_up or (state.policy.is_dynamic and state.waiting):
+        return 1
+    num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
+    expiry = lockstep.next_expiry()
+    return num_steps if expiry is None else min(num_steps, expiry - lockstep.planned + 1)
+
+
+def extend(state: SchedulerState, num_steps: int) -> None:
+    """Plan `num_steps` more steps like the last one, which a run has done already.
+
+    Blocks are taken in the order in which step after step would have taken them. O(those that
+    grow), and a slice each.
+    """
+    lockstep, kv = state.lockstep, state.kv
+    first, last = lockstep.planned + 1, lockstep.planned + num_steps
+    turns, num_blocks = lockstep.grow_through(first, last)
+    blocks = kv.pool.take(num_blocks)
+    for turn, request in enumerate(turns):
+        request.block_ids += blocks[turn :: len(turns)]
+    for step in range(first, last + 1) if lockstep.fills else ():
+        lockstep.planned = step
+        for request in sorted(lockstep.due_to_fill(step), key=admission_order):
+            kv.register(request, lockstep.num_computed(request))
+    lockstep.done, lockstep.planned = last - 1, last
