@@ -1,5 +1,6 @@
 """The torch backend: folds batches into requests, computes a step, samples its tokens."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,13 @@ import_torch()
 import torch
 from transformers import PreTrainedModel
 
-from runtime.linear import pack_linears
-from runtime.model import Model, probe_layers
+from runtime.linear import noted_inputs, pack_linears
+from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests, Step
 from runtime.sampler import Sampled, sample
+
+_LOG = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
@@ -107,9 +110,7 @@ class TorchBackend:
         if self._num_threads is not None:
             _set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
-        model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
-        pack_linears(model)
-        layers, step_bytes = self._probe(model)
+        model, layers, step_bytes = self._open()
         has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(
             block_bytes(layers, self._block_size),
@@ -122,6 +123,20 @@ class TorchBackend:
         cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
         requests = Requests(self._block_size, self._max_model_len, self._seed, self._eos_token_ids)
         return Loaded(requests, Model(model, cache)), num_blocks
+
+    def _open(self) -> tuple[PreTrainedModel, list[LayerShape], int]:
+        """The model, packed where that gives the library's own answer, and what a probe says of it."""
+        model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
+        with noted_inputs(model) as together:
+            layers, step_bytes = self._probe(model)
+        if together:
+            expected = probe_logits(model)
+            pack_linears(model, together)
+            if not answers_as(model, expected):
+                _LOG.warning("%s: linear layers are not merged, its answers would differ", self._model_dir)
+                model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
+                pack_linears(model)
+        return model, layers, step_bytes
 
     def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
         """The layers, and on CUDA the bytes that the largest step takes while it runs."""

@@ -19,6 +19,10 @@ from runtime.ladder import padded
 from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.requests import Span, Step
 
+PROBE_TOKENS = 3
+MOST_APART = 0.05
+"""Of the logits' size: bf16 rounds to 0.004 in every layer, and a wrong layer is off by its whole size."""
+
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
     """What each attention layer keeps, learnt from a pass over nothing, which also warms up.
@@ -48,6 +52,25 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
     if reason := _unfit(model.config, probe):
         raise ConfigError(f"{model.config.model_type} is not supported: {reason}")
     return [probe.shapes[layer] for layer in sorted(probe.shapes)]
+
+
+def probe_logits(model: PreTrainedModel) -> Tensor:
+    """The logits of a few tokens that attend to nothing: what the other layers make of them."""
+    ids_1T = torch.arange(PROBE_TOKENS, device=model.device)[None]
+    with torch.inference_mode():
+        output = model(input_ids=ids_1T, position_ids=ids_1T, use_cache=False, paged=LayerProbe())
+    logits: Tensor = output.logits
+    return logits
+
+
+def answers_as(model: PreTrainedModel, expected: Tensor) -> bool:
+    """Whether the probe's logits are these, but for the rounding of another order of sums."""
+    try:
+        logits = probe_logits(model)
+    except RuntimeError:  # such as a view of what is no longer contiguous
+        return False
+    apart, size = (logits.float() - expected.float()).norm(), expected.float().norm()
+    return bool(apart <= MOST_APART * size)
 
 
 def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
