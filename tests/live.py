@@ -17,6 +17,7 @@ import httpx
 
 START_S = 120
 STOP_S = 60
+EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
 
 
 @dataclass
@@ -41,6 +42,10 @@ class Live:
                     self.said.append(line)
         self.serves.set()
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
     def hurt(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -55,12 +60,28 @@ class Live:
             time.sleep(0.01)
         return time.monotonic() - start_s
 
+    def until_it_says(self, words: str) -> None:
+        """Wait for a line of stderr that has these words."""
+        start_s = time.monotonic()
+        while not any(words in line for line in self.said):
+            assert time.monotonic() - start_s < START_S, f"no {words!r} in {self.said}"
+            time.sleep(0.01)
+
+    def assert_sound(self) -> None:
+        """It runs, and nothing in it raised; with `--debug` it verifies queues and blocks when idle."""
+        assert self.process.poll() is None, self.said
+        assert not [line for line in self.said if "Traceback" in line or "Error" in line], self.said
+
     def complete(self, prompt: str = "Once upon a time", **fields: Any) -> httpx.Response:
         body = {"prompt": prompt, "temperature": 0, **fields}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit code, when the process has ended."""
         return self.process.wait(STOP_S)
 
 
@@ -105,12 +126,17 @@ class Stream(threading.Thread):
 
 
 @contextmanager
-def live(*command: str, file_limit: int | None = None) -> Iterator[Live]:
-    """`python -m command`, which says its URL; no file of it may grow beyond `file_limit` bytes."""
+def live(*command: str, file_limit: int | None = None, descriptor_limit: int | None = None) -> Iterator[Live]:
+    """`python -m command`, which says its URL.
+
+    No file of it may grow beyond `file_limit` bytes, and it has at most `descriptor_limit` open.
+    """
 
     def limit() -> None:
         if file_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        if descriptor_limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
 
     process = subprocess.Popen(
         [sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit

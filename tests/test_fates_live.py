@@ -9,11 +9,10 @@ import pytest
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from sim.emulate import TEXTS
-from tests.live import Live, Stream, live
+from tests.live import EMULATED, Live, Stream, live
 
 LONG = {"max_tokens": 300, "ignore_eos": True}
 RESTART_S = 5.0
-EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
 
 
 @pytest.fixture(scope="module", params=["torch", "simulate"])

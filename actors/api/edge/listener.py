@@ -41,7 +41,7 @@ async def accept_for_ever(
     async with listener:
         while True:
             try:
-                # Linux finds no descriptor before it finds nobody waiting: look who waits first.
+                # Out of descriptors Linux refuses before it looks whether anybody waits: look first.
                 await trio.lowlevel.wait_readable(listener.socket)
                 stream = await listener.accept()
             except OSError as error:

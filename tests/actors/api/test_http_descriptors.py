@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.api.live import EMULATED, Server, serving_process
+from tests.live import EMULATED, Live, live
 
 LIMIT = 64
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    few = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
-    with serving_process(*EMULATED, prefix=few) as server:
+def server() -> Iterator[Live]:
+    with live(*EMULATED, "--debug", descriptor_limit=LIMIT) as server:
         yield server
 
 
-def connect(server: Server) -> socket.socket:
+def connect(server: Live) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 15)
 
 
@@ -31,12 +30,12 @@ def status(client: socket.socket) -> bytes:
     return client.recv(1000)[9:12]
 
 
-def cpu_s(server: Server) -> float:
+def cpu_s(server: Live) -> float:
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_thousand_clients_come_one_after_the_other(server: Server) -> None:
+def test_a_thousand_clients_come_one_after_the_other(server: Live) -> None:
     """Each keeps its connection alive, asks once and leaves; every one is answered at once."""
     for _ in range(1000):
         with connect(server) as client:
@@ -44,19 +43,19 @@ def test_a_thousand_clients_come_one_after_the_other(server: Server) -> None:
     server.assert_sound()
 
 
-def test_idle_connections_make_room_for_new_ones(server: Server) -> None:
+def test_idle_connections_make_room_for_new_ones(server: Live) -> None:
     """More clients than descriptors stay connected: the longest idle are closed, as idle ones may be."""
     with ExitStack() as crowd:
         clients = [crowd.enter_context(connect(server)) for _ in range(2 * LIMIT)]
         for client in clients:
             client.settimeout(15)
             assert status(client) == b"200"
-    assert len([line for line in server.remarks if "ulimit" in line]) == 1
+    assert len([line for line in server.said if "ulimit" in line]) == 1
     server.assert_sound()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
-def test_without_descriptors_the_server_waits_and_goes_on(server: Server) -> None:
+def test_without_descriptors_the_server_waits_and_goes_on(server: Live) -> None:
     """All are held by requests on their way: the acceptor does not spin, and accepts when some end."""
     with ExitStack() as crowd:
         for _ in range(2 * LIMIT):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.actors.api.live import EMBEDDED, EMULATED, Server, serving_process
+from tests.live import EMULATED, Live, live
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -84,15 +84,15 @@ REQUESTS = bodies("completions", prompt=st.just("Once") | PROMPTS) | bodies(
 
 
 @pytest.fixture(scope="module")
-def emulated() -> Iterator[Server]:
-    with serving_process(*EMULATED, "--max-body-mib", "13") as server:
+def emulated() -> Iterator[Live]:
+    with live(*EMULATED, "--debug", "--max-body-mib", "13") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[Server]:
+def embedded() -> Iterator[Live]:
     pytest.importorskip("torch", reason="the engine extra is not installed")
-    with serving_process(*EMBEDDED) as server:
+    with live("sundog", "serve", "--port", "0", "--num-gpu-blocks", "256", "--debug") as server:
         yield server
 
 
@@ -116,7 +116,7 @@ def check_answer(client: httpx.Client, path: str, body: dict[str, object]) -> in
     return response.status_code
 
 
-def fuzz(server: Server, num_bodies: int) -> None:
+def fuzz(server: Live, num_bodies: int) -> None:
     statuses: dict[int, int] = {}
     with httpx.Client(base_url=server.url, timeout=httpx.Timeout(10, read=0.2)) as client:
 
@@ -141,24 +141,24 @@ def fuzz(server: Server, num_bodies: int) -> None:
     assert_serves(server)
 
 
-def assert_serves(server: Server) -> None:
+def assert_serves(server: Live) -> None:
     """It answers well, falls idle with every block free, and complained of nothing."""
     answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Hello", "max_tokens": 3}, timeout=20)
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] > 0
     server.assert_sound()
 
 
-def test_no_body_hurts_an_emulated_server(emulated: Server) -> None:
+def test_no_body_hurts_an_emulated_server(emulated: Live) -> None:
     """Sound and strange fields in any mixture: 200 or a 4xx in OpenAI's shape."""
     fuzz(emulated, 150)
 
 
-def test_no_body_hurts_the_embedded_model(embedded: Server) -> None:
+def test_no_body_hurts_the_embedded_model(embedded: Live) -> None:
     """The same where numbers reach torch."""
     fuzz(embedded, 100)
 
 
-def test_the_numbers_that_once_ended_the_process(embedded: Server) -> None:
+def test_the_numbers_that_once_ended_the_process(embedded: Live) -> None:
     """Each reaches the sampler or is refused; either way the server lives."""
     with httpx.Client(base_url=embedded.url, timeout=20) as client:
         for fields in (
@@ -212,7 +212,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_no_bytes_hurt_the_server(emulated: Server, number: int) -> None:
+def test_no_bytes_hurt_the_server(emulated: Live, number: int) -> None:
     """Half requests, noise and other protocols cost their sender an answer, or the connection."""
     with socket.create_connection(("127.0.0.1", emulated.port), 5) as client:
         client.sendall(HOSTILE[number])
@@ -226,7 +226,7 @@ def test_no_bytes_hurt_the_server(emulated: Server, number: int) -> None:
     emulated.assert_sound()
 
 
-def test_a_body_is_limited_and_the_limit_is_named(emulated: Server) -> None:
+def test_a_body_is_limited_and_the_limit_is_named(emulated: Live) -> None:
     """413 at what `--max-body-mib` says, whether its length is announced or not."""
     for body in (b"x" * (13 * 2**20 + 1), iter([b"x" * 2**20] * 14)):
         answer = httpx.post(
@@ -240,7 +240,7 @@ def test_a_body_is_limited_and_the_limit_is_named(emulated: Server) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"[],", b"1,"])
-def test_a_body_of_millions_of_values_holds_up_nobody(emulated: Server, piece: bytes) -> None:
+def test_a_body_of_millions_of_values_holds_up_nobody(emulated: Live, piece: bytes) -> None:
     """It is refused, and others are answered while it is read."""
     body = b'{"prompt": [' + piece * (12 * 2**20 // len(piece)) + b"1]}"
     with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=emulated.url, timeout=10) as others:

@@ -15,11 +15,11 @@ from actors.api.signals import SIGNALS
 from actors.config import EngineConfig
 from actors.front.codec import Vocabulary
 from actors.messages import Batch, Capacity, StepResult
-from tests.actors.api.live import EMULATED, Server, serving_process
+from tests.live import EMULATED, Live, live
 
 
 @contextmanager
-def stream(server: Server, num_tokens: int) -> Iterator[socket.socket]:
+def stream(server: Live, num_tokens: int) -> Iterator[socket.socket]:
     """A running stream whose first bytes have come."""
     body = json.dumps({"prompt": "x", "max_tokens": num_tokens, "ignore_eos": True, "stream": True})
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -39,8 +39,8 @@ def read_to_end(client: socket.socket) -> bytes:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_lets_streams_finish_and_nobody_in(number: signal.Signals) -> None:
     """New connections are refused at once, the stream goes on to its end, and the exit code is 0."""
-    with serving_process(*EMULATED) as server, stream(server, 60) as client:
-        server.signal(number)
+    with live(*EMULATED) as server, stream(server, 60) as client:
+        server.hurt(number)
         deadline_s = time.monotonic() + 5
         with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
             while time.monotonic() < deadline_s:
@@ -48,20 +48,20 @@ def test_the_first_signal_lets_streams_finish_and_nobody_in(number: signal.Signa
         data = read_to_end(client)
         assert b'"finish_reason":"length"' in data and b"data: [DONE]" in data
         assert server.ended() == 0
-    assert not [line for line in server.remarks if "Traceback" in line], server.remarks
+    assert not [line for line in server.said if "Traceback" in line], server.said
 
 
 def test_the_second_signal_cuts_at_once() -> None:
     """Whatever runs is cut, long before the grace; further signals change nothing."""
-    with serving_process(*EMULATED, "--grace", "300") as server, stream(server, 4000) as client:
-        server.signal(signal.SIGINT)
+    with live(*EMULATED, "--grace", "300") as server, stream(server, 4000) as client:
+        server.hurt(signal.SIGINT)
         server.until_it_says("stopping")  # or two signals would be one to the system
         for _ in range(4):
-            server.signal(signal.SIGINT)
+            server.hurt(signal.SIGINT)
             time.sleep(0.02)
         assert b"[DONE]" not in read_to_end(client)
         assert server.ended() == 130
-    assert not [line for line in server.remarks if "Traceback" in line], server.remarks
+    assert not [line for line in server.said if "Traceback" in line], server.said
 
 
 class NeverLoaded:
