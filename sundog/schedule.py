@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from actors.config import ConfigError
 from sundog.options import Choice, Switch, option
 from sundog.options.takes import command, takes
 
@@ -37,4 +38,7 @@ def schedule(asked: Schedule, trace: Path, output: Path) -> None:
     """
     from sim.schedule.decision_log import log_trace
 
-    log_trace(trace, output, asked.engine_version, asked.lockstep)
+    try:
+        log_trace(trace, output, asked.engine_version, asked.lockstep)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None

@@ -81,6 +81,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
         (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
         (["replay"], "TRACE"),
         (["report"], "DIR"),
+        (["schedule", "tests/golden/01_light.trace.json.gz", "-o", "/no/folder/log"], "/no/folder/log"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(arguments: list[str], message: str) -> None:

@@ -1,10 +1,12 @@
 """The table of options: every row of every command is bounded, has its help, and refuses in one line."""
 
+import json
 import math
 import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import click
 import click.testing
@@ -184,17 +186,45 @@ def test_an_axis_takes_what_its_option_takes() -> None:
 
 
 def test_the_values_of_an_axis_may_hold_commas() -> None:
-    """Between a policy's parameters, and in quotes."""
+    """Between a policy's parameters, and after a backslash, which a policy's own reader takes."""
     assert split_values("fcfs,vtc:input_weight=1,output_weight=2,mlfq") == [
         "fcfs",
         "vtc:input_weight=1,output_weight=2",
         "mlfq",
     ]
-    assert split_values('"a,b",c') == ["a,b", "c"]
-    assert split_values('mine.py:Mine:label="x, y",weight=2,fcfs') == [
-        'mine.py:Mine:label="x, y",weight=2',
-        "fcfs",
-    ]
+    assert axes([r"policy=mine.py:Mine:label=x\, y,weight=2,fcfs", r"gpu=a\,b.toml,h100"]) == {
+        "policy": [r"mine.py:Mine:label=x\, y,weight=2", "fcfs"],
+        "gpu": ["a,b.toml", "h100"],
+    }
+    with pytest.raises(ConfigError, match="empty value"):
+        split_values("a,")
+
+
+def test_a_sweep_tries_policies_whose_parameters_are_texts(tmp_path: Path) -> None:
+    """With commas, spaces and all; through the command line, in processes of its own."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from actors.core.policies import Policy\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(Policy):\n"
+        "    label: str = ''\n"
+        "    weight: float = 1.0\n"
+        "    def rank(self, request, view):\n"
+        "        return self.weight * request.submit.num_prompt_tokens if ',' in self.label else 0\n"
+    )
+    (tmp_path / "w.toml").write_text(
+        'duration_s = 10\n[arrivals]\nkind = "poisson"\nrate_per_s = 4\n'
+        '[prompt]\nkind = "uniform"\nsmallest = 100\nlargest = 900\n[output]\nkind = "fixed"\ntokens = 20\n'
+    )
+    mine = f"{tmp_path}/mine.py:Mine"
+    vary = rf"policy=fcfs,{mine}:label=a\, b,weight=2.5,{mine}:label=plain"
+    done = sundog(
+        *("sweep", f"{tmp_path}/w.toml", "--vary", vary, "--max-num-seqs", "1"),
+        *("--replications", "2", "--jobs", "2", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    fcfs, ranked, unranked = (cell["runs"] for cell in json.loads(done.stdout)["cells"])
+    assert fcfs == unranked != ranked
 
 
 def test_limits_for_goodput_are_read_by_name() -> None:
