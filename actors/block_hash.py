@@ -8,7 +8,6 @@ extra key of the first block. `sha256` and `xxhash` hash a pickle, the `_cbor` o
 import hashlib
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import cbor2
 import xxhash
@@ -19,12 +18,12 @@ from actors.core.kv_cache import BlockHasher
 NONE_SEED = "vllm-none-hash"
 
 
-def canonical_cbor(value: Any) -> bytes:
+def canonical_cbor(value: object) -> bytes:
     """Canonical CBOR of None, integers, strings, bytes and sequences of these."""
     return cbor2.dumps(value, canonical=True)
 
 
-def _pickle(value: Any) -> bytes:
+def _pickle(value: object) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -36,7 +35,7 @@ def _xxh3(data: bytes) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-ALGORITHMS: dict[str, tuple[Callable[[bytes], bytes], Callable[[Any], bytes]]] = {
+ALGORITHMS: dict[str, tuple[Callable[[bytes], bytes], Callable[[object], bytes]]] = {
     "sha256": (_sha256, _pickle),
     "sha256_cbor": (_sha256, canonical_cbor),
     "xxhash": (_xxh3, _pickle),
@@ -65,7 +64,7 @@ def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHashe
     return hash_block
 
 
-def _algorithm(name: str) -> tuple[Callable[[bytes], bytes], Callable[[Any], bytes]]:
+def _algorithm(name: str) -> tuple[Callable[[bytes], bytes], Callable[[object], bytes]]:
     if name not in ALGORITHMS:
         raise ConfigError(f"prefix_caching_hash_algo is {name!r}: known are {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]

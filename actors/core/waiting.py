@@ -2,14 +2,13 @@
 
 import heapq
 from collections.abc import Iterator
-from typing import Any
 
-from actors.core.policies.policy import Policy
+from actors.core.policies.policy import Policy, Rank
 from actors.core.request import Request
 from actors.core.tenant_service import TenantService
 from actors.core.view import View
 
-Entry = tuple[Any, int, Request]
+Entry = tuple[Rank, int, Request]
 """(rank, turn, request): no two have the same turn."""
 
 

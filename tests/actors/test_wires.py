@@ -1,5 +1,6 @@
 """The wires are typed: a message that its receiver does not understand does not type-check."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,13 @@ def test_mypy_follows_every_wire_and_refuses_wrong_messages_and_answers() -> Non
     settings = ["--config-file", str(ROOT / "pyproject.toml"), "--explicit-package-bases"]
     output, errors, status = mypy.run([*settings, str(ROOT / "tests/actors/wires.py")])
     assert status == 0, output + errors
+
+
+def test_nothing_in_the_graph_is_of_any_type() -> None:
+    """`object` takes whatever comes, and a TypeVar says what it has in common: a reader can follow both."""
+    wrong = []
+    for path in sorted((ROOT / "actors").rglob("*.py")):
+        names = (node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name))
+        if "Any" in names:
+            wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong

@@ -8,7 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
@@ -25,7 +25,7 @@ def construct(name: str, make: Callable[..., Policy], text: str) -> Policy:
     parameters = inspect.signature(make).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     hints = _hints(make)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for part in PART.findall(text):
         key, equals, value = part.partition("=")
         if not (equals and key):
@@ -43,7 +43,7 @@ def construct(name: str, make: Callable[..., Policy], text: str) -> Policy:
         raise ConfigError(f"policy {name}: {' '.join(reason.split())}") from error
 
 
-def _hints(make: object) -> dict[str, Any]:
+def _hints(make: object) -> dict[str, object]:
     """The declared types, as far as they can be found out."""
     try:
         return get_type_hints(make) | get_type_hints(getattr(make, "__init__", make))
@@ -51,7 +51,7 @@ def _hints(make: object) -> dict[str, Any]:
         return {}
 
 
-def _value(name: str, key: str, text: str, kind: object) -> Any:
+def _value(name: str, key: str, text: str, kind: object) -> object:
     number = _number(text)
     if number is not None and math.isnan(number):
         raise ConfigError(f"policy {name}: {key} is {text!r}: it must be a number")

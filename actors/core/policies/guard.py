@@ -10,14 +10,14 @@ import math
 import traceback
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from actors.core.config import ConfigError
-from actors.core.policies.policy import Policy
+from actors.core.policies.policy import Policy, Rank
 from actors.core.request import Request
 from actors.core.view import View
 
-Kind = str | tuple[Any, ...]
+Kind = str | tuple["Kind", ...]
 """What values are compared as: a number, text, or a tuple of such."""
 
 
@@ -49,7 +49,7 @@ class Guarded(Policy):
     def token_weights(self) -> tuple[float, float] | None:
         return self.inner.token_weights
 
-    def rank(self, request: Request, view: View) -> Any:
+    def rank(self, request: Request, view: View) -> Rank:
         try:
             rank = self.inner.rank(request, view)
             if type(rank) is not self._usual or rank != rank:
@@ -59,7 +59,7 @@ class Guarded(Policy):
             return self.inner.rank(request, view)
         return rank
 
-    def urgency(self, request: Request, view: View) -> Any:
+    def urgency(self, request: Request, view: View) -> Rank:
         """Nobody is more urgent than anybody once the policy has failed."""
         if self.failure is None:
             try:

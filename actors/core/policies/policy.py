@@ -5,10 +5,18 @@ whatever has to be counted is counted by the scheduler's state, so that a policy
 runs alike in every world. Nothing it can see knows how long an answer will be.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol, Self
 
 from actors.core.request import Request
 from actors.core.view import View
+
+
+class Rank(Protocol):
+    """A number, a text, or a tuple of them: whatever compares with its like."""
+
+    def __lt__(self, other: Self, /) -> bool: ...
+
+    def __gt__(self, other: Self, /) -> bool: ...
 
 
 class Policy:
@@ -29,7 +37,7 @@ class Policy:
         """Weights of prompt and output tokens in `View.service`; None keeps no such account."""
         return None
 
-    def rank(self, request: Request, view: View) -> Any:
+    def rank(self, request: Request, view: View) -> Rank:
         """The request's place among those that wait: the smallest runs first.
 
         Ties are broken by order of arrival in the queue. Asked once whenever it enters the queue,
@@ -37,7 +45,7 @@ class Policy:
         """
         return 0
 
-    def urgency(self, request: Request, view: View) -> Any:
+    def urgency(self, request: Request, view: View) -> Rank:
         """How urgent a waiting or running request is; smaller is more urgent.
 
         With `preempt_for_priority` a waiting request may take the place of running ones that are
