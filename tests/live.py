@@ -98,6 +98,13 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        try:
+            self._read()
+        finally:
+            self.accepted.set()
+            self.begun.set()
+
+    def _read(self) -> None:
         url = f"{self._server.url}/v1/completions"
         with httpx.stream("POST", url, json=self._body, timeout=START_S) as response:
             response.raise_for_status()
@@ -107,7 +114,6 @@ class Stream(threading.Thread):
                     self.times_s.append(time.monotonic())
                     self.events.append(line.removeprefix("data: "))
                     self.begun.set()
-        self.begun.set()
 
     def whole(self) -> list[Any]:
         """All its events as objects, but for the last, which must be [DONE]."""

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import trio
 from actors.actor import Actor, ActorDied, Ref, Reply
 from actors.core.batch import Batch
 from actors.engine.supervisor import Backoff, Supervision
-from actors.fates import SERVED
+from actors.fates import SERVED, SIMULATED, Fates
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import (
@@ -27,6 +28,9 @@ from actors.messages import (
     Sampling,
 )
 from actors.stream import Delta
+from sim.explain.load import load
+from sim.record.journal_file import JournalFile
+from sim.record.journal_rows import Header
 from tests.actors.fakes import EOS, STEP_S, Bytes, BytesDecoder, FakeBackend, Listener, engine_config, read
 
 NUM_BLOCKS = 256
@@ -415,3 +419,32 @@ async def test_a_listener_that_cannot_open_ends_the_start() -> None:
     with pytest.raises(ExceptionGroup):
         async with served(listeners=[Closed("closed")]):
             raise AssertionError("it started")
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    """`docs/fates.md` has a row for each of the code's, with both columns."""
+    page = Path(__file__).parents[1].joinpath("docs", "fates.md").read_text(encoding="utf-8")
+    rows = {row.split(":")[0].strip("| "): row.split("|") for row in page.splitlines() if row.startswith("|")}
+    for part in fields(Fates):
+        cells = [cell.strip() for cell in rows[part.name]]
+        assert cells[2:4] == [getattr(column, part.name).value for column in (SIMULATED, SERVED)]
+
+
+async def test_a_record_of_a_crash_can_be_explained(tmp_path: Path) -> None:
+    """What had been given a token ended with the core; the rest waited on, and ran in the next one."""
+    journal = JournalFile(tmp_path, Header.of(engine_config()))
+    async with served({"b": text("another one")}, listeners=[journal]) as (world, client):
+        await ask(client, "a", 100)
+        await trio.sleep(4 * STEP_S)
+        prefilling = await client.ask(Generate("x" * 100, Sampling(max_tokens=20), request_id="b"))
+        await trio.sleep(6 * STEP_S)
+        assert any(each.request_id == "b" for o in world.listener.outputs for each in o.batch.admitted)
+        world.crash()
+        assert (await read(prefilling)).text == "another one"
+    begun, anew = load(tmp_path).lives["a"], load(tmp_path).lives["b"]
+    assert begun.reason == "error" and 0 < begun.num_output_tokens < 20
+    assert anew.reason == "stop" and anew.num_output_tokens == len(text("another one"))
+    assert anew.waits[0].end_s - anew.waits[0].start_s > BACKOFF.first_s

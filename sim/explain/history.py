@@ -11,7 +11,7 @@ from bisect import bisect_left
 from actors.core.batch import Chunk
 from sim.explain.lives import Life, Queue, Segment, Stay, Wait
 from sim.explain.record import Record
-from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Lost, Preempted, Step
 
 
 class HistoryError(ValueError):
@@ -31,6 +31,8 @@ class History:
         """Take in one record; raises HistoryError if it cannot follow the ones before."""
         if isinstance(record, Arrival):
             self._arrive(record)
+        elif isinstance(record, Lost):
+            self._lose(record)
         else:
             self._step(record)
 
@@ -62,6 +64,26 @@ class History:
             raise HistoryError(f"request {arrival.request_id!r} arrived twice")
         wait = Wait(arrival.time_s, num_tokens=arrival.num_prompt_tokens)
         self.lives[arrival.request_id] = Life(arrival, [wait])
+
+    def _lose(self, lost: Lost) -> None:
+        """An engine crashed: whoever had a token ended, the others wait as if they had just come."""
+        queue = self.queues.get(lost.replica)
+        if queue is not None:
+            queue.num_running = 0
+        for name in lost.request_ids:
+            life = self._life(name, "loses")
+            if queue is None or life.end_s is not None:
+                continue
+            if life.first_token_s is None:
+                life.waits, life.stays, life.replica = [Wait(life.arrival.time_s)], [], None
+                life.waits[0].num_tokens = life.arrival.num_prompt_tokens
+            else:
+                if life.is_running:
+                    life.stays[-1].close_range(queue.num_steps)
+                    life.stays[-1].end_s = lost.time_s
+                else:
+                    life.waits[-1].end_s, life.waits[-1].stop = lost.time_s, len(queue.starts_s)
+                life.end_s, life.reason = lost.time_s, "error"
 
     # --- one step ------------------------------------------------------------------------------
 

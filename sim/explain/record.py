@@ -21,12 +21,13 @@ from sim.record.journal_rows import (
     Ended,
     Header,
     JournalError,
+    Lost,
     Preempted,
     Step,
 )
 from sim.record.run_directory import open_run
 
-Record = Arrival | Step
+Record = Arrival | Step | Lost
 
 
 def find_record(path: Path) -> Path:
@@ -75,7 +76,7 @@ def journal_records(lines: JsonLines, rows: Iterator[Row]) -> Iterator[Record]:
             lines.cut_off = True
             continue
         try:
-            yield _arrival(row) if "submit" in row else _step(row)
+            yield _arrival(row) if "submit" in row else _lost(row) if "lost" in row else _step(row)
         except KeyError as error:
             raise lines.error(f"the field {error.args[0]!r} is missing") from None
         except (ValueError, TypeError) as error:
@@ -92,6 +93,10 @@ def _arrival(row: Row) -> Arrival:
         _whole(row.get("priority", 0)),
         None if tenant is None else _text(tenant),
     )
+
+
+def _lost(row: Row) -> Lost:
+    return Lost(_count(row["replica"]), _time(row["at"]), tuple(map(_text, _list(row["lost"]))))
 
 
 def _step(row: Row) -> Step:

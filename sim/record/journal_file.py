@@ -8,6 +8,7 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
     {"submit":"r1","arrival":0.5,"prompt":120,"max_tokens":64}
     {"step":7,"start":0.5,"ends":[0.52],"decodes":3,"admitted":[["r1",120,16,0]],
      "chunks":[["r1",104,1]],"blocked":["r2","KV blocks"],"planned_free":12,"free":14}
+    {"lost":["r1"],"replica":0,"at":0.6}
 
 Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from actors.actor import Actor
 from actors.clock import now_s
-from actors.messages import Heard, StepOutput, Submit
+from actors.messages import EngineDown, Heard, StepOutput, Submit
 from sim.files.run_files import JOURNAL
 from sim.files.zipped_lines import ZippedLines
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
@@ -66,6 +67,9 @@ class JournalFile(Actor[Heard]):
                     self._flush_due_s = 0.0
             case Submit():
                 self._lines.append(_submit_line(message, self._origin_s))
+            case EngineDown():
+                lost = {"lost": message.request_ids, "replica": message.replica}
+                self._lines.append(_encode(lost | {"at": now_s() - self._origin_s}))
         if len(self._lines) >= FLUSH_LINES or now_s() >= self._flush_due_s:
             self._flush()
 

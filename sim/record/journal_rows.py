@@ -68,6 +68,14 @@ class Arrival(NamedTuple):
     tenant: str | None = None
 
 
+class Lost(NamedTuple):
+    """An engine core crashed with these requests: those without a token begin anew, the rest ended."""
+
+    replica: int
+    time_s: float
+    request_ids: tuple[str, ...]
+
+
 class Admitted(NamedTuple):
     """A request began to run, or runs again; `num_tokens` it knows, the first of them a hit."""
 
