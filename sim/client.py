@@ -1,4 +1,4 @@
-"""The clients of a replay, and the listener that tells them whose requests have ended.
+"""The clients of a replay, and the listener that tells them which requests have ended.
 
 Clients are open-loop: each request is asked at its arrival, whatever became of the others. Those of
 a session ask after the answer to the last, and a cap on concurrency makes all of them wait.
@@ -33,7 +33,7 @@ class Due(NamedTuple):
 
 
 class Recording(Actor[Heard]):
-    """The listener that feeds a Recorder, and tells the client who has ended."""
+    """The listener that feeds a Recorder, and tells the client which requests have ended."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__("recorder")
@@ -56,15 +56,15 @@ class Recording(Actor[Heard]):
 class Client(Actor[Due | TraceRequest | Ended]):
     """Asks for each row of a trace at the instant of its arrival, and reads no answer.
 
-    Rows `after` another wait for its end and their pause. With `max_concurrency` at most so many
-    are asked and unfinished: others wait their turn, and arrive when they are asked.
+    Rows `after` another wait for its end and their pause. At most `max_concurrency` requests
+    are unfinished: the others wait, and arrive when they are asked.
     """
 
     def __init__(
         self,
         trace: Iterable[TraceRequest],
         llm: Ref[Generate],
-        wish: Callable[[TraceRequest], Generate],
+        generate_for: Callable[[TraceRequest], Generate],
         recorder: Recorder,
         on_progress: Progress | None = None,
         max_concurrency: int | None = None,
@@ -74,7 +74,7 @@ class Client(Actor[Due | TraceRequest | Ended]):
         self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
-        self._wish = wish
+        self._generate_for = generate_for
         self._recorder = recorder
         self._on_progress = on_progress
         self._most = max_concurrency
@@ -135,12 +135,12 @@ class Client(Actor[Due | TraceRequest | Ended]):
         self._unfinished[row.request_id] = row.session is not None
         self._num_to_come -= 1
         self._num_arrived += 1
-        self._llm.request(self._wish(row)).then(partial(self._answered, row.request_id))
+        self._llm.request(self._generate_for(row)).then(partial(self._answered, row.request_id))
         if self._on_progress is not None:
             self._on_progress(self._num_arrived)
 
     def _ended(self, name: str) -> None:
-        """Whoever comes after it may come; it leaves room for one."""
+        """Rows that come after it may come; it leaves room for one."""
         in_session = self._unfinished.pop(name, None)
         if in_session is None:
             return

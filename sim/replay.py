@@ -50,7 +50,7 @@ def replay(
         for replica in range(config.replicas)
     ]
 
-    def foretell(request: TraceRequest) -> None:
+    def before_arrival(request: TraceRequest) -> None:
         future[request.request_id] = request.num_output_tokens
 
     return replay_on(
@@ -58,8 +58,8 @@ def replay(
         config,
         backends,
         capacity,
-        wishes=counted_wish(config.scheduler.block_size, predictor),
-        foretell=foretell,
+        generate_for=counting_tokens(config.scheduler.block_size, predictor),
+        before_arrival=before_arrival,
         front_end_s=front_end_s,
         max_concurrency=max_concurrency,
         sink=sink,
@@ -75,8 +75,8 @@ def replay_on(
     backends: Sequence[Backend],
     capacity: Capacity,
     *,
-    wishes: Callable[[TraceRequest], Generate] | None = None,
-    foretell: Callable[[TraceRequest], None] = lambda request: None,
+    generate_for: Callable[[TraceRequest], Generate] | None = None,
+    before_arrival: Callable[[TraceRequest], None] = lambda request: None,
     vocabulary: Vocabulary | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
@@ -85,16 +85,16 @@ def replay_on(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
 ) -> Recorder:
-    """Replay on backends of any kind; `wishes` says what a row of the trace asks for.
+    """Replay on backends of any kind; `generate_for` makes a row of the trace into a message.
 
-    `foretell` is told of each request just before it arrives: only backends listen to it.
+    `before_arrival` is called with each row just before it arrives, for backends to know its future.
     """
     recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink)
-    to_wish = wishes or counted_wish(config.scheduler.block_size)
+    generate = generate_for or counting_tokens(config.scheduler.block_size)
 
-    def wish(request: TraceRequest) -> Generate:
-        foretell(request)
-        return to_wish(request)
+    def ask_for(request: TraceRequest) -> Generate:
+        before_arrival(request)
+        return generate(request)
 
     recording = Recording(recorder)
 
@@ -102,7 +102,7 @@ def replay_on(
         async with open_graph(
             config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
-            client = Client(trace, llm, wish, recorder, on_progress, max_concurrency, shall_stop)
+            client = Client(trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop)
             recording.client = client.ref(recording.name, counted=False)
             await client.live()
 
@@ -129,7 +129,9 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def counted_wish(block_size: int, predictor: Predictor | None = None) -> Callable[[TraceRequest], Generate]:
+def counting_tokens(
+    block_size: int, predictor: Predictor | None = None
+) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 
     There is no limit on its output but the context: its length is the oracle's secret. A guess of
@@ -138,7 +140,7 @@ def counted_wish(block_size: int, predictor: Predictor | None = None) -> Callabl
 
     sampling = Sampling()
 
-    def wish(request: TraceRequest) -> Generate:
+    def generate_for(request: TraceRequest) -> Generate:
         return Generate(
             prompt=request.num_prompt_tokens,
             sampling=sampling,
@@ -150,4 +152,4 @@ def counted_wish(block_size: int, predictor: Predictor | None = None) -> Callabl
             predicted_tokens=None if predictor is None else predictor.predict(request),
         )
 
-    return wish
+    return generate_for

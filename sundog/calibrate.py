@@ -28,16 +28,16 @@ def calibrate(log: Path, output: Path) -> None:
 
     from sim.cost.cost_file import write_cost
     from sim.figures.calibrate.from_requests import fit_requests
-    from sim.figures.calibrate.observed import read_lives
+    from sim.figures.calibrate.observed import read_observed
 
-    lives = read_lives(log)
-    model, error, num_left_out = fit_requests(lives)
+    observed = read_observed(log)
+    model, error, num_left_out = fit_requests(observed)
     write_cost(output, model, f"sundog calibrate {log.resolve().name}")
     remark(
         f"{output}: {model.step * 1e3:.2f} ms a step, {model.per_token * 1e6:.2f} us a token,"
         f" {model.per_decode * 1e6:.2f} us a decode, {model.per_context_token * 1e9:.2f} ns a token"
         f" of context, {model.per_prefill_pair * 1e12:.2f} ps a pair, from"
-        f" {int((np.asarray(lives.num_output_tokens) > 1).sum()):,} requests"
+        f" {int((np.asarray(observed.num_output_tokens) > 1).sum()):,} requests"
     )
     remark(
         f"explains how long requests decoded to {error:.1%} (median); {num_left_out:,} left out,"

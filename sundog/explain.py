@@ -39,8 +39,8 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
 
     RECORD is a directory that replay --out or serve --record wrote, or a log of decisions.
     """
+    from sim.explain.journal_reader import find_record
     from sim.explain.load import load
-    from sim.explain.record import find_record
     from sim.files.run_files import JOURNAL
 
     history = load(record, trace)
@@ -58,14 +58,14 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
 def _request(history: "History", request_id: str, asked: Explain) -> None:
     """One request, from its arrival to its end."""
     from sim.explain.data import request_data
-    from sim.explain.load import find_life
+    from sim.explain.load import find_request
     from sim.show.explained_request import RequestPage, console_for
 
-    life = find_life(history, request_id)
+    request = find_request(history, request_id)
     if asked.as_json:
-        click.echo(json.dumps(request_data(history, life), indent=1))
+        click.echo(json.dumps(request_data(history, request), indent=1))
     else:
-        RequestPage(history, life, every=asked.every).print(console_for())
+        RequestPage(history, request, every=asked.every).print(console_for())
 
 
 def _run(history: "History", name: str, asked: Explain) -> None:

@@ -22,7 +22,7 @@ def perfetto(run: Path, output: Path | None) -> None:
 
     RUN is a folder of `replay --out` or `serve --record`; open the result at ui.perfetto.dev.
     """
-    from sim.explain.record import find_record
+    from sim.explain.journal_reader import find_record
     from sim.show.perfetto import export
 
     path = output or find_record(run).parent / "perfetto.json.gz"

@@ -444,7 +444,7 @@ async def test_a_record_of_a_crash_can_be_explained(tmp_path: Path) -> None:
         assert any(each.request_id == "b" for o in world.listener.outputs for each in o.batch.admitted)
         world.crash()
         assert (await read(prefilling)).text == "another one"
-    begun, anew = load(tmp_path).lives["a"], load(tmp_path).lives["b"]
+    begun, anew = load(tmp_path).requests["a"], load(tmp_path).requests["b"]
     assert begun.reason == "error" and 0 < begun.num_output_tokens < 20
     assert anew.reason == "stop" and anew.num_output_tokens == len(text("another one"))
     assert anew.waits[0].end_s - anew.waits[0].start_s > BACKOFF.first_s

@@ -44,7 +44,7 @@ SEEDS = range(num_cases(6))
 
 
 @dataclass(frozen=True)
-class Wish:
+class Asked:
     """One client: when it comes, what it asks, what it will get, and when it loses patience."""
 
     name: str
@@ -66,7 +66,7 @@ class Wish:
 class Run:
     """Everything that was seen of one run."""
 
-    wishes: list[Wish]
+    asked: list[Asked]
     messages: list[tuple[float, str, str, Any]] = field(default_factory=list)
     submits: list[Submit] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Run:
         return [(o.end_times_s[-1], finish) for o in self.outputs for finish in o.finished]
 
 
-def wishes(seed: int, num_requests: int = 24) -> list[Wish]:
+def asked(seed: int, num_requests: int = 24) -> list[Asked]:
     rng = random.Random(seed)
     stems = [tuple(rng.randrange(1, 200) for _ in range(40)) for _ in range(2)]
     arrival_s, rows = 0.0, []
@@ -95,7 +95,7 @@ def wishes(seed: int, num_requests: int = 24) -> list[Wish]:
         length = rng.randint(1, max_tokens)
         tokens = tuple(rng.randrange(1, 200) for _ in range(length - 1))
         rows.append(
-            Wish(
+            Asked(
                 name=f"r{number}",
                 arrival_s=arrival_s,
                 prompt=prompt,
@@ -109,9 +109,9 @@ def wishes(seed: int, num_requests: int = 24) -> list[Wish]:
 
 
 def run(
-    rows: list[Wish], *, counts: bool = False, outputs: dict[str, Any] | None = None, **config: Any
+    rows: list[Asked], *, counts: bool = False, outputs: dict[str, Any] | None = None, **config: Any
 ) -> Run:
-    """The wishes through the composed graph on the virtual clock."""
+    """The requests through the composed graph on the virtual clock."""
     seen = Run(rows)
     told = {row.name: row.outputs for row in rows} if outputs is None else outputs
     settings = engine_config(max_model_len=MAX_MODEL_LEN, max_num_seqs=6, max_num_batched_tokens=24, **config)
@@ -139,29 +139,29 @@ def run(
     return seen
 
 
-async def visit(client: Any, wish: Wish, counts: bool, seen: Run) -> None:
+async def visit(client: Any, one: Asked, counts: bool, seen: Run) -> None:
     """One client's life."""
-    await sleep_until(wish.arrival_s, Event.ARRIVAL, wish.name)
-    prompt = len(wish.prompt) if counts else wish.prompt
-    sampling = Sampling(max_tokens=wish.max_tokens)
-    generate = Generate(prompt, sampling, request_id=wish.name, priority=wish.priority)
+    await sleep_until(one.arrival_s, Event.ARRIVAL, one.name)
+    prompt = len(one.prompt) if counts else one.prompt
+    sampling = Sampling(max_tokens=one.max_tokens)
+    generate = Generate(prompt, sampling, request_id=one.name, priority=one.priority)
     accepted = await client.ask(generate)
     assert isinstance(accepted, Accepted)
     whole = Delta()
     async with trio.open_nursery() as nursery:
-        if wish.patience_s is not None:
-            nursery.start_soon(lose_patience, client, wish)
+        if one.patience_s is not None:
+            nursery.start_soon(lose_patience, client, one)
         async for delta in accepted.stream:
             assert whole.finish_reason is None, "something came after the last delta"
             whole = whole.merged(delta)
-        seen.answers[wish.name] = (now_s(), whole)
+        seen.answers[one.name] = (now_s(), whole)
         nursery.cancel_scope.cancel()
 
 
-async def lose_patience(client: Any, wish: Wish) -> None:
-    assert wish.patience_s is not None
-    await sleep_until(wish.arrival_s + wish.patience_s, Event.ARRIVAL, wish.name)
-    client.tell(Cancel(wish.name))
+async def lose_patience(client: Any, one: Asked) -> None:
+    assert one.patience_s is not None
+    await sleep_until(one.arrival_s + one.patience_s, Event.ARRIVAL, one.name)
+    client.tell(Cancel(one.name))
 
 
 WORLDS = {
@@ -179,7 +179,7 @@ WORLDS = {
 def world(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[Run]]:
     """A world's settings, and a run of every seed in it."""
     settings: dict[str, Any] = WORLDS[request.param]
-    return settings, [run(wishes(seed), **settings) for seed in SEEDS]
+    return settings, [run(asked(seed), **settings) for seed in SEEDS]
 
 
 def tokens_by_request(seen: Run) -> Counter[str]:
@@ -209,7 +209,7 @@ def test_the_workloads_are_mean_enough(world: tuple[dict[str, Any], list[Run]]) 
 def test_requests_are_conserved(world: tuple[dict[str, Any], list[Run]]) -> None:
     """Whoever is submitted ends exactly once, for its reader and for the listeners."""
     for seen in world[1]:
-        names = sorted(row.name for row in seen.wishes)
+        names = sorted(row.name for row in seen.asked)
         assert sorted(submit.request_id for submit in seen.submits) == names
         assert sorted(finish.request_id for _, finish in seen.finishes) == names
         assert sorted(seen.answers) == names
@@ -302,7 +302,7 @@ def test_the_engine_is_never_idle_with_runnable_work(world: tuple[dict[str, Any]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_async_scheduling_a_step_is_planned_before_the_last_has_ended(seed: int) -> None:
     """That is the whole point of it."""
-    seen = run(wishes(seed), async_scheduling=True)
+    seen = run(asked(seed), async_scheduling=True)
     planned_s = {m.step: time_s for time_s, *_, m in seen.messages if isinstance(m, Batch)}
     before = [planned_s[output.step] < output.start_s for output in seen.outputs]
     assert sum(before) > len(before) / 2
@@ -313,29 +313,29 @@ def test_every_finished_request_got_exactly_its_tokens(world: tuple[dict[str, An
     settings, runs = world
     for seen in runs:
         num_tokens = tokens_by_request(seen)
-        for wish in seen.wishes:
-            delta = seen.answers[wish.name][1]
+        for one in seen.asked:
+            delta = seen.answers[one.name][1]
             if settings.get("counts"):
                 if delta.finish_reason != "abort" and not settings.get("async_scheduling"):
-                    assert num_tokens[wish.name] == len(wish.expected)
+                    assert num_tokens[one.name] == len(one.expected)
             elif delta.finish_reason == "abort":
-                assert delta.token_ids == wish.expected[: delta.num_tokens]
+                assert delta.token_ids == one.expected[: delta.num_tokens]
             else:
-                assert delta.token_ids == wish.expected
+                assert delta.token_ids == one.expected
             if delta.finish_reason != "abort":
-                ends_itself = wish.expected[-1] == EOS
+                ends_itself = one.expected[-1] == EOS
                 assert delta.finish_reason == ("stop" if ends_itself else "length")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_fcfs_requests_are_first_admitted_in_order_of_arrival(seed: int) -> None:
     """So nobody waits forever: whoever is next stays next."""
-    seen = run([*wishes(seed)], policy=Fcfs())
+    seen = run([*asked(seed)], policy=Fcfs())
     first = [a.request_id for o in seen.outputs for a in o.batch.admitted if not a.resumed]
     arrivals = [submit.request_id for submit in seen.submits if submit.request_id in first]
     assert first == arrivals
     reasons = Counter(delta.finish_reason for _, delta in seen.answers.values())
-    impatient = sum(wish.patience_s is not None for wish in seen.wishes)
+    impatient = sum(one.patience_s is not None for one in seen.asked)
     assert reasons["abort"] <= impatient
 
 
@@ -345,7 +345,7 @@ def test_the_same_seed_gives_the_same_bytes(name: str) -> None:
 
     def wires() -> dict[tuple[str, str], bytes]:
         wires: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for time_s, sender, receiver, message in run(wishes(3), **WORLDS[name]).messages:
+        for time_s, sender, receiver, message in run(asked(3), **WORLDS[name]).messages:
             wires[sender, receiver].append(f"{time_s!r} {message!r}")
         return {wire: "\n".join(messages).encode() for wire, messages in wires.items()}
 
@@ -369,8 +369,8 @@ def test_decode_runs_change_no_instant_and_no_end(seed: int, replicas: int) -> N
             for _, outputs in sorted(seen.of_replica().items())
         ]
 
-    stepwise = run(wishes(seed), counts=True, replicas=replicas)
-    in_runs = run(wishes(seed), counts=True, replicas=replicas, decode_runs=True)
+    stepwise = run(asked(seed), counts=True, replicas=replicas)
+    in_runs = run(asked(seed), counts=True, replicas=replicas, decode_runs=True)
     assert story(in_runs) == story(stepwise)
     assert in_runs.answers == stepwise.answers
     assert len(in_runs.outputs) < len(stepwise.outputs)
@@ -398,7 +398,7 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
 @pytest.mark.parametrize("counts", [False, True], ids=["tokens", "counts"])
 def test_another_future_changes_nothing_before_it(counts: bool) -> None:
     """Until the first request ends differently, the batches are the same."""
-    rows = wishes(1)
+    rows = asked(1)
     changed = {row.name: (*row.outputs[:-1], 7, 7, EOS) for row in rows}
     here, there = run(rows, counts=counts), run(rows, counts=counts, outputs=changed)
     num_equal = 0
@@ -417,7 +417,7 @@ def test_messages_are_counted_by_step_and_request_and_never_by_token(
     settings, runs = world
     for seen in runs:
         kinds = Counter(type(message) for *_, message in seen.messages)
-        num_steps, num_requests = len(seen.outputs), len(seen.wishes)
+        num_steps, num_requests = len(seen.outputs), len(seen.asked)
         assert kinds.pop(Batch) == 2 * num_steps, "Scheduler to Executor to Runner"
         assert kinds.pop(StepResult) == num_steps, "the Executor's answer"
         assert kinds.pop(StepOutput) <= num_steps, "to AsyncLLM while it lives; others have no tap"

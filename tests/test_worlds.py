@@ -37,16 +37,16 @@ def requests(seed: int) -> tuple[list[TraceRequest], Callable[[TraceRequest], Ge
     """Arrivals, and what each asks for: prompts of random tokens, half of them with one prefix."""
     rng = random.Random(seed)
     shared = tuple(rng.randrange(5, 900) for _ in range(40))
-    wishes, rows, now_s = {}, [], 0.0
+    generate_for, rows, now_s = {}, [], 0.0
     for number in range(12):
         tokens = tuple(rng.randrange(5, 900) for _ in range(rng.randint(3, 70)))
         prompt = shared + tokens if number % 2 else tokens
         sampling = Sampling(temperature=0.0, max_tokens=rng.randint(2, 60), ignore_eos=rng.random() < 0.8)
         name = f"r{number}"
-        wishes[name] = Generate(prompt, sampling, request_id=name)
+        generate_for[name] = Generate(prompt, sampling, request_id=name)
         rows.append(TraceRequest(name, now_s, len(prompt), 1))
         now_s += rng.expovariate(40)
-    return rows, lambda row: wishes[row.request_id]
+    return rows, lambda row: generate_for[row.request_id]
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
@@ -55,12 +55,20 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
     """Chunks, hits, block ids, preemptions and instants, with an oracle that knows only lengths."""
     from runtime.serve import RealModel, torch_backends
 
-    rows, wish = requests(seed)
+    rows, generate_for = requests(seed)
     settings = config(async_scheduling=async_scheduling)
     model = RealModel.open(None)
     real = Journal()
     backend = Paced(torch_backends(model, settings, dtype="float32")(0), Pace(COST, "runner-0"))
-    replay_on(rows, settings, [backend], CAPACITY, wishes=wish, listeners=[real], vocabulary=model.vocabulary)
+    replay_on(
+        rows,
+        settings,
+        [backend],
+        CAPACITY,
+        generate_for=generate_for,
+        listeners=[real],
+        vocabulary=model.vocabulary,
+    )
 
     past, simulated = Past.of(real), Journal()
     trace = past.trace()
@@ -70,7 +78,7 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
         settings,
         [CostBackend(Pace(COST, "runner-0"), oracle, CAPACITY)],
         CAPACITY,
-        wishes=past.counted,
+        generate_for=past.counted,
         listeners=[simulated],
     )
     there = decisions(real.outputs)

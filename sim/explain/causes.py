@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from sim.explain.history import History
-from sim.explain.lives import Life, Queue, Wait
 from sim.explain.phases import UNDER_WAY, UNKNOWN
+from sim.explain.spans import Queue, RequestHistory, Wait
 
 
 @dataclass(slots=True)
@@ -87,27 +87,27 @@ def causes(history: History) -> Causes:
     """All waits of all requests, by cause."""
     clocks = {replica: CauseClock(queue) for replica, queue in history.queues.items()}
     found = Causes()
-    for life in history.lives.values():
+    for request in history.requests.values():
         touched = set[str]()
-        for wait in life.waits:
-            by_reason = _wait(clocks, life, wait)
+        for wait in request.waits:
+            by_reason = _wait(clocks, request, wait)
             touched |= by_reason.keys()
             for reason, seconds in by_reason.items():
                 found.seconds[reason] = found.seconds.get(reason, 0.0) + seconds
-            if life.replica is not None:
-                found.own_turn_s += clocks[life.replica].own_turn_s(life.request_id, wait)
+            if request.replica is not None:
+                found.own_turn_s += clocks[request.replica].own_turn_s(request.request_id, wait)
         found.num_requests.update(touched)
     return found
 
 
-def _wait(clocks: dict[int, CauseClock], life: Life, wait: Wait) -> dict[str, float]:
+def _wait(clocks: dict[int, CauseClock], request: RequestHistory, wait: Wait) -> dict[str, float]:
     assert wait.end_s is not None
     length_s = wait.end_s - wait.start_s
     if length_s <= 0:
         return {}
-    if life.replica is None:
+    if request.replica is None:
         return {UNKNOWN: length_s}
-    clock = clocks[life.replica]
+    clock = clocks[request.replica]
     by_reason = clock.between(wait)
     considered_s = wait.end_s if not by_reason else clock.queue.starts_s[wait.first]
     before_s = considered_s - wait.start_s

@@ -4,29 +4,29 @@ from typing import Any
 
 from sim.explain.findings import Findings
 from sim.explain.history import History
-from sim.explain.lives import Life, Stay
 from sim.explain.phases import Phase, phases, totals
+from sim.explain.spans import RequestHistory, RunningSpan
 from sim.record.journal_rows import Header
 
 
-def request_data(history: History, life: Life) -> dict[str, Any]:
-    """The life of one request, with every phase."""
-    found = phases(history, life)
+def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
+    """One request, with every phase from its arrival to its end."""
+    found = phases(history, request)
     return {
-        "request_id": life.request_id,
+        "request_id": request.request_id,
         "unit": history.header.unit,
-        "replica": life.replica,
-        "tenant": life.arrival.tenant,
-        "priority": life.arrival.priority,
-        "num_prompt_tokens": life.arrival.num_prompt_tokens,
-        "num_output_tokens": life.num_output_tokens,
-        "arrival": life.arrival.time_s,
-        "first_token": life.first_token_s,
-        "end": life.end_s,
-        "reason": life.reason,
+        "replica": request.replica,
+        "tenant": request.arrival.tenant,
+        "priority": request.arrival.priority,
+        "num_prompt_tokens": request.arrival.num_prompt_tokens,
+        "num_output_tokens": request.num_output_tokens,
+        "arrival": request.arrival.time_s,
+        "first_token": request.first_token_s,
+        "end": request.end_s,
+        "reason": request.reason,
         "totals": totals(found),
         "phases": [_phase_data(phase) for phase in found],
-        "admissions": [_stay_data(stay) for stay in life.stays],
+        "admissions": [_span_data(span) for span in request.spans],
     }
 
 
@@ -44,18 +44,18 @@ def _phase_data(phase: Phase) -> dict[str, Any]:
     return row
 
 
-def _stay_data(stay: Stay) -> dict[str, Any]:
+def _span_data(span: RunningSpan) -> dict[str, Any]:
     return {
-        "start": stay.start_s,
-        "end": stay.end_s,
-        "resumed": stay.admitted.resumed,
-        "prefix_hit_tokens": stay.admitted.num_hit_tokens,
-        "chunks": stay.chunks,
-        "num_output_tokens": stay.num_output_tokens,
-        "recomputed_tokens": stay.recomputed_tokens,
-        "rehit_tokens": stay.rehit_tokens,
-        "preempted": None if stay.preempted is None else stay.preempted._asdict(),
-        "lost_tokens": None if stay.preempted is None else stay.num_computed_tokens,
+        "start": span.start_s,
+        "end": span.end_s,
+        "resumed": span.admitted.resumed,
+        "prefix_hit_tokens": span.admitted.num_hit_tokens,
+        "chunks": span.chunks,
+        "num_output_tokens": span.num_output_tokens,
+        "recomputed_tokens": span.recomputed_tokens,
+        "rehit_tokens": span.rehit_tokens,
+        "preempted": None if span.preempted is None else span.preempted._asdict(),
+        "lost_tokens": None if span.preempted is None else span.num_computed_tokens,
     }
 
 
@@ -67,7 +67,7 @@ def run_data(found: Findings, header: Header) -> dict[str, Any]:
         "num_requests": found.num_requests,
         "num_unfinished": found.num_unfinished,
         "num_steps": found.num_steps,
-        "life": found.life_s,
+        "spent": found.spent_s,
         "waiting": total_s,
         "own_turn": found.causes.own_turn_s,
         "causes": [
@@ -81,7 +81,7 @@ def run_data(found: Findings, header: Header) -> dict[str, Any]:
         ],
         "worst_waits": [
             {
-                "request_id": entry.life.request_id,
+                "request_id": entry.request.request_id,
                 "start": entry.wait.start_s,
                 "end": entry.wait.end_s,
                 "waiting": entry.seconds,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from actors.core.batch import Blocked, Chunk
+from sim.explain.journal_reader import Record
 from sim.explain.phases import UNKNOWN
-from sim.explain.record import Record
 from sim.files.json_lines import JsonLines, Row
 from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
 
@@ -71,7 +71,7 @@ class _Log:
     """Blocks of each running request."""
     planned: deque[_Planned] = field(default_factory=deque)
     sampled: dict[int, set[str]] = field(default_factory=dict)
-    """Who sampled in the latest steps."""
+    """The requests that sampled in the latest steps."""
     num_outputs: Counter[str] = field(default_factory=Counter)
     aborted: list[str] = field(default_factory=list)
     decoding: set[str] = field(default_factory=set)
@@ -143,7 +143,7 @@ class _Log:
                 yield Preempted(name, None, "prefix-cache reset")
 
     def _victims(self, row: Row) -> Iterator[Preempted]:
-        """Who was preempted for whom: the one whose growth the free blocks did not suffice for.
+        """Each victim with the request whose growth the free blocks did not suffice for.
 
         Requests grow in the order of admission, and victims are taken one by one until it fits.
         """
@@ -160,7 +160,7 @@ class _Log:
             yield Preempted(name, None)
 
     def _update(self, update: Row) -> Step:
-        """The result of the oldest planned step: now it is known who sampled in it."""
+        """The result of the oldest planned step: now it is known which requests sampled in it."""
         if not self.planned or self.planned[0].row["step"] != update["step"]:
             raise ValueError(f"the result of step {update['step']} comes out of turn")
         planned = self.planned.popleft()
@@ -213,7 +213,7 @@ class _Log:
     # --- why the next one was not admitted -------------------------------------------------------
 
     def _blocked(self, planned: _Planned) -> Blocked | None:
-        """Who was next in this step, and what it lacked."""
+        """The request that was next in this step, and what it lacked."""
         row, config = planned.row, self.config
         waiting: list[str] = row["wait_q"]
         if not waiting:
@@ -227,7 +227,7 @@ class _Log:
             return Blocked(waiting[0], "token budget")
         if len(row["run_q"]) >= (config["max_num_active_seqs"] or config["max_num_seqs"]):
             return Blocked(waiting[0], "max_num_seqs")
-        # Who has a token in flight is passed over.
+        # A request with a token in flight is passed over.
         late = set[str]().union(*(self.sampled.get(step, ()) for step in planned.ahead))
         head = next((name for name in waiting if name not in late), None)
         if head is None:

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from sim.explain.causes import Causes, causes
 from sim.explain.history import History
-from sim.explain.lives import Life, Wait
 from sim.explain.phases import UNDER_WAY, wait_phases
+from sim.explain.spans import RequestHistory, Wait
 
 
 class WorstWait(NamedTuple):
-    """One wait, its seconds by reason, and who was longest in front of it."""
+    """One wait, its seconds by reason, and the request that was longest in front of it."""
 
-    life: Life
+    request: RequestHistory
     wait: Wait
     seconds: float
     by_reason: dict[str, float]
@@ -23,7 +23,7 @@ class WorstWait(NamedTuple):
 
 @dataclass(slots=True)
 class Preemptions:
-    """Who lost blocks to whom, and what that cost in tokens."""
+    """Which requests lost blocks to which, and what that cost in tokens."""
 
     num: int
     victims: Counter[str]
@@ -42,7 +42,7 @@ class Findings:
     num_requests: int
     num_unfinished: int
     num_steps: int
-    life_s: float
+    spent_s: float
     causes: Causes
     worst: list[WorstWait]
     preemptions: Preemptions
@@ -51,67 +51,67 @@ class Findings:
 
 def findings(history: History, top: int) -> Findings:
     """Everything that `sundog explain` says of a run, with the `top` longest waits."""
-    lives = history.lives.values()
+    requests = history.requests.values()
     found = causes(history)
     preemptions = _preemptions(history)
-    life_s = sum((_end_s(life) - life.arrival.time_s for life in lives), 0.0)
+    spent_s = sum((_end_s(request) - request.arrival.time_s for request in requests), 0.0)
     return Findings(
-        num_requests=len(lives),
-        num_unfinished=sum(life.reason is None for life in lives),
+        num_requests=len(requests),
+        num_unfinished=sum(request.reason is None for request in requests),
         num_steps=sum(queue.num_steps for queue in history.queues.values()),
-        life_s=life_s,
+        spent_s=spent_s,
         causes=found,
         worst=_worst(history, top),
         preemptions=preemptions,
-        suggestions=suggestions(history, found, preemptions, life_s),
+        suggestions=suggestions(history, found, preemptions, spent_s),
     )
 
 
-def _end_s(life: Life) -> float:
-    last = life.stays[-1] if life.is_running or len(life.stays) == len(life.waits) else None
-    end_s = life.waits[-1].end_s if last is None else last.end_s
+def _end_s(request: RequestHistory) -> float:
+    last = request.spans[-1] if request.is_running or len(request.spans) == len(request.waits) else None
+    end_s = request.waits[-1].end_s if last is None else last.end_s
     assert end_s is not None
     return end_s
 
 
 def _worst(history: History, top: int) -> list[WorstWait]:
     waits = [
-        (wait.end_s - wait.start_s, life, wait)
-        for life in history.lives.values()
-        for wait in life.waits
+        (wait.end_s - wait.start_s, request, wait)
+        for request in history.requests.values()
+        for wait in request.waits
         if wait.end_s is not None
     ]
     waits.sort(key=lambda entry: -entry[0])
     return [_worst_wait(history, *entry) for entry in waits[:top] if entry[0] > 0]
 
 
-def _worst_wait(history: History, seconds: float, life: Life, wait: Wait) -> WorstWait:
+def _worst_wait(history: History, seconds: float, request: RequestHistory, wait: Wait) -> WorstWait:
     by_reason: dict[str, float] = {}
     heads: dict[str, float] = {}
-    for phase in wait_phases(history, life, wait):
+    for phase in wait_phases(history, request, wait):
         reason = phase.reason or UNDER_WAY
         by_reason[reason] = by_reason.get(reason, 0.0) + phase.seconds
-        for name, head_s in phase.heads.items() or [(life.request_id, phase.seconds)]:
+        for name, head_s in phase.heads.items() or [(request.request_id, phase.seconds)]:
             if phase.own or phase.heads:
                 heads[name] = heads.get(name, 0.0) + head_s
     longest = max(heads, key=lambda name: heads[name], default=None)
     ordered = dict(sorted(by_reason.items(), key=lambda item: -item[1]))
-    return WorstWait(life, wait, seconds, ordered, longest, heads[longest] if longest else 0.0)
+    return WorstWait(request, wait, seconds, ordered, longest, heads[longest] if longest else 0.0)
 
 
 def _preemptions(history: History) -> Preemptions:
     victims: Counter[str] = Counter()
     growers: Counter[str] = Counter()
     num_self = recomputed = rehit = 0
-    for life in history.lives.values():
-        for stay in life.stays:
-            recomputed += stay.recomputed_tokens
-            rehit += stay.rehit_tokens
-            if stay.preempted is not None:
-                victims[life.request_id] += 1
-                num_self += stay.preempted.for_request == life.request_id
-                if stay.preempted.for_request is not None:
-                    growers[stay.preempted.for_request] += 1
+    for request in history.requests.values():
+        for span in request.spans:
+            recomputed += span.recomputed_tokens
+            rehit += span.rehit_tokens
+            if span.preempted is not None:
+                victims[request.request_id] += 1
+                num_self += span.preempted.for_request == request.request_id
+                if span.preempted.for_request is not None:
+                    growers[span.preempted.for_request] += 1
     computed = sum(queue.num_computed_tokens for queue in history.queues.values())
     return Preemptions(victims.total(), victims, growers, num_self, recomputed, rehit, computed)
 
@@ -124,13 +124,13 @@ WASTE_WORTH_A_WORD = 0.02
 """Of computed tokens that were computed before."""
 
 
-def suggestions(history: History, found: Causes, preemptions: Preemptions, life_s: float) -> list[str]:
+def suggestions(history: History, found: Causes, preemptions: Preemptions, spent_s: float) -> list[str]:
     """What the numbers say would help; nothing where they say nothing."""
     header, said = history.header, []
     total_s = found.total_s
     shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}
-    if total_s and life_s and total_s / life_s < 0.01:
-        return [f"Nothing to mend: waiting is {total_s / life_s:.1%} of all time."]
+    if total_s and spent_s and total_s / spent_s < 0.01:
+        return [f"Nothing to mend: waiting is {total_s / spent_s:.1%} of all time."]
     for reason, share in shares.items():
         if share >= SHARE_WORTH_A_WORD:
             said += _advice(history, reason, share)
@@ -156,7 +156,7 @@ def _advice(history: History, reason: str, share: float) -> list[str]:
                 " --replicas) or shorter contexts help; a higher --max-num-seqs would not."
             ]
         case "max_num_seqs":
-            return [_seats(history, share)]
+            return [_running_slots(history, share)]
         case "token budget":
             limit = header.max_num_batched_tokens
             value = "" if limit is None else f" ({limit:,})"
@@ -179,10 +179,10 @@ def _advice(history: History, reason: str, share: float) -> list[str]:
             return []
 
 
-def _seats(history: History, share: float) -> str:
+def _running_slots(history: History, share: float) -> str:
     limit = history.header.max_num_seqs
     value = "" if limit is None else f" {limit}"
-    text = f"{share:.0%} of waiting time was for a place among the running (--max-num-seqs{value})"
+    text = f"{share:.0%} of waiting time was for a running slot (--max-num-seqs{value})"
     free = [
         segment.free_blocks
         for queue in history.queues.values()

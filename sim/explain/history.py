@@ -1,6 +1,6 @@
-"""Folding a recorded run: one life per request, and per replica what kept its queue waiting.
+"""Folding a recorded run: a history per request, and per replica what kept its queue waiting.
 
-A life alternates between waits (in the queue) and stays (among the running); each ends where the
+A request's history alternates between waits in the queue and spans of running; each ends where the
 next begins. O(what changed) per step, as in `sim/record/recorder.py`, whose counting rules it shares.
 Outputs are numbered per replica in order; a decode run is one output of many steps, so nothing
 here may depend on how steps are grouped into outputs.
@@ -9,8 +9,8 @@ here may depend on how steps are grouped into outputs.
 from bisect import bisect_left
 
 from actors.core.batch import Chunk
-from sim.explain.lives import Life, Queue, Segment, Stay, Wait
-from sim.explain.record import Record
+from sim.explain.journal_reader import Record
+from sim.explain.spans import Queue, RequestHistory, RunningSpan, Segment, Wait
 from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Lost, Preempted, Step
 
 
@@ -23,7 +23,7 @@ class History:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.lives: dict[str, Life] = {}
+        self.requests: dict[str, RequestHistory] = {}
         self.queues: dict[int, Queue] = {}
         self.cut_off = False
 
@@ -44,46 +44,46 @@ class History:
     def end(self) -> None:
         """No more comes: what is under way ends with the record, and keeps `reason` None."""
         last_s = self.until_s
-        for life in self.lives.values():
-            if life.replica is None and len(self.queues) == 1:
-                self._enter(life, next(iter(self.queues)))
-            if life.end_s is not None:
+        for request in self.requests.values():
+            if request.replica is None and len(self.queues) == 1:
+                self._enter(request, next(iter(self.queues)))
+            if request.end_s is not None:
                 continue
-            end_s = max(last_s, life.waits[-1].start_s)
-            if life.is_running and life.replica is not None:
-                stay = life.stays[-1]
-                stay.close_range(self.queues[life.replica].num_steps)
-                stay.end_s = max(end_s, stay.start_s)
+            end_s = max(last_s, request.waits[-1].start_s)
+            if request.is_running and request.replica is not None:
+                span = request.spans[-1]
+                span.close_range(self.queues[request.replica].num_steps)
+                span.end_s = max(end_s, span.start_s)
             else:
-                life.waits[-1].end_s = end_s
-                if life.replica is not None:
-                    life.waits[-1].stop = len(self.queues[life.replica].starts_s)
+                request.waits[-1].end_s = end_s
+                if request.replica is not None:
+                    request.waits[-1].stop = len(self.queues[request.replica].starts_s)
 
     def _arrive(self, arrival: Arrival) -> None:
-        if arrival.request_id in self.lives:
+        if arrival.request_id in self.requests:
             raise HistoryError(f"request {arrival.request_id!r} arrived twice")
         wait = Wait(arrival.time_s, num_tokens=arrival.num_prompt_tokens)
-        self.lives[arrival.request_id] = Life(arrival, [wait])
+        self.requests[arrival.request_id] = RequestHistory(arrival, [wait])
 
     def _lose(self, lost: Lost) -> None:
-        """An engine crashed: whoever had a token ended, the others wait as if they had just come."""
+        """An engine crashed: requests with a token ended, the others wait as if they had just come."""
         queue = self.queues.get(lost.replica)
         if queue is not None:
             queue.num_running = 0
         for name in lost.request_ids:
-            life = self._life(name, "loses")
-            if queue is None or life.end_s is not None:
+            request = self._request(name, "loses")
+            if queue is None or request.end_s is not None:
                 continue
-            if life.first_token_s is None:
-                life.waits, life.stays, life.replica = [Wait(life.arrival.time_s)], [], None
-                life.waits[0].num_tokens = life.arrival.num_prompt_tokens
+            if request.first_token_s is None:
+                request.waits, request.spans, request.replica = [Wait(request.arrival.time_s)], [], None
+                request.waits[0].num_tokens = request.arrival.num_prompt_tokens
             else:
-                if life.is_running:
-                    life.stays[-1].close_range(queue.num_steps)
-                    life.stays[-1].end_s = lost.time_s
+                if request.is_running:
+                    request.spans[-1].close_range(queue.num_steps)
+                    request.spans[-1].end_s = lost.time_s
                 else:
-                    life.waits[-1].end_s, life.waits[-1].stop = lost.time_s, len(queue.starts_s)
-                life.end_s, life.reason = lost.time_s, "error"
+                    request.waits[-1].end_s, request.waits[-1].stop = lost.time_s, len(queue.starts_s)
+                request.end_s, request.reason = lost.time_s, "error"
 
     # --- one step ------------------------------------------------------------------------------
 
@@ -115,86 +115,86 @@ class History:
             self._finish(ended, step, queue, index)
 
     def _preempt(self, preempted: Preempted, step: Step, queue: Queue, index: int) -> None:
-        life = self._running(preempted.request_id, "preempts")
-        if life is None:
+        request = self._running(preempted.request_id, "preempts")
+        if request is None:
             return
-        stay = life.stays[-1]
-        stay.close_range(queue.num_steps)
-        stay.end_s = step.start_s
-        stay.preempted = preempted
+        span = request.spans[-1]
+        span.close_range(queue.num_steps)
+        span.end_s = step.start_s
+        span.preempted = preempted
         queue.num_running -= 1
-        prompt = life.arrival.num_prompt_tokens
-        known = None if prompt is None else prompt + life.num_output_tokens
-        life.waits.append(Wait(step.start_s, None, index, index, None, known))
+        prompt = request.arrival.num_prompt_tokens
+        known = None if prompt is None else prompt + request.num_output_tokens
+        request.waits.append(Wait(step.start_s, None, index, index, None, known))
 
     def _admit(self, admitted: Admitted, step: Step, queue: Queue, index: int) -> None:
-        life = self._life(admitted.request_id, "admits")
-        if life.end_s is not None:
+        request = self._request(admitted.request_id, "admits")
+        if request.end_s is not None:
             return
-        if life.is_running:
-            raise HistoryError(f"step {step.step} admits {life.request_id!r}, which does not wait")
-        wait = life.waits[-1]
+        if request.is_running:
+            raise HistoryError(f"step {step.step} admits {request.request_id!r}, which does not wait")
+        wait = request.waits[-1]
         wait.end_s = step.start_s
         if wait.end_s < wait.start_s:
-            raise HistoryError(f"request {life.request_id!r} was admitted before it arrived")
+            raise HistoryError(f"request {request.request_id!r} was admitted before it arrived")
         wait.stop, wait.turn = index, len(queue.admissions)
-        self._enter(life, step.replica)
-        stay = Stay(step.start_s, queue.num_steps, admitted)
-        stay.num_computed_tokens = admitted.num_hit_tokens
-        if life.stays:
-            last = life.stays[-1]
-            stay.most_tokens = max(last.most_tokens, last.num_computed_tokens)
-        life.stays.append(stay)
+        self._enter(request, step.replica)
+        span = RunningSpan(step.start_s, queue.num_steps, admitted)
+        span.num_computed_tokens = admitted.num_hit_tokens
+        if request.spans:
+            last = request.spans[-1]
+            span.most_tokens = max(last.most_tokens, last.num_computed_tokens)
+        request.spans.append(span)
         queue.num_running += 1
         queue.admissions.append(index)
 
     def _compute(self, chunk: Chunk, step: Step, queue: Queue) -> None:
         queue.num_computed_tokens += chunk.num_tokens
-        life = self._running(chunk.request_id, "computes")
-        if life is None:
+        request = self._running(chunk.request_id, "computes")
+        if request is None:
             return
-        stay = life.stays[-1]
-        stay.chunks.append(chunk.num_tokens)
-        stay.num_computed_tokens += chunk.num_tokens
-        stay.catch_up_steps = queue.num_steps - stay.start_step + 1
+        span = request.spans[-1]
+        span.chunks.append(chunk.num_tokens)
+        span.num_computed_tokens += chunk.num_tokens
+        span.catch_up_steps = queue.num_steps - span.start_step + 1
         if chunk.samples and step.ends_s:
-            stay.range_start = queue.num_steps
-            stay.caught_up_s = step.ends_s[0]
-            if life.first_token_s is None:
-                life.first_token_s = step.ends_s[0]
+            span.range_start = queue.num_steps
+            span.caught_up_s = step.ends_s[0]
+            if request.first_token_s is None:
+                request.first_token_s = step.ends_s[0]
 
     def _stall(self, name: str, step: Step, queue: Queue) -> None:
-        life = self._running(name, "idles")
-        if life is None:
+        request = self._running(name, "idles")
+        if request is None:
             return
-        stay = life.stays[-1]
-        if stay.range_start is not None:
-            stay.close_range(queue.num_steps)
+        span = request.spans[-1]
+        if span.range_start is not None:
+            span.close_range(queue.num_steps)
             # The next range begins with a decode, which computes a token as a chunk does not.
-            stay.num_computed_tokens += 1
-            stay.range_start = queue.num_steps + len(step.ends_s)
+            span.num_computed_tokens += 1
+            span.range_start = queue.num_steps + len(step.ends_s)
         if step.ends_s:
-            stay.stalls.append((step.start_s, step.ends_s[-1]))
+            span.stalls.append((step.start_s, step.ends_s[-1]))
 
     def _finish(self, ended: Ended, step: Step, queue: Queue, index: int) -> None:
-        life = self._life(ended.request_id, "ends")
-        if life.end_s is not None:
+        request = self._request(ended.request_id, "ends")
+        if request.end_s is not None:
             raise HistoryError(f"request {ended.request_id!r} ended twice")
         end_s = step.ends_s[-1] if step.ends_s else step.start_s
-        if life.is_running:
-            stay = life.stays[-1]
+        if request.is_running:
+            span = request.spans[-1]
             first = queue.num_steps - len(step.ends_s)
-            stay.close_range(first + ended.num_tokens)
-            stay.end_s = end_s
+            span.close_range(first + ended.num_tokens)
+            span.end_s = end_s
             queue.num_running -= 1
         else:
-            wait = life.waits[-1]
+            wait = request.waits[-1]
             end_s = max(end_s, wait.start_s)
             wait.end_s, wait.stop = end_s, index + 1
-            self._enter(life, step.replica)
-        if not life.num_output_tokens:
-            life.first_token_s = None
-        life.end_s, life.reason = end_s, ended.reason
+            self._enter(request, step.replica)
+        if not request.num_output_tokens:
+            request.first_token_s = None
+        request.end_s, request.reason = end_s, ended.reason
 
     def _block(self, step: Step, queue: Queue, index: int) -> None:
         head, reason = step.blocked or (None, None)
@@ -205,30 +205,30 @@ class History:
             )
             queue.segments.append(segment)
 
-    # --- lives ---------------------------------------------------------------------------------
+    # --- histories ---------------------------------------------------------------------------------
 
-    def _life(self, name: str, does: str) -> Life:
-        life = self.lives.get(name)
-        if life is None:
+    def _request(self, name: str, does: str) -> RequestHistory:
+        request = self.requests.get(name)
+        if request is None:
             raise HistoryError(f"the step {does} {name!r}, which never arrived")
-        return life
+        return request
 
-    def _running(self, name: str, does: str) -> Life | None:
-        """The life of one that runs; None if it has ended.
+    def _running(self, name: str, does: str) -> RequestHistory | None:
+        """The history of a request that runs; None if it has ended.
 
         Under async scheduling the next step has been planned when the end of a request is known.
         """
-        life = self._life(name, does)
-        if life.end_s is not None:
+        request = self._request(name, does)
+        if request.end_s is not None:
             return None
-        if not life.is_running:
+        if not request.is_running:
             raise HistoryError(f"the step {does} {name!r}, which does not run")
-        return life
+        return request
 
-    def _enter(self, life: Life, replica: int) -> None:
+    def _enter(self, request: RequestHistory, replica: int) -> None:
         """A replica speaks of a request for the first time: it has been there since it arrived."""
-        if life.replica is None:
-            life.replica = replica
-            wait = life.waits[0]
+        if request.replica is None:
+            request.replica = replica
+            wait = request.waits[0]
             wait.first = bisect_left(self.queues[replica].starts_s, wait.start_s)
             wait.stop = max(wait.stop, wait.first)

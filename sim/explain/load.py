@@ -6,8 +6,8 @@ from pathlib import Path
 from actors.core.names import did_you_mean
 from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
-from sim.explain.lives import Life
-from sim.explain.record import check_run, find_record, journal_header, journal_records
+from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
+from sim.explain.spans import RequestHistory
 from sim.files.json_lines import JsonLines, Row, decode
 from sim.files.lines import read_lines
 from sim.record.journal_rows import JournalError
@@ -54,13 +54,15 @@ def _again(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
     yield from rows
 
 
-def find_life(history: History, request_id: str) -> Life:
-    """The life of one request; raises JournalError that suggests the nearest ids."""
-    life = history.lives.get(request_id)
-    if life is not None:
-        return life
-    hint = did_you_mean(request_id, history.lives, most=3)
-    raise JournalError(f"there is no request {request_id!r} among the {len(history.lives):,} recorded.{hint}")
+def find_request(history: History, request_id: str) -> RequestHistory:
+    """One request's history; raises JournalError that suggests the nearest ids."""
+    request = history.requests.get(request_id)
+    if request is not None:
+        return request
+    hint = did_you_mean(request_id, history.requests, most=3)
+    raise JournalError(
+        f"there is no request {request_id!r} among the {len(history.requests):,} recorded.{hint}"
+    )
 
 
 def _trace(log: Path, trace: Path | None) -> Row | None:

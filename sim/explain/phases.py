@@ -1,6 +1,6 @@
-"""A request's life as phases that tile it, without gap or overlap, each with its cause.
+"""A request from arrival to end, as phases without gap or overlap, each with its cause.
 
-A wait is split where its cause changes: who was next in the queue, and what that one lacked. Every
+A wait is split where its cause changes: which request was next in the queue, and what it lacked. Every
 step that begins without the request has such a cause; before the first, a step was under way.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sim.explain.history import History
-from sim.explain.lives import Life, Queue, Stay, Wait
+from sim.explain.spans import Queue, RequestHistory, RunningSpan, Wait
 
 UNDER_WAY = "step under way"
 """The cause of a wait while nobody has been refused: the engine is in the middle of a step."""
@@ -18,9 +18,9 @@ KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 @dataclass(slots=True)
 class Phase:
-    """One stretch of a life. Of a wait: `reason`, and whether it lacked it itself (`own`).
+    """One stretch of a request's time. Of a wait: `reason`, and whether it lacked it itself (`own`).
 
-    `heads` are those who were next in the queue instead, with the seconds of each. `needed_blocks`
+    `heads` are the requests that were next in the queue instead, with the seconds of each. `needed_blocks`
     is what the (first) one of them, or itself, needed at most; `free_blocks` and `num_running` are
     as of the first step of the phase.
     """
@@ -41,18 +41,18 @@ class Phase:
         return self.end_s - self.start_s
 
 
-def phases(history: History, life: Life) -> list[Phase]:
-    """The whole life, in order."""
+def phases(history: History, request: RequestHistory) -> list[Phase]:
+    """All phases of a request, in order."""
     found: list[Phase] = []
-    for number, wait in enumerate(life.waits):
-        found += wait_phases(history, life, wait)
-        if number < len(life.stays):
-            found += stay_phases(life.stays[number])
+    for number, wait in enumerate(request.waits):
+        found += wait_phases(history, request, wait)
+        if number < len(request.spans):
+            found += running_phases(request.spans[number])
     return found
 
 
 def totals(found: list[Phase]) -> dict[str, float]:
-    """Seconds by kind; their sum is the life."""
+    """Seconds by kind; their sum is the time from arrival to end."""
     sums = dict.fromkeys(KINDS, 0.0)
     for phase in found:
         sums[phase.kind] += phase.seconds
@@ -62,15 +62,15 @@ def totals(found: list[Phase]) -> dict[str, float]:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def wait_phases(history: History, life: Life, wait: Wait) -> list[Phase]:
+def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[Phase]:
     """One wait, split where its cause changes."""
     assert wait.end_s is not None
-    if life.replica is None:
+    if request.replica is None:
         return _if_long([Phase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
-    queue = history.queues[life.replica]
+    queue = history.queues[request.replica]
     considered_s = queue.starts_s[wait.first] if wait.first < wait.stop else wait.end_s
     found = [Phase("waiting", wait.start_s, considered_s, 0, UNDER_WAY)]
-    for phase, head in _refusals(queue, life, wait):
+    for phase, head in _refusals(queue, request, wait):
         last = found[-1]
         if (last.reason, last.own) == (phase.reason, phase.own):
             last.num_steps = (last.num_steps or 0) + (phase.num_steps or 0)
@@ -85,7 +85,7 @@ def wait_phases(history: History, life: Life, wait: Wait) -> list[Phase]:
     return _if_long(found)
 
 
-def _refusals(queue: Queue, life: Life, wait: Wait) -> Iterator[tuple[Phase, str | None]]:
+def _refusals(queue: Queue, request: RequestHistory, wait: Wait) -> Iterator[tuple[Phase, str | None]]:
     """The wait's part of every segment, with the segment's head."""
     if wait.first >= wait.stop:
         return
@@ -98,7 +98,7 @@ def _refusals(queue: Queue, life: Life, wait: Wait) -> Iterator[tuple[Phase, str
         start_s = queue.starts_s[first]
         end_s = wait.end_s if stop == wait.stop else queue.segment_end_s(number)
         num_steps = queue.steps_before(stop) - queue.steps_before(first)
-        own = segment.head == life.request_id
+        own = segment.head == request.request_id
         yield (
             Phase(
                 "waiting",
@@ -116,10 +116,10 @@ def _refusals(queue: Queue, life: Life, wait: Wait) -> Iterator[tuple[Phase, str
 
 def needed_blocks(history: History, name: str | None, time_s: float) -> int | None:
     """Blocks that a request needed to be admitted at a time, prefix hits aside."""
-    life, size = history.lives.get(name or ""), history.header.block_size
-    if life is None or size is None:
+    request, size = history.requests.get(name or ""), history.header.block_size
+    if request is None or size is None:
         return None
-    waits = [wait for wait in life.waits if wait.start_s <= time_s] or life.waits[:1]
+    waits = [wait for wait in request.waits if wait.start_s <= time_s] or request.waits[:1]
     num_tokens = waits[-1].num_tokens
     return None if num_tokens is None else -(-num_tokens // size)
 
@@ -127,15 +127,15 @@ def needed_blocks(history: History, name: str | None, time_s: float) -> int | No
 # --- running -------------------------------------------------------------------------------------
 
 
-def stay_phases(stay: Stay) -> list[Phase]:
-    """One stay: catching up, then decoding, stalled where a step passed it over."""
-    assert stay.end_s is not None
-    end_s = stay.end_s
-    caught_up_s = end_s if stay.caught_up_s is None else min(stay.caught_up_s, end_s)
-    kind = "recompute" if stay.admitted.resumed else "prefill"
-    found = [Phase(kind, stay.start_s, caught_up_s, stay.catch_up_steps)]
+def running_phases(span: RunningSpan) -> list[Phase]:
+    """One span of running: catching up, then decoding, stalled where a step passed it over."""
+    assert span.end_s is not None
+    end_s = span.end_s
+    caught_up_s = end_s if span.caught_up_s is None else min(span.caught_up_s, end_s)
+    kind = "recompute" if span.admitted.resumed else "prefill"
+    found = [Phase(kind, span.start_s, caught_up_s, span.catch_up_steps)]
     cursor_s = caught_up_s
-    for start_s, stop_s in stay.stalls:
+    for start_s, stop_s in span.stalls:
         start_s, stop_s = max(start_s, cursor_s), min(stop_s, end_s)
         if start_s < stop_s:
             found.append(Phase("decode", cursor_s, start_s))

@@ -16,7 +16,7 @@ Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
 
 
 def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
-    """Requests in the server while they came, over the fewer of its seats and its KV cache's room.
+    """Requests in the server while they came, over how many it can run: running slots or KV cache, the fewer.
 
     By Little's law; None without requests. They are taken to hold the blocks of their prompts and
     half of their answers; prompts that hit the prefix cache share blocks, which this leaves out.

@@ -69,7 +69,7 @@ class Past:
         ]
 
     def counted(self, request: TraceRequest) -> Generate:
-        """The same wish where tokens are only counted: the prompt's contents as block keys."""
+        """The same request where tokens are only counted: the prompt's contents as block keys."""
         submit = self.submits[request.request_id]
         limits = Sampling(max_tokens=submit.max_tokens)
         return replace(
@@ -80,7 +80,7 @@ class Past:
         )
 
     def exact(self, request: TraceRequest) -> Generate:
-        """The same wish, with the prompt's tokens."""
+        """The same request, with the prompt's tokens."""
         submit = self.submits[request.request_id]
         assert submit.prompt_token_ids is not None, f"{request.request_id} has only a count"
         return Generate(

@@ -1,7 +1,7 @@
 """A run on disk: `journal.jsonl.gz`, one line per arrival and per StepOutput, written as it goes.
 
-It holds what `sundog explain` needs and no prompt: times, who was admitted, computed, preempted,
-ended, and why nobody more was admitted. The first line is the header. Times are seconds since the
+It holds what `sundog explain` needs and no prompt: times, which requests were admitted,
+computed, preempted, ended, and why no other was. The first line is the header. Times are seconds since the
 journal was opened (virtual time begins at 0). Same run, same bytes.
 
     {"journal":1,"block_size":16,...}
@@ -63,7 +63,7 @@ class JournalFile(Actor[Heard]):
             case StepOutput():
                 self._lines.append(_step_line(message, self._origin_s))
                 if not (message.num_running or message.num_waiting):
-                    # Nothing may follow for long, and nobody shall wait for what has happened.
+                    # Nothing may follow for long, and readers shall see what has happened.
                     self._flush_due_s = 0.0
             case Submit():
                 self._lines.append(_submit_line(message, self._origin_s))
@@ -134,7 +134,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
 
 
 def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
-    """Who ended, and in how many steps of this output each got a token (if it decoded)."""
+    """Requests that ended, with how many steps of this output gave each a token, if it decoded."""
     num_steps, gone = len(output.end_times_s), set(output.batch.finished)
     sampled = None if output.tokens is None else {name for name, _ in output.tokens}
     rows = []

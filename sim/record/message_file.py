@@ -3,7 +3,7 @@
     {"messages":1,"run":"9f86d081884c7d65"}
     {"time":0.5,"from":"async-llm","to":"router","message":"Submit","request_id":"r1",…}
 
-The same in every world. Answers are lines too, from whoever was asked. Fields are the message's
+The same in every world. Answers are lines too, from the actor that was asked. Fields are the message's
 own; of prompts, texts and long lists only the length is kept.
 """
 

@@ -27,7 +27,7 @@ def verdict(figure: Compared) -> str:
 
 
 def print_comparison(found: Comparison, names: tuple[str, str], console: Console) -> None:
-    """Settings, figures with verdicts, and who gained and lost most."""
+    """Settings, figures with verdicts, and the requests that gained and lost most."""
     for setting, (a, b) in found.settings.items():
         console.print(f"{setting.replace('_', '-')}: {a} → {b}", markup=False)
     if not found.settings:

@@ -1,4 +1,4 @@
-"""The life of one request, as a page for people."""
+"""One request from arrival to end, as a page for people."""
 
 from itertools import groupby
 from typing import IO, Any
@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.explain.history import History
-from sim.explain.lives import Life, Stay, Wait
-from sim.explain.phases import Phase, phases, stay_phases, totals, wait_phases
+from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
+from sim.explain.spans import RequestHistory, RunningSpan, Wait
 from sim.show import words
 
 MOST_PHASES = 8
@@ -24,10 +24,10 @@ def console_for(file: IO[str] | None = None) -> Console:
 class RequestPage:
     """One request's page; `every` shows each change of cause of long waits too."""
 
-    def __init__(self, history: History, life: Life, *, every: bool = False) -> None:
+    def __init__(self, history: History, request: RequestHistory, *, every: bool = False) -> None:
         self.history = history
         self.header = history.header
-        self.life = life
+        self.request = request
         self.every = every
 
     def print(self, console: Console) -> None:
@@ -48,43 +48,43 @@ class RequestPage:
     # --- above and below -------------------------------------------------------------------------
 
     def _title(self) -> str:
-        arrival, life = self.life.arrival, self.life
-        parts = [f"Request {life.request_id}"]
+        arrival, request = self.request.arrival, self.request
+        parts = [f"Request {request.request_id}"]
         if arrival.num_prompt_tokens is not None:
             parts.append(words.count(arrival.num_prompt_tokens, "prompt token"))
-        parts.append(words.count(life.num_output_tokens, "output token"))
+        parts.append(words.count(request.num_output_tokens, "output token"))
         if arrival.tenant is not None:
             parts.append(f"tenant {arrival.tenant}")
         if arrival.priority:
             parts.append(f"priority {arrival.priority}")
-        if self.header.replicas > 1 and life.replica is not None:
-            parts.append(f"replica {life.replica}")
+        if self.header.replicas > 1 and request.replica is not None:
+            parts.append(f"replica {request.replica}")
         return " · ".join(parts)
 
     def _summary(self) -> str:
-        life, start_s = self.life, self.life.arrival.time_s
-        first = life.first_token_s
+        request, start_s = self.request, self.request.arrival.time_s
+        first = request.first_token_s
         parts = [f"arrived at {words.moment(start_s, self.header)}"]
         if first is None:
             parts.append("no token came")
         else:
             parts.append(f"first token after {words.length(first - start_s, self.header)}")
-        if life.end_s is None:
+        if request.end_s is None:
             parts.append("unfinished when the record ends")
         else:
-            took = words.length(life.end_s - start_s, self.header)
-            parts.append(f"ended after {took} ({life.reason})")
+            took = words.length(request.end_s - start_s, self.header)
+            parts.append(f"ended after {took} ({request.reason})")
         return " · ".join(parts)
 
     def _totals(self) -> str:
-        sums = totals(phases(self.history, self.life))
+        sums = totals(phases(self.history, self.request))
         whole_s = sum(sums.values())
         parts = [
             f"{kind} {words.length(seconds, self.header)} ({seconds / whole_s:.0%})"
             for kind, seconds in sums.items()
             if seconds > 0
         ]
-        recomputed = sum(stay.recomputed_tokens for stay in self.life.stays)
+        recomputed = sum(span.recomputed_tokens for span in self.request.spans)
         if recomputed:
             parts.append(f"{words.count(recomputed, 'token')} computed again")
         return "In all: " + " · ".join(parts or ["nothing took any time"])
@@ -93,27 +93,27 @@ class RequestPage:
 
     def _rows(self) -> list[tuple[float, float | None, str, str]]:
         rows: list[tuple[float, float | None, str, str]] = []
-        life = self.life
-        for number, wait in enumerate(life.waits):
+        request = self.request
+        for number, wait in enumerate(request.waits):
             if number == 0:
                 rows.append((wait.start_s, None, self._arrived(wait), ""))
             rows += self._waited(wait)
-            if number < len(life.stays):
-                rows += self._stayed(life.stays[number], wait)
-        if life.end_s is not None:
-            rows.append((life.end_s, None, f"ended: {life.reason}", "bold"))
+            if number < len(request.spans):
+                rows += self._ran(request.spans[number], wait)
+        if request.end_s is not None:
+            rows.append((request.end_s, None, f"ended: {request.reason}", "bold"))
         return rows
 
     def _arrived(self, wait: Wait) -> str:
         text = "arrived"
-        queue = None if self.life.replica is None else self.history.queues[self.life.replica]
+        queue = None if self.request.replica is None else self.history.queues[self.request.replica]
         first = None if queue is None else queue.admitted_first(wait)
         if first:
             text += f"; {words.count(first, 'other')} went first"
         return text
 
     def _waited(self, wait: Wait) -> list[tuple[float, float | None, str, str]]:
-        found = wait_phases(self.history, self.life, wait)
+        found = wait_phases(self.history, self.request, wait)
         if len(found) <= MOST_PHASES or self.every:
             return [(p.start_s, p.seconds, self._why(p), "") for p in found]
         took_s = found[-1].end_s - found[0].start_s
@@ -161,44 +161,44 @@ class RequestPage:
         is_said = self.header.unit == "steps" or not phase.num_steps
         return f"waited {'' if is_said else words.count(phase.num_steps or 0, 'step') + ', '}{why}"
 
-    def _stayed(self, stay: Stay, wait: Wait) -> list[tuple[float, float | None, str, str]]:
+    def _ran(self, span: RunningSpan, wait: Wait) -> list[tuple[float, float | None, str, str]]:
         rows: list[tuple[float, float | None, str, str]] = []
-        for number, phase in enumerate(stay_phases(stay)):
+        for number, phase in enumerate(running_phases(span)):
             match phase.kind:
                 case "prefill" | "recompute":
-                    text = self._caught_up(stay, wait)
+                    text = self._caught_up(span, wait)
                 case "stalled":
                     text = "stalled: the token budget of the step was given to others"
                 case _:
-                    text = f"decoded: {self._tokens(stay)}" if number < 2 else "decoded on"
+                    text = f"decoded: {self._tokens(span)}" if number < 2 else "decoded on"
             rows.append((phase.start_s, phase.seconds, text, ""))
-        if stay.preempted is not None:
-            assert stay.end_s is not None
-            rows.append((stay.end_s, None, self._lost(stay), "bold"))
+        if span.preempted is not None:
+            assert span.end_s is not None
+            rows.append((span.end_s, None, self._lost(span), "bold"))
         return rows
 
-    def _tokens(self, stay: Stay) -> str:
-        stalls = ", stalls included" if stay.stalls else ""
-        again = " more" if stay.admitted.resumed else ""
-        return words.count(stay.num_output_tokens, "token").replace(" ", f"{again} ", 1) + stalls
+    def _tokens(self, span: RunningSpan) -> str:
+        stalls = ", stalls included" if span.stalls else ""
+        again = " more" if span.admitted.resumed else ""
+        return words.count(span.num_output_tokens, "token").replace(" ", f"{again} ", 1) + stalls
 
-    def _caught_up(self, stay: Stay, wait: Wait) -> str:
-        num_tokens, hit = sum(stay.chunks), stay.admitted.num_hit_tokens
-        text = "admitted again; " if stay.admitted.resumed else "admitted; "
+    def _caught_up(self, span: RunningSpan, wait: Wait) -> str:
+        num_tokens, hit = sum(span.chunks), span.admitted.num_hit_tokens
+        text = "admitted again; " if span.admitted.resumed else "admitted; "
         if hit:
             text += f"{words.count(hit, 'token')} found in the prefix cache; "
-        chunks = f" in {words.count(len(stay.chunks), 'chunk')}" if len(stay.chunks) > 1 else ""
+        chunks = f" in {words.count(len(span.chunks), 'chunk')}" if len(span.chunks) > 1 else ""
         text += f"computed {num_tokens:,}{chunks}"
-        if len(stay.chunks) > 1 and stay.catch_up_steps > len(stay.chunks):
-            text += f" over {words.count(stay.catch_up_steps, 'step')}"
-        if stay.recomputed_tokens:
-            text += f", {stay.recomputed_tokens:,} of them for the second time"
-        if stay.caught_up_s is None or (stay.end_s or 0.0) < stay.caught_up_s:
+        if len(span.chunks) > 1 and span.catch_up_steps > len(span.chunks):
+            text += f" over {words.count(span.catch_up_steps, 'step')}"
+        if span.recomputed_tokens:
+            text += f", {span.recomputed_tokens:,} of them for the second time"
+        if span.caught_up_s is None or (span.end_s or 0.0) < span.caught_up_s:
             text += ", and did not catch up"
         return text
 
-    def _lost(self, stay: Stay) -> str:
-        preempted = stay.preempted
+    def _lost(self, span: RunningSpan) -> str:
+        preempted = span.preempted
         assert preempted is not None
         name = preempted.for_request
         if preempted.cause == "urgency":
@@ -207,11 +207,11 @@ class RequestPage:
             whose = f"by a {preempted.cause}"
         elif name is None:
             whose = "(the record does not say for whom)"
-        elif name == self.life.request_id:
+        elif name == self.request.request_id:
             whose = "because its own next token needed a block and none was free"
         else:
             whose = f"for {name}, which needed a KV block to grow when none was free"
-        lost = words.count(stay.num_computed_tokens, "computed token")
+        lost = words.count(span.num_computed_tokens, "computed token")
         return f"preempted {whose}; lost {lost}"
 
 

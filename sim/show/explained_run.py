@@ -25,7 +25,7 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
         markup=False,
     )
     total_s = found.causes.total_s
-    share = total_s / found.life_s if found.life_s else 0.0
+    share = total_s / found.spent_s if found.spent_s else 0.0
     console.print(
         f"All requests together waited {words.length(total_s, header)},"
         f" {share:.1%} of the time from arrival to end;"
@@ -67,16 +67,16 @@ def _worst(worst: list[WorstWait], header: Header) -> Table:
     table.add_column("lacking")
     table.add_column("longest next in the queue")
     for entry in worst:
-        again = "" if entry.wait is entry.life.waits[0] else " (again)"
+        again = "" if entry.wait is entry.request.waits[0] else " (again)"
         reasons = ", ".join(
             f"{reason} {seconds / entry.seconds:.0%}"
             for reason, seconds in list(entry.by_reason.items())[:3]
             if seconds >= entry.seconds / 100
         )
-        who = "itself" if entry.longest_head == entry.life.request_id else entry.longest_head
+        who = "itself" if entry.longest_head == entry.request.request_id else entry.longest_head
         head = "" if who is None else f"{who}, {words.length(entry.longest_head_s, header)}"
         table.add_row(
-            Text(entry.life.request_id + again),
+            Text(entry.request.request_id + again),
             words.moment(entry.wait.start_s, header),
             words.length(entry.seconds, header),
             Text(reasons),

@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 from actors.core.config import ConfigError
 from sim.explain.history import History
+from sim.explain.journal_reader import find_record, journal_header, journal_records
 from sim.explain.load import load
 from sim.explain.phases import phases
-from sim.explain.record import find_record, journal_header, journal_records
 from sim.files.json_lines import JsonLines
 from sim.files.run_files import check_same_run
 from sim.record.journal_rows import JournalError, Step
@@ -115,23 +115,23 @@ def _steps(record: Path) -> Iterator[Event]:
 
 def _requests(history: History) -> Iterator[Event]:
     """A track for each request, and on it what it did and what it waited for."""
-    for life in history.lives.values():
-        own = {"cat": "request", "pid": REQUESTS, "tid": 0, "id": life.request_id}
-        found = phases(history, life)
+    for request in history.requests.values():
+        own = {"cat": "request", "pid": REQUESTS, "tid": 0, "id": request.request_id}
+        found = phases(history, request)
         if not found:
             continue
         args = {
-            "prompt tokens": life.arrival.num_prompt_tokens,
-            "replica": life.replica,
-            "tenant": life.arrival.tenant,
+            "prompt tokens": request.arrival.num_prompt_tokens,
+            "replica": request.replica,
+            "tenant": request.arrival.tenant,
         }
         start, end = _us(found[0].start_s), _us(found[-1].end_s)
-        yield {**own, "ph": "b", "name": life.request_id, "ts": start, "args": args}
+        yield {**own, "ph": "b", "name": request.request_id, "ts": start, "args": args}
         for phase in found:
             name = phase.kind if phase.reason is None else f"{phase.kind}: {phase.reason}"
             yield {**own, "ph": "b", "name": name, "ts": _us(phase.start_s)}
             yield {**own, "ph": "e", "name": name, "ts": _us(phase.end_s)}
-        yield {**own, "ph": "e", "name": life.request_id, "ts": end}
+        yield {**own, "ph": "e", "name": request.request_id, "ts": end}
 
 
 def _messages(path: Path, record: Path, run_id: str | None) -> Iterator[Event]:

@@ -33,13 +33,13 @@ def names(found: Iterable[str], most: int = 3) -> str:
 
 
 def cause(phase: Phase, header: Header) -> str:
-    """Why a request waited in one phase, as a clause about whoever was next."""
+    """Why a request waited in one phase, as a clause about the request that was next."""
     if phase.reason == UNDER_WAY:
         return "for the step under way"
-    who = "next in the queue" if phase.own else f"behind {names(phase.heads)}"
+    place = "next in the queue" if phase.own else f"behind {names(phase.heads)}"
     reason = lack(phase.reason or UNKNOWN, header)
     if phase.reason != "KV blocks":
-        return f"{who}: {reason}"
+        return f"{place}: {reason}"
     parts = []
     if phase.needed_blocks is not None:
         owner = "" if phase.own or len(phase.heads) < 2 else f"{next(iter(phase.heads))} "
@@ -50,7 +50,7 @@ def cause(phase: Phase, header: Header) -> str:
             parts.append(f"{header.num_watermark_blocks:,} of them kept back as watermark")
     if phase.num_running is not None:
         parts.append(f"{phase.num_running:,} running")
-    return f"{who}: {reason}" + (f" ({', '.join(parts)})" if parts else "")
+    return f"{place}: {reason}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def lack(reason: str, header: Header) -> str:
@@ -60,7 +60,7 @@ def lack(reason: str, header: Header) -> str:
             return "too few free KV blocks"
         case "max_num_seqs":
             limit = "all" if header.max_num_seqs is None else f"all {header.max_num_seqs:,}"
-            return f"{limit} places taken (max_num_seqs)"
+            return f"{limit} running slots taken (max_num_seqs)"
         case "token budget":
             budget = header.max_num_batched_tokens
             of = "" if budget is None else f" of {budget:,}"

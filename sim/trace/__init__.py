@@ -1,1 +1,1 @@
-"""Traces: who asks when, for how much. Reading every format, refusing every malformed row."""
+"""Traces: which requests come when, and how long. Reading every format, refusing every malformed row."""

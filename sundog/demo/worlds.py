@@ -39,7 +39,9 @@ def simulated(past: Past, cost: Calibrated) -> Run:
     run, trace = Run(), past.trace()
     oracle = Oracle({request.request_id: request.num_output_tokens for request in trace})
     backend = CostBackend(Pace(cost, "runner-0"), oracle, CAPACITY)
-    run.recorder = replay_on(trace, CONFIG, [backend], CAPACITY, wishes=past.counted, listeners=[run.journal])
+    run.recorder = replay_on(
+        trace, CONFIG, [backend], CAPACITY, generate_for=past.counted, listeners=[run.journal]
+    )
     return run
 
 
@@ -52,7 +54,7 @@ def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> Run:
         CONFIG,
         [backend],
         CAPACITY,
-        wishes=past.exact,
+        generate_for=past.exact,
         listeners=[run.journal],
         vocabulary=model.vocabulary,
     )

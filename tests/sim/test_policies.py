@@ -16,7 +16,7 @@ from actors.policy_file import find_policy
 from sim.figures.metrics import summarize
 from sim.predictor import PREDICTORS, ClassMean, Noisy, find_predictor
 from sim.record.recorder import Recorder
-from sim.replay import counted_wish, replay
+from sim.replay import counting_tokens, replay
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
 from sim.trace.write import write_trace
@@ -82,9 +82,9 @@ def test_a_target_that_is_no_time_is_refused(tmp_path: Path, wrong: str) -> None
 def test_a_wish_carries_a_guess_only_if_somebody_guesses() -> None:
     """The scheduler's side of the wire never names the true length."""
     row = next(tenants(0))
-    assert counted_wish(16)(row).predicted_tokens is None
-    assert counted_wish(16, find_predictor("oracle"))(row).predicted_tokens == row.num_output_tokens
-    assert counted_wish(16)(row).slo_ttft_s == row.slo_ttft_s
+    assert counting_tokens(16)(row).predicted_tokens is None
+    assert counting_tokens(16, find_predictor("oracle"))(row).predicted_tokens == row.num_output_tokens
+    assert counting_tokens(16)(row).slo_ttft_s == row.slo_ttft_s
     assert "num_output_tokens" not in {field.name for field in fields(Submit)}
 
 

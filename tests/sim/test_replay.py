@@ -26,7 +26,7 @@ from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.oracle import Oracle
 from sim.record.recorder import Recorder
-from sim.replay import counted_wish, replay
+from sim.replay import counting_tokens, replay
 from sim.trace.record import TraceRequest
 
 COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead(step_s=0.004))
@@ -144,7 +144,7 @@ def played_with_cancels(seed: int, config: EngineConfig, capacity: Capacity) -> 
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(Quitter(llm, seed).live)
-            nursery.start_soon(Client(trace, llm, counted_wish(16), recorder).live)
+            nursery.start_soon(Client(trace, llm, counting_tokens(16), recorder).live)
 
     run_virtual(play)
     return recorder

@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class Observed:
     """One element per finished request: instants in seconds of one clock, tokens as float64."""
 
     scheduled_s: Floats
@@ -47,18 +47,18 @@ class Fitted(NamedTuple):
     num_left_out: int
 
 
-def fit_requests(lives: Lives) -> Fitted:
+def fit_requests(observed: Observed) -> Fitted:
     """The coefficients that explain best how long requests decoded; O(requests squared).
 
     Raises ConfigError without a request that got more than one token.
     """
-    seconds = lives.last_token_s - lives.first_token_s
-    decoded = (lives.num_output_tokens > 1) & (seconds > 0)
+    seconds = observed.last_token_s - observed.first_token_s
+    decoded = (observed.num_output_tokens > 1) & (seconds > 0)
     if not decoded.any():
         raise ConfigError("nothing to calibrate from: no request with more than one token")
     rows = np.flatnonzero(decoded)
     parts = [
-        _features(lives, rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
+        _features(observed, rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
     ]
     features, taken = np.concatenate(parts), seconds[rows]
     for _ in range(NUM_FITS):
@@ -72,19 +72,19 @@ def fit_requests(lives: Lives) -> Fitted:
     return Fitted(model, error, len(rows) - len(taken))
 
 
-def _features(lives: Lives, rows: NDArray[np.int64]) -> Floats:
+def _features(observed: Observed, rows: NDArray[np.int64]) -> Floats:
     """Steps, tokens, context, decodes and pairs while these requests decoded, each summed."""
-    first, last = lives.first_token_s, lives.last_token_s
+    first, last = observed.first_token_s, observed.last_token_s
     begin, end = first[rows, None], last[rows, None]
-    later = np.maximum(lives.num_output_tokens - 1, 0.0)
+    later = np.maximum(observed.num_output_tokens - 1, 0.0)
     rate = np.divide(later, last - first, out=np.zeros_like(later), where=last > first)
     from_s, to_s = np.maximum(begin, first), np.minimum(end, last)
     decodes = rate * np.maximum(to_s - from_s, 0.0)
-    context = lives.num_prompt_tokens + 1 + rate * ((from_s + to_s) / 2 - first)
-    prefill_s = np.maximum(first - lives.scheduled_s, 1e-9)
-    overlap_s = np.minimum(end, first) - np.maximum(begin, lives.scheduled_s)
+    context = observed.num_prompt_tokens + 1 + rate * ((from_s + to_s) / 2 - first)
+    prefill_s = np.maximum(first - observed.scheduled_s, 1e-9)
+    overlap_s = np.minimum(end, first) - np.maximum(begin, observed.scheduled_s)
     share = np.clip(overlap_s, 0.0, None) / prefill_s
-    prompt = lives.num_prompt_tokens
+    prompt = observed.num_prompt_tokens
     num_decodes = decodes.sum(axis=1)
     return np.stack(
         (

@@ -133,7 +133,7 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
 
 
 def worst(run: Run) -> list[Worst]:
-    """Who waited longest for the first token, with the cause if the run kept a journal."""
+    """The requests that waited longest for their first token, with the cause if the run kept a journal."""
     rows = [row for row in run.requests().to_pylist() if row["ttft_s"] is not None]
     rows.sort(key=lambda row: (-row["ttft_s"], row["request_id"]))
     causes = _causes(run) if rows else {}
@@ -162,7 +162,7 @@ def _causes(run: Run) -> dict[str, str]:
     for each in findings(load(run.path), 3 * WORST).worst:
         reasons = sorted(each.by_reason.items(), key=lambda pair: -pair[1])
         words = [f"{reason} {seconds(spent_s)}" for reason, spent_s in reasons[:2] if spent_s]
-        causes.setdefault(each.life.request_id, ", ".join(words))
+        causes.setdefault(each.request.request_id, ", ".join(words))
     return causes
 
 

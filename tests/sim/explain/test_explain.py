@@ -1,4 +1,4 @@
-"""Laws of `sundog explain`: phases tile lives, causes are those recorded, pages say so."""
+"""Laws of `sundog explain`: phases tile requests, causes are those recorded, pages say so."""
 
 import gzip
 import json
@@ -59,14 +59,14 @@ def goldens() -> list[History]:
 
 
 def check_tiling(history: History) -> None:
-    for life in history.lives.values():
-        found = phases(history, life)
-        end_s = life.end_s if life.end_s is not None else found[-1].end_s
+    for request in history.requests.values():
+        found = phases(history, request)
+        end_s = request.end_s if request.end_s is not None else found[-1].end_s
         assert all(phase.seconds > 0 for phase in found)
-        assert all(one.end_s == other.start_s for one, other in pairwise(found)), life
+        assert all(one.end_s == other.start_s for one, other in pairwise(found)), request
         if found:
-            assert (found[0].start_s, found[-1].end_s) == (life.arrival.time_s, end_s)
-        assert math.isclose(sum(totals(found).values()), end_s - life.arrival.time_s, abs_tol=1e-9)
+            assert (found[0].start_s, found[-1].end_s) == (request.arrival.time_s, end_s)
+        assert math.isclose(sum(totals(found).values()), end_s - request.arrival.time_s, abs_tol=1e-9)
 
 
 def test_phases_tile_a_life(run: tuple[Journal, History]) -> None:
@@ -83,15 +83,15 @@ def test_phases_tile_a_life_in_the_goldens() -> None:
 def test_causes_are_those_recorded(run: tuple[Journal, History]) -> None:
     """Each step in which a request waited blames it on what the scheduler said of that step."""
     heard, history = run
-    for life in history.lives.values():
-        outputs = [o for o in heard.outputs if o.replica == life.replica]
-        for wait in life.waits:
+    for request in history.requests.values():
+        outputs = [o for o in heard.outputs if o.replica == request.replica]
+        for wait in request.waits:
             said: dict[tuple[str, bool], int] = defaultdict(int)
             for output in outputs[wait.first : wait.stop]:
                 head, reason = output.blocked or (None, UNDER_WAY)
-                said[reason, head == life.request_id] += len(output.end_times_s)
+                said[reason, head == request.request_id] += len(output.end_times_s)
             found: dict[tuple[str, bool], int] = defaultdict(int)
-            for phase in phases(history, life):
+            for phase in phases(history, request):
                 if phase.kind == "waiting" and wait.start_s <= phase.start_s < (wait.end_s or 0):
                     found[phase.reason or "", phase.own] += phase.num_steps or 0
             assert {k: n for k, n in found.items() if n} == {k: n for k, n in said.items() if n}
@@ -102,8 +102,8 @@ def test_the_run_waits_as_long_as_its_requests(run: tuple[Journal, History]) -> 
     _, history = run
     sums: dict[str, float] = defaultdict(float)
     own_s = 0.0
-    for life in history.lives.values():
-        for phase in phases(history, life):
+    for request in history.requests.values():
+        for phase in phases(history, request):
             if phase.kind == "waiting":
                 sums[phase.reason or ""] += phase.seconds
                 own_s += phase.seconds if phase.own else 0.0
@@ -122,13 +122,13 @@ def test_tokens_and_preemptions_are_the_recorders(run: tuple[Journal, History]) 
         recorder.observe(output)
     columns = recorder.columns
     for row, name in enumerate(columns.request_id):
-        life = history.lives[name]
-        assert life.num_output_tokens == columns.num_output_tokens[row]
-        if all(s.caught_up_s is not None for s in life.stays):
+        request = history.requests[name]
+        assert request.num_output_tokens == columns.num_output_tokens[row]
+        if all(s.caught_up_s is not None for s in request.spans):
             # Of one preempted while it recomputes, the recorder counts the whole debt at once.
-            assert sum(s.recomputed_tokens for s in life.stays) == columns.recomputed_tokens[row]
-        assert sum(s.preempted is not None for s in life.stays) == columns.num_preemptions[row]
-        assert (life.end_s, life.first_token_s) == (columns.finish_s[row], columns.first_token_s[row])
+            assert sum(s.recomputed_tokens for s in request.spans) == columns.recomputed_tokens[row]
+        assert sum(s.preempted is not None for s in request.spans) == columns.num_preemptions[row]
+        assert (request.end_s, request.first_token_s) == (columns.finish_s[row], columns.first_token_s[row])
 
 
 def test_preemption_happens_in_these_runs(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_who_lacked_blocks_needed_more_than_were_free(tmp_path: Path) -> None:
     history = load(GOLDEN / "03_heavy_preempt_nocache.log.jsonl.gz")
     found = [
         phase
-        for life in history.lives.values()
-        for phase in phases(history, life)
+        for request in history.requests.values()
+        for phase in phases(history, request)
         if phase.reason == "KV blocks"
     ]
     assert found

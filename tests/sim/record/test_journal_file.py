@@ -10,8 +10,8 @@ import pytest
 from actors.config import EngineConfig
 from actors.core.batch import Chunk
 from actors.messages import Capacity
+from sim.explain.journal_reader import journal_header, journal_records
 from sim.explain.load import load
-from sim.explain.record import journal_header, journal_records
 from sim.files.json_lines import JsonLines
 from sim.files.run_files import JOURNAL as NAME
 from sim.record.journal import Journal

@@ -152,7 +152,7 @@ def test_kv_use_stands_still_while_nothing_runs() -> None:
 
 
 def test_a_request_may_not_arrive_twice() -> None:
-    """Ids are unique while a request lives."""
+    """Ids are unique while a request requests."""
     recorder = Recorder(101)
     recorder.arrived("a", 0.0, 4)
     with pytest.raises(ValueError, match="a arrived twice"):

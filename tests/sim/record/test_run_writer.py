@@ -1,4 +1,4 @@
-"""Results that leave the memory while the run goes on are the results that stay."""
+"""Results that leave the memory while the run goes on are the results that span."""
 
 from pathlib import Path
 

@@ -79,13 +79,13 @@ def test_every_request_has_a_track_that_its_phases_tile(tmp_path: Path) -> None:
     for before, after in pairwise(slices):
         assert before["ts"] + before["dur"] <= after["ts"] + 0.002
     ended = [name for e in slices for name in e["args"]["ended"]]
-    assert sorted(ended) == sorted(load(tmp_path).lives)
+    assert sorted(ended) == sorted(load(tmp_path).requests)
     tracks = {e["args"]["name"] for e in found if e["ph"] == "M"}
     assert {"async-llm", "router", "scheduler-0", "executor-0", "runner-0.0"} <= tracks
 
 
 async def test_a_backend_with_real_tokens_gives_the_same_schema(tmp_path: Path) -> None:
-    """Prompts and answers stay out of the files."""
+    """Prompts and answers span out of the files."""
     config = engine_config()
     with closing(MessageFile(tmp_path, None)) as tap:
         journal = JournalFile(tmp_path, Header.of(config))

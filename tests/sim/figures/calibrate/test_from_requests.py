@@ -11,7 +11,7 @@ from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated
 from sim.cost.cost_file import read_cost, write_cost
 from sim.cost.work import StepWork
-from sim.figures.calibrate.from_requests import Lives, fit_requests
+from sim.figures.calibrate.from_requests import Observed, fit_requests
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.workload.arrivals import Poisson
@@ -23,10 +23,10 @@ from tests.actors.fakes import engine_config
 TRUTH = Calibrated(4e-3, 10e-6, 40e-9, 30e-6, 0.0)
 
 
-def lives(recorder: Recorder) -> Lives:
+def observed(recorder: Recorder) -> Observed:
     columns = recorder.columns
     names = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens", "num_output_tokens")
-    return Lives(*(np.array(getattr(columns, name), dtype=np.float64) for name in names))
+    return Observed(*(np.array(getattr(columns, name), dtype=np.float64) for name in names))
 
 
 def played(rate_per_s: float, num_blocks: int) -> Recorder:
@@ -40,7 +40,7 @@ def played(rate_per_s: float, num_blocks: int) -> Recorder:
 @pytest.mark.parametrize("rate_per_s", [4.0, 12.0])
 def test_requests_alone_tell_what_steps_cost(rate_per_s: float) -> None:
     """Steps like those that the log was made of, within a few percent of the truth."""
-    found = fit_requests(lives(played(rate_per_s, 4000)))
+    found = fit_requests(observed(played(rate_per_s, 4000)))
     assert found.median_error < 0.03 and found.num_left_out == 0
     for n in (2, 5, 10):
         work = StepWork(n, n * 550, (), n)
@@ -51,7 +51,7 @@ def test_those_that_were_preempted_are_left_out() -> None:
     """They waited in between, and no step was as long as that."""
     recorder = played(12.0, 300)
     assert sum(recorder.columns.num_preemptions) > 20
-    found = fit_requests(lives(recorder))
+    found = fit_requests(observed(recorder))
     assert found.num_left_out > 0
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a recorded run: lives, made of waits and stays, and each replica's queue."""
+"""What is kept of a recorded run: requests as waits and spans of running, and each replica's queue."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -26,10 +26,10 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Stay:
+class RunningSpan:
     """Among the running from `start_s` to `end_s`: catching up, then one token a step.
 
-    `start_step` counts the replica's steps. `most_tokens` is how far any stay before it had come.
+    `start_step` counts the replica's steps. `most_tokens` is how far any span before it had come.
     """
 
     start_s: float
@@ -48,12 +48,12 @@ class Stay:
 
     @property
     def rehit_tokens(self) -> int:
-        """Tokens computed in an earlier stay, and found in the prefix cache."""
+        """Tokens computed in an earlier span, and found in the prefix cache."""
         return min(self.most_tokens, self.admitted.num_hit_tokens)
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens computed in an earlier stay, and again in this one."""
+        """Tokens computed in an earlier span, and again in this one."""
         again = min(self.most_tokens, self.num_computed_tokens) - self.admitted.num_hit_tokens
         return max(again, 0)
 
@@ -67,12 +67,12 @@ class Stay:
 
 
 @dataclass(slots=True)
-class Life:
+class RequestHistory:
     """One request; `replica` is None until a replica speaks of it."""
 
     arrival: Arrival
     waits: list[Wait]
-    stays: list[Stay] = field(default_factory=list)
+    spans: list[RunningSpan] = field(default_factory=list)
     replica: int | None = None
     first_token_s: float | None = None
     end_s: float | None = None
@@ -84,11 +84,11 @@ class Life:
 
     @property
     def num_output_tokens(self) -> int:
-        return sum(stay.num_output_tokens for stay in self.stays)
+        return sum(span.num_output_tokens for span in self.spans)
 
     @property
     def is_running(self) -> bool:
-        return self.end_s is None and len(self.stays) == len(self.waits)
+        return self.end_s is None and len(self.spans) == len(self.waits)
 
 
 @dataclass(slots=True)
