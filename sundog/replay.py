@@ -64,10 +64,12 @@ def replay(target: Target, asked: Replay, load: Load, terms: Terms, engine: Engi
     if asked.as_json:
         click.echo(summary.to_json())
         return
+    from sim.cost.doubt import step_doubt
     from sim.show.summary_table import print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
-    print_summary(summary, f"{Path(trace).name} on {target.model}, {target.gpu}{replicas}")
+    title = f"{Path(trace).name} on {target.model}, {target.gpu}{replicas}"
+    print_summary(summary, title, doubt=step_doubt(simulated.kernels))
 
 
 def _played(
@@ -125,13 +127,14 @@ def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterabl
 
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
-    from sim.cost.tables.model import outside_measured
+    from sim.cost.doubt import outside_measured, step_doubt
     from sim.figures.saturation import KNEE
 
     for operator, factor in outside_measured(simulated.kernels).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
     if summary.saturation is not None and summary.saturation >= KNEE:
+        doubt = step_doubt(simulated.kernels)
         remark(
             f"{summary.saturation:.0%} saturated: a small error in step time moves waiting a lot"
-            " here; see how far with --step-scale 0.97 and 1.03"
+            f" here; see how far with --step-scale {1 - doubt:.2f} and {1 + doubt:.2f}"
         )

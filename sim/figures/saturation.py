@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,16 @@ from sim.record.rows import Floats, Rows
 
 KNEE = 0.85
 """From this saturation on small errors of step time become large ones of waiting time."""
+Regime = Literal["below the knee", "near the knee", "beyond the knee"]
 Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
 """Requests in parts, and which of them count, all of which finished."""
+
+
+def regime_of(saturation: float) -> Regime:
+    """Whether requests wait a little, perhaps long, or ever longer while the load lasts."""
+    if saturation < KNEE:
+        return "below the knee"
+    return "near the knee" if saturation < 1 else "beyond the knee"
 
 
 def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:

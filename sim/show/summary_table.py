@@ -7,18 +7,27 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.figures.metrics import Summary
+from sim.figures.saturation import KNEE, regime_of
 from sim.figures.statistics.distribution import Distribution
 
+WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
+"""What depends on waiting."""
 
-def print_summary(summary: Summary, title: str = "", file: IO[str] | None = None) -> None:
-    """The tables, plain and 80 columns wide when `file` (standard output) is no terminal."""
+
+def print_summary(
+    summary: Summary, title: str = "", file: IO[str] | None = None, doubt: float | None = None
+) -> None:
+    """The tables, plain and 80 columns wide when `file` (standard output) is no terminal.
+
+    `doubt` is the share by which steps may take longer or shorter.
+    """
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
         console = Console(file=file, highlight=False, width=80)
     if title:
         console.print(title, style="bold", markup=False)
     console.print(_latencies(summary))
-    console.print(_totals(summary))
+    console.print(_totals(summary, doubt))
 
 
 def _latencies(summary: Summary) -> Table:
@@ -37,12 +46,36 @@ def _latencies(summary: Summary) -> Table:
         if d is None:
             table.add_row(name, *["-"] * 4, "0")
             continue
-        values = (f"{value * 1e3:,.2f}" for value in (d.mean, d.p50, d.p90, d.p99))
+        waits = name in WAITS and summary.saturation is not None and summary.saturation >= KNEE
+        values = ((_rough if waits else _ms)(value) for value in (d.mean, d.p50, d.p90, d.p99))
         table.add_row(name, *values, f"{d.count:,}")
     return table
 
 
-def _totals(summary: Summary) -> Table:
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1e3:,.2f}"
+
+
+def _rough(value_s: float) -> str:
+    """Two digits of milliseconds: more of a waiting time near the knee is chance."""
+    return f"~{float(f'{value_s * 1e3:.2g}'):,g}" if value_s else "0"
+
+
+def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
+    regime = regime_of(saturation)
+    if regime == "below the knee":
+        return regime if doubt is None else f"{regime}; step times within {doubt:.0%}"
+    off = "" if doubt is None else f" ±{doubt:.0%}"
+    if regime == "near the knee":
+        off = "" if doubt is None else f"; steps {doubt:.0%} longer may multiply waiting"
+        return f"{regime}: {summary.requests_per_s:,.2f} requests/s are served{off}"
+    return (
+        f"{regime}: {summary.output_tokens_per_s:,.0f} output tokens/s{off} is what it can;"
+        " waiting grows while the load lasts"
+    )
+
+
+def _totals(summary: Summary, doubt: float | None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column()
@@ -69,6 +102,7 @@ def _totals(summary: Summary) -> Table:
     )
     if summary.saturation is not None:
         table.add_row("saturation", f"{summary.saturation:.0%} of what can run at once")
+        table.add_row("regime", _regime(summary, summary.saturation, doubt))
     table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
     table.add_row(

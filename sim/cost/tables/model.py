@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.cost.tables.collectives import AllReduce, tables_of_link
@@ -21,7 +20,7 @@ from sim.cost.tables.interpolate import Coverage, Lines, log_interp
 from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.products import Products
 from sim.cost.tables.store import load
-from sim.cost.work import L2, CostModel, Seconds, StepWork
+from sim.cost.work import L2, Seconds, StepWork
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.model import DTYPE_BYTES, ModelShape
@@ -81,6 +80,8 @@ class TablesCost:
             self._num_small += NUM_QUERY_KEY_NORMS
             widths += 2 * (heads + kv_heads) * dim
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 8 * hidden)
+        self.has_experts = self._experts is not None
+        self.reduces_through_host = ranks > 1 and gpu.link == "pcie"
         self._token_s: dict[int, float] = {}
         self._sample_s: dict[int, float] = {}
         self._curves: dict[int, Lines] = {}
@@ -160,15 +161,3 @@ class TablesCost:
             seconds += LOGIT_PASSES * logits_bytes / self._bandwidth
             self._sample_s[num_samples] = seconds
         return seconds
-
-
-FAR = 4.0
-"""A factor outside the measured sizes from which on people should know."""
-
-
-def outside_measured(cost: CostModel) -> dict[str, float]:
-    """By operator, how far outside its measured sizes it was asked, where that is far."""
-    model = cost.model if isinstance(cost, WithOverhead) else cost
-    if not isinstance(model, TablesCost):
-        return {}
-    return {name: factor for name, factor in model.coverage.factors.items() if factor > FAR}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from actors.core.config import ConfigError
+from sim.cost.doubt import TABLES, outside_measured, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead, host_overhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables import TablesCost, has_tables
@@ -15,7 +16,6 @@ from sim.cost.tables.collectives import LATEST, SKEW_S, AllReduce
 from sim.cost.tables.experts import Experts
 from sim.cost.tables.interpolate import Coverage, around, log_interp, rising
 from sim.cost.tables.mixed import MixedAttention
-from sim.cost.tables.model import outside_measured
 from sim.cost.tables.products import Products
 from sim.cost.tables.store import load
 from sim.cost.work import StepWork
@@ -316,11 +316,27 @@ def test_coverage_says_how_far_outside_the_measured_sizes_a_query_was() -> None:
     assert tables.coverage.factors["gemm m"] == 2.0
     assert tables.coverage.factors["context attention"] == 4.0
     far = outside_measured(WithOverhead(tables, NO_OVERHEAD))
-    assert far == {}
+    assert far == {"gemm m": 2.0, "context attention": 4.0}
+    doubt = step_doubt(tables)
     tables.step_s(StepWork(0, 0, ((131072, 0),), 1))
-    assert outside_measured(tables) == {"context attention": 8.0}
+    assert outside_measured(tables)["context attention"] == 8.0
+    assert step_doubt(tables) == pytest.approx(doubt + 0.02)
     roofline = Roofline(load_model("llama-2-7b"), load_gpu("h100"))
     assert outside_measured(roofline) == {}
+
+
+def test_an_output_head_beyond_the_measured_widths_is_remarked() -> None:
+    """151,936 rows are 2.3 times the widest product of the tables."""
+    assert outside_measured(model("qwen3-14b", "h100")) == {"gemm n": pytest.approx(151_936 / 65_536)}
+
+
+def test_doubt_grows_with_what_is_not_known() -> None:
+    """Tables of dense models least; experts, ranks through the host and the roofline more."""
+    known = step_doubt(model("llama-2-7b", "h100"))
+    roofline = step_doubt(Roofline(load_model("llama-2-7b"), load_gpu("h100")))
+    experts = step_doubt(model("mixtral-8x7b", "h100", 2))
+    pair = step_doubt(model("llama-2-7b", "rtx-pro-6000", 2))
+    assert known == TABLES < experts < roofline and known < pair < roofline
 
 
 def test_tables_are_taken_where_there_are_any() -> None:

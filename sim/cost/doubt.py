@@ -1,0 +1,53 @@
+"""How far a predicted step may be off: what was measured, and how far from it one asked.
+
+The parts are not fitted server by server; they are errors of whole kinds of prediction, rounded up.
+"""
+
+import math
+
+from sim.cost.calibrated import Calibrated
+from sim.cost.overhead import WithOverhead
+from sim.cost.scaled import Scaled
+from sim.cost.tables.model import TablesCost
+from sim.cost.work import CostModel
+
+TABLES = 0.03
+"""Steps of servers that nothing was fitted to are within 2 %; two runs of one server differ by 0.7."""
+PER_DOUBLING = 0.01
+"""For each doubling beyond the measured sizes of an operator."""
+EXPERTS = 0.04
+"""How tokens are routed is not known: the two tables of one layer differ by a tenth and more."""
+HOST_LINK = 0.05
+"""All-reduces through the host's memory: the rule for them is within 14 % of what was measured, and
+they are up to a third of a step."""
+ROOFLINE = 0.10
+"""The efficiencies were fitted on an H100 alone."""
+CALIBRATED = 0.05
+FAR = 2.0
+"""A factor outside the measured sizes from which on people should know."""
+
+
+def kernels_of(cost: CostModel) -> CostModel:
+    """The model below the host's share and any scaling."""
+    while isinstance(cost, WithOverhead | Scaled):
+        cost = cost.model
+    return cost
+
+
+def outside_measured(cost: CostModel) -> dict[str, float]:
+    """By operator, how far outside its measured sizes it was asked, where that is far."""
+    model = kernels_of(cost)
+    if not isinstance(model, TablesCost):
+        return {}
+    return {name: factor for name, factor in model.coverage.factors.items() if factor >= FAR}
+
+
+def step_doubt(cost: CostModel) -> float:
+    """The share by which a step may take longer or shorter; after a run, for what it asked."""
+    model = kernels_of(cost)
+    if isinstance(model, Calibrated):
+        return CALIBRATED
+    if not isinstance(model, TablesCost):
+        return ROOFLINE
+    doubt = TABLES + EXPERTS * model.has_experts + HOST_LINK * model.reduces_through_host
+    return doubt + PER_DOUBLING * sum(math.log2(f) for f in model.coverage.factors.values())
