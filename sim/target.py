@@ -1,6 +1,6 @@
 """What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.core.config import ConfigError
 from actors.messages import Capacity
@@ -40,6 +40,10 @@ class Target:
         if self.gpu.memory_bytes >= LARGE_GPU_BYTES and "a100" not in self.gpu.name.lower():
             return 8192, 1024
         return 2048, 256
+
+    def with_memory(self, gpu_memory_utilization: float) -> "Target":
+        """The same with another share of memory that may be used."""
+        return replace(self, gpu_memory_utilization=gpu_memory_utilization)
 
     def cost(self, overhead: HostOverhead) -> CostModel:
         """Seconds of a step on the GPUs, and the host's share.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from actors.core.config import ConfigError
 from sundog.ends import remark
 from sundog.options import Switch, Text, option
 from sundog.options.takes import command, takes
@@ -20,6 +21,7 @@ class Validate:
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
     cost: str = option("auto", Text("COST"), "tables, roofline or auto.")
     host_overhead: bool = option(True, Switch(), "Time that the host adds to each step and request.")
+    page: str | None = option(None, Text("FILE", is_path=True), "Write the accuracy page there, in Markdown.")
 
 
 @command
@@ -28,24 +30,38 @@ class Validate:
 def validate(asked: Validate, directory: Path | None) -> None:
     """Compare predictions with what real servers measured.
 
-    DIR holds records of servers (see `sim/figures/validate/measured.py`); without it, those that come
-    with Sundog.
+    DIR holds records of servers (docs/records.md says which there are); those that come with Sundog
+    are always among them.
     """
     from rich.console import Console
 
     from sim.cost.overhead import NO_OVERHEAD, host_overhead
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
-    from sim.show.validation_table import Row, print_table, to_json
+    from sim.show.accuracy_page import accuracy_page
+    from sim.show.validation_table import Refusal, Row, print_table, to_json
 
-    rows = []
+    rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
         remark(f"{server.name}: {len(server.requests):,} requests")
         overhead = host_overhead(server.async_scheduling) if asked.host_overhead else NO_OVERHEAD
-        predictions = predict(server, overhead, asked.cost)
+        try:
+            predictions = predict(server, overhead, asked.cost)
+        except ConfigError as error:
+            refusals.append(Refusal(server.name, str(error)))
+            continue
         rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
+    if asked.page is not None:
+        _write(Path(asked.page), accuracy_page(rows, refusals))
     if asked.as_json:
-        click.echo(to_json(rows))
+        click.echo(to_json(rows, refusals))
     else:
         console = Console(highlight=False)
-        print_table(rows, console if console.is_terminal else Console(highlight=False, width=110))
+        print_table(rows, refusals, console if console.is_terminal else Console(highlight=False, width=120))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

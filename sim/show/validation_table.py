@@ -1,7 +1,7 @@
 """Predicted beside real: a row per stage, then the errors of each group of stages."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +9,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sim.figures.validate.measured import Server, Stage
+from sim.figures.validate.measured import THROUGHPUT, Server, Stage
 from sim.figures.validate.predict import Prediction
 
-SHOWN = ("ttft mean", "tpot mean", "e2e mean", "ttft p99", "e2e p99")
+SHOWN = ("ttft mean", "tpot mean", "e2e mean", "ttft p99", THROUGHPUT)
+ACHIEVED = 0.9
+"""A server that serves less of what arrives than this was beyond its knee."""
+HELD_OUT = "below the knee, held out"
+FITTED = "below the knee, fitted"
+BEYOND = "near and beyond the knee"
+GAVE_UP = "clients gave up (not counted)"
+GROUPS = (HELD_OUT, FITTED, BEYOND, GAVE_UP)
+
+
+class Refusal(NamedTuple):
+    """A server of which nothing is predicted, and why."""
+
+    server: str
+    reason: str
 
 
 class Row(NamedTuple):
@@ -30,47 +44,72 @@ class Row(NamedTuple):
     @property
     def group(self) -> str:
         """What the errors are summed up by."""
+        if self.stage.num_gave_up:
+            return GAVE_UP
         if self.prediction.is_beyond_knee:
-            return "at and beyond the knee"
-        return "below the knee, fitted" if self.stage.fitted else "below the knee, held out"
+            return BEYOND
+        return FITTED if self.stage.fitted else HELD_OUT
+
+    @property
+    def is_regime_right(self) -> bool | None:
+        """Whether the queue grows exactly where it did; None where nobody measured throughput."""
+        real = self.stage.figures.get(THROUGHPUT)
+        if real is None:
+            return None
+        return (real < ACHIEVED * self.stage.rate_per_s) == (self.prediction.regime == "beyond the knee")
 
 
-GROUPS = ("below the knee, held out", "below the knee, fitted", "at and beyond the knee")
-
-
-def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Milliseconds, real / predicted and the error."""
+def print_table(rows: Sequence[Row], refusals: Sequence[Refusal], console: Console) -> None:
+    """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("server, load")
     table.add_column("full", justify="right")
     for name in SHOWN:
-        table.add_column(
-            name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E"), justify="right"
-        )
+        table.add_column(title(name), justify="right")
     for row in rows:
         table.add_row(
-            f"{_short(row.server)}, {row.stage.rate_per_s:.3g}/s"
-            + (f"\n  fitted: {row.stage.fitted}" if row.stage.fitted else ""),
+            f"{short(row.server)}, {row.stage.rate_per_s:.3g}/s"
+            + (f"\n  fitted: {row.stage.fitted}" if row.stage.fitted else "")
+            + (f"\n  {row.stage.num_gave_up:,} gave up" if row.stage.num_gave_up else ""),
             f"{row.prediction.saturation:.0%}",
-            *(_cell(row, name) for name in SHOWN),
+            *("\n".join(cell(row, name)) for name in SHOWN),
         )
     console.print(table)
+    for refusal in refusals:
+        console.print(f"{refusal.server}: refused: {refusal.reason}", markup=False)
     console.print(_summary(rows))
+    for line in counts(rows):
+        console.print(line)
 
 
-def _short(server: Server) -> str:
+def title(name: str) -> str:
+    """A figure's name as a head."""
+    if name == THROUGHPUT:
+        return "requests/s"
+    return name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
+
+
+def short(server: Server) -> str:
+    """A server's name without the instant at which it was measured."""
     return server.name.split("-", 2)[-1] if server.name[:8].isdigit() else server.name
 
 
-def _cell(row: Row, name: str) -> str:
+def cell(row: Row, name: str) -> tuple[str, ...]:
+    """Real, predicted, error."""
     error, real = row.error(name), row.stage.figures.get(name)
     if error is None or real is None:
-        return "–"
-    predicted = _ms(row.prediction.figures[name])
-    low, high = row.prediction.low, row.prediction.high
-    if low is not None and high is not None:
-        predicted = f"{_ms(low[name])}–{_ms(high[name])}"
-    return f"{_ms(real)}\n{predicted}\n{error:+.1%}"
+        return ("–",)
+    write = _per_s if name == THROUGHPUT else _ms
+    prediction = row.prediction
+    bounds = f"{write(prediction.low[name])}–{write(prediction.high[name])}"
+    if prediction.is_beyond_knee and name not in (THROUGHPUT, "tpot mean"):
+        held = prediction.holds(name, real)
+        return write(real), bounds, "within" if held else f"{error:+.0%}"
+    return write(real), bounds, f"{error:+.1%}"
+
+
+def _per_s(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def _ms(value_s: float) -> str:
@@ -82,19 +121,37 @@ def _summary(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("mean |error| (median; bias)")
     for name in SHOWN:
-        table.add_column(name, justify="right")
+        table.add_column(title(name), justify="right")
     for group, errors in summary(rows).items():
         if errors["stages"]:
             table.add_row(
-                f"{group}, {errors['stages']} loads", *(_errors(errors["errors"].get(name)) for name in SHOWN)
+                f"{group}, {errors['stages']} loads",
+                *("\n".join(error_cell(errors["errors"].get(name))) for name in SHOWN),
             )
     return table
 
 
-def _errors(error: dict[str, float] | None) -> str:
+def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
+    """Mean, then median and bias."""
     if error is None:
-        return "–"
-    return f"{error['mape']:.1%}\n({error['median']:.1%}; {error['bias']:+.1%})"
+        return ("–",)
+    return f"{error['mape']:.1%}", f"({error['median']:.1%}; {error['bias']:+.1%})"
+
+
+def counts(rows: Sequence[Row]) -> Iterator[str]:
+    """How many held-out figures lie within their ranges, and how many regimes are right."""
+    held = [
+        row.prediction.holds(name, real)
+        for row in rows
+        if not row.stage.fitted and not row.stage.num_gave_up
+        for name, real in row.stage.figures.items()
+        if name in row.prediction.figures
+    ]
+    if held:
+        yield f"{sum(held)} of {len(held)} held-out figures within their ranges ({sum(held) / len(held):.0%})"
+    right = [row.is_regime_right for row in rows if row.is_regime_right is not None]
+    if right:
+        yield f"{sum(right)} of {len(right)} regimes right"
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -116,7 +173,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def to_json(rows: Sequence[Row]) -> str:
+def to_json(rows: Sequence[Row], refusals: Sequence[Refusal]) -> str:
     """Everything in the tables and more; seconds."""
     stages = [
         {
@@ -124,8 +181,12 @@ def to_json(rows: Sequence[Row]) -> str:
             "stage": row.stage.name,
             "rate_per_s": row.stage.rate_per_s,
             "fitted": row.stage.fitted,
+            "num_gave_up": row.stage.num_gave_up,
             "saturation": row.prediction.saturation,
+            "regime": row.prediction.regime,
+            "regime_right": row.is_regime_right,
             "beyond_knee": row.prediction.is_beyond_knee,
+            "step_doubt": row.prediction.doubt,
             "real_s": row.stage.figures,
             "predicted_s": row.prediction.figures,
             "predicted_low_s": row.prediction.low,
@@ -133,4 +194,10 @@ def to_json(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
-    return json.dumps({"stages": stages, "groups": summary(rows)}, indent=1)
+    found = {
+        "stages": stages,
+        "refused": [refusal._asdict() for refusal in refusals],
+        "groups": summary(rows),
+        "counts": list(counts(rows)),
+    }
+    return json.dumps(found, indent=1)

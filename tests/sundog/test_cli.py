@@ -155,3 +155,35 @@ def test_validate_shows_the_record_that_comes_with_sundog() -> None:
     assert done.returncode == 0, done.stderr
     (stage,) = json.loads(done.stdout)["stages"]
     assert stage["server"] == "qwen3-14b-h100" and stage["fitted"]
+
+
+def test_validate_goes_on_after_a_server_it_cannot_predict(tmp_path: Path) -> None:
+    """An unknown model and an unknown parallelism are lines with their reasons; the page has them."""
+    text = Path("sim/figures/validate/servers/qwen3-14b-h100.server.toml").read_text()
+    text = text.replace("duration_s = 600", "duration_s = 20")
+    (tmp_path / "a.server.toml").write_text(text.replace('"qwen3-14b"', '"qwen99"'))
+    (tmp_path / "b.server.toml").write_text("data_parallel_size = 2\n" + text)
+    (tmp_path / "c.server.toml").write_text(text.replace('"h100"', '"h100:pcie"'))
+    page = tmp_path / "page.md"
+    done = sundog("validate", str(tmp_path), "--json", "--page", str(page))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [stage["server"] for stage in found["stages"]] == ["qwen3-14b-h100", "c"]
+    reasons = {refusal["server"]: refusal["reason"] for refusal in found["refused"]}
+    assert "unknown model 'qwen99'" in reasons["a"]
+    assert reasons["b"] == "data_parallel_size is 2: not modelled"
+    assert "- a: unknown model" in page.read_text() and "| c | 2.02/s |" in page.read_text()
+
+
+def test_a_link_is_given_behind_the_gpu() -> None:
+    """Two ranks without peer access take longer; an unknown link is one line."""
+
+    def tpot_s(gpu: str) -> float:
+        done = sundog("replay", TRACE, "--limit", "20", "--json", "--gpu", gpu, "-tp", "2")
+        assert done.returncode == 0, done.stderr
+        mean: float = json.loads(done.stdout)["tpot_s"]["mean"]
+        return mean
+
+    assert tpot_s("rtx-pro-6000:pcie-p2p") < tpot_s("rtx-pro-6000:pcie") == tpot_s("rtx-pro-6000")
+    done = sundog("replay", TRACE, "--gpu", "rtx-pro-6000:wire")
+    assert done.returncode == 2 and "link is 'wire': known are nvlink, pcie, pcie-p2p" in done.stderr

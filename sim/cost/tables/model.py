@@ -80,6 +80,7 @@ class TablesCost:
             self._num_small += NUM_QUERY_KEY_NORMS
             widths += 2 * (heads + kv_heads) * dim
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 8 * hidden)
+        self.splits_contexts = gpu.splits_contexts
         self.has_experts = self._experts is not None
         self.reduces_through_host = ranks > 1 and gpu.link == "pcie"
         self._token_s: dict[int, float] = {}

@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from actors.core.engine_version import is_async
-from sim.figures.statistics.distribution import distribution
-from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
+from sim.figures.validate.measured import (
+    Figures,
+    MeasuredError,
+    Server,
+    Stage,
+    figures_of,
+    model_of,
+    not_modelled,
+)
 from sim.files.json_lines import JsonLines, parse_object
 from sim.files.lines import read_lines
 from sim.trace.record import TraceRequest
@@ -32,16 +39,19 @@ def read_log(folder: Path) -> Server:
     engine = meta.get("engine_kwargs")
     if not isinstance(engine, dict):
         raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs is missing")
+    cache = meta.get("kv_cache") or {}
     try:
         return Server(
             name=folder.name,
-            model=_short(str(engine["model"])),
+            model=model_of(str(engine["model"]), folder),
             gpu=folder.name.partition("_")[0],
             tensor_parallel_size=int(engine["tensor_parallel_size"]),
             max_num_seqs=int(engine["max_num_seqs"]),
             max_num_batched_tokens=int(engine["max_num_batched_tokens"]),
             max_model_len=engine.get("max_model_len"),
-            num_gpu_blocks=(meta.get("kv_cache") or {}).get("num_gpu_blocks"),
+            num_gpu_blocks=cache.get("num_gpu_blocks"),
+            gpu_memory_utilization=cache.get("gpu_memory_utilization"),
+            refused=not_modelled(engine),
             async_scheduling=is_async(str(meta.get("vllm_version"))),
             at_client=False,
             requests=requests,
@@ -49,11 +59,6 @@ def read_log(folder: Path) -> Server:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs: {error}") from None
-
-
-def _short(model: str) -> str:
-    """The name of a known model for a hub's name of it."""
-    return model.rpartition("/")[2].lower().removesuffix("-hf")
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -81,16 +86,4 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _figures(rows: list[dict[str, Any]]) -> Figures:
     queued, first, last = (np.array([row[name] for row in rows]) for name in INSTANTS)
-    tokens = np.array([row["output_toks"] for row in rows])
-    many = tokens > 1
-    figures: Figures = {}
-    for name, values in (
-        ("ttft", first - queued),
-        ("tpot", (last - first)[many] / (tokens[many] - 1)),
-        ("e2e", last - queued),
-    ):
-        found = distribution(values)
-        assert found is not None
-        for kind in ("mean", "p50", "p90", "p99"):
-            figures[f"{name} {kind}"] = getattr(found, kind)
-    return figures
+    return figures_of(queued, first, last, np.array([row["output_toks"] for row in rows]))

@@ -1,12 +1,20 @@
 """What real servers did: one `Server` per process that was measured, in stages of load."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
+from sim.figures.statistics.distribution import distribution
 from sim.trace.record import TraceRequest
 
 Figures = dict[str, float]
-"""Seconds by name: `ttft mean`, `e2e p99` and the like."""
+"""Seconds by name: `ttft mean`, `e2e p99` and the like; `throughput` is requests a second."""
+THROUGHPUT = "throughput"
 
 
 class MeasuredError(ConfigError):
@@ -23,6 +31,8 @@ class Stage:
     """A load and what came of it: requests `first` up to, not including, `stop` of the server's.
 
     `fitted` names the part of the simulator that was fitted to it; None where all is prediction.
+    `num_gave_up` requests were ended by clients that would not wait: no simulated client does that,
+    so figures of such a stage are shown and not counted.
     """
 
     name: str
@@ -31,14 +41,17 @@ class Stage:
     rate_per_s: float
     figures: Figures
     fitted: str | None = None
+    num_gave_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """One real server: how it was started, what it was asked, and what its stages measured.
 
-    `num_gpu_blocks` is None where nobody wrote it down. `at_client` says that latencies were taken
-    at an HTTP client, front end included.
+    `num_gpu_blocks` is None where nobody wrote it down, `gpu_memory_utilization` where it was the
+    default. `at_client` says that latencies were taken at an HTTP client, front end included, and
+    `max_concurrency` how many requests the clients had unfinished at most. `refused` says what of
+    the server is not modelled.
     """
 
     name: str
@@ -53,3 +66,45 @@ class Server:
     at_client: bool
     requests: list[TraceRequest]
     stages: list[Stage]
+    gpu_memory_utilization: float | None = None
+    max_concurrency: int | None = None
+    refused: str | None = None
+
+
+def model_of(name: str, folder: Path) -> str:
+    """A path to a config as it is, relative to the record's folder; else the hub's short name."""
+    path = Path(name).expanduser()
+    looks_like_one = name.startswith((".", "/", "~")) or name.endswith(".json")
+    for candidate in (path, folder / path):
+        if looks_like_one and candidate.exists():
+            return str(candidate)
+    return name if looks_like_one else name.rpartition("/")[2].lower().removesuffix("-hf")
+
+
+def not_modelled(options: Mapping[str, Any]) -> str | None:
+    """What of these engine arguments no prediction knows, if anything."""
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if int(options.get(name) or 1) > 1:
+            return f"{name} is {options[name]}: not modelled"
+    if options.get("enable_expert_parallel"):
+        return "enable_expert_parallel: not modelled"
+    return None
+
+
+Floats = NDArray[np.float64]
+
+
+def figures_of(asked_s: Floats, first_s: Floats, last_s: Floats, num_tokens: Floats) -> Figures:
+    """The figures of requests by their instants in seconds, and their numbers of output tokens."""
+    many = num_tokens > 1
+    tpot_s = (last_s - first_s)[many] / (num_tokens[many] - 1)
+    figures: Figures = {}
+    for name, values in (("ttft", first_s - asked_s), ("tpot", tpot_s), ("e2e", last_s - asked_s)):
+        found = distribution(values)
+        if found is not None:
+            for kind in ("mean", "p50", "p90", "p99"):
+                figures[f"{name} {kind}"] = getattr(found, kind)
+    span_s = float(last_s.max() - asked_s.min()) if len(last_s) else 0.0
+    if span_s:
+        figures[THROUGHPUT] = len(last_s) / span_s
+    return figures

@@ -6,13 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EngineConfig
-from actors.core.config import SchedulerConfig
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.messages import Capacity
+from sim.cost.doubt import step_doubt
 from sim.cost.overhead import HostOverhead
 from sim.cost.scaled import Scaled
+from sim.cost.work import CostModel
 from sim.figures.metrics import request_times
-from sim.figures.saturation import KNEE, saturation
-from sim.figures.statistics.distribution import distribution
-from sim.figures.validate.measured import Figures, Server, Stage
+from sim.figures.saturation import KNEE, Regime, regime_of, saturation
+from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, Server, Stage
+from sim.figures.validate.prompts import BLOCK_SIZE
+from sim.figures.validate.ranges import figures_within, span
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.recorder import Recorder
@@ -20,9 +24,8 @@ from sim.record.rows import Rows
 from sim.replay import replay
 from sim.target import Target
 
-BLOCK_SIZE = 16
-DOUBT = 0.03
-"""How far off a step's time may be, for that range."""
+FRONT_END_DOUBT = 0.3
+"""How far off a front end's time may be: it was fitted to one server, and hangs on its CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,82 +33,102 @@ class Prediction:
     """Seconds by the names of `Stage.figures`, and the distance to saturation.
 
     `saturation` is the mean number of requests in the server over how many it can run at once;
-    from 1 on the queue grows as long as the load lasts. `low` and `high` are the same figures with
-    steps `DOUBT` faster and slower; None below the knee.
+    from 1 on the queue grows as long as the load lasts; `highest_saturation` is that with steps
+    longer by `doubt`. `low` and `high` bound the same figures, with steps shorter and longer by
+    `doubt` and by what chance does to so many requests.
     """
 
     figures: Figures
     saturation: float
-    low: Figures | None = None
-    high: Figures | None = None
+    highest_saturation: float
+    low: Figures
+    high: Figures
+    doubt: float
 
     @property
     def is_beyond_knee(self) -> bool:
-        return self.saturation >= KNEE
+        """Whether it may be at the knee or beyond, as far as one knows."""
+        return self.highest_saturation >= KNEE
+
+    @property
+    def regime(self) -> Regime:
+        if self.saturation < KNEE <= self.highest_saturation:
+            return "near the knee"
+        return regime_of(self.saturation)
+
+    def holds(self, name: str, real: float) -> bool:
+        """Whether what was measured lies within the range."""
+        return self.low[name] <= real <= self.high[name]
 
 
 def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Prediction]:
-    """A prediction per stage."""
-    config, num_blocks = _deployment(server)
-    recorder = _played(server, overhead, cost_model, 1.0)
-    saturations = [_saturation(recorder, stage, config, num_blocks) for stage in server.stages]
-    beyond = any(share >= KNEE for share in saturations)
+    """A prediction per stage; raises ConfigError where something of the server is not modelled."""
+    if server.refused is not None:
+        raise ConfigError(server.refused)
+    deployment = _deployment(server, cost_model)
+    front_end_s = overhead.request_s if server.at_client else 0.0
+    cost = deployment.target.cost(overhead)
+    recorder = _played(server, deployment, cost, front_end_s)
+    doubt = step_doubt(cost)
     low, high = (
-        tuple(_played(server, overhead, cost_model, 1 + doubt) for doubt in (-DOUBT, DOUBT))
-        if beyond
-        else (None, None)
+        _played(
+            server, deployment, Scaled(cost, 1 + side * doubt), (1 + side * FRONT_END_DOUBT) * front_end_s
+        )
+        for side in (-1, 1)
     )
     predictions = []
-    for stage, share in zip(server.stages, saturations, strict=True):
-        spread = share >= KNEE
-        predictions.append(
-            Prediction(
-                _figures(recorder, stage),
-                share,
-                _figures(low, stage) if low is not None and spread else None,
-                _figures(high, stage) if high is not None and spread else None,
-            )
+    for stage in server.stages:
+        runs = [_measured(run, stage) for run in (recorder, low, high)]
+        middle, *sides = (
+            figures_within(run, deviations) for run, deviations in zip(runs, (0, -2, 2), strict=True)
         )
+        bounds = span([middle, *sides])
+        share, highest = (_saturation(run, stage, deployment) for run in (recorder, high))
+        predictions.append(Prediction(middle, share, highest, bounds[0], bounds[1], doubt))
     return predictions
 
 
-def _target(server: Server, cost_model: str = "auto") -> Target:
-    return Target(
+@dataclass(frozen=True, slots=True)
+class _Deployment:
+    target: Target
+    config: EngineConfig
+    capacity: Capacity
+
+
+def _deployment(server: Server, cost_model: str = "auto") -> _Deployment:
+    target = Target(
         load_model(server.model),
         load_gpu(server.gpu),
         tensor_parallel_size=server.tensor_parallel_size,
-        gpu_memory_utilization=0.9,
         cost_model=cost_model,
     )
-
-
-def _deployment(server: Server) -> tuple[EngineConfig, int]:
-    target = _target(server)
-    context = server.max_model_len or target.model.max_positions or 4096
+    if server.gpu_memory_utilization is not None:
+        target = target.with_memory(server.gpu_memory_utilization)
     capacity = target.capacity(
         BLOCK_SIZE, server.max_num_batched_tokens, server.max_num_seqs, server.num_gpu_blocks
     )
     limits = SchedulerConfig(
         max_num_seqs=server.max_num_seqs,
         max_num_batched_tokens=server.max_num_batched_tokens,
-        max_model_len=context,
+        max_model_len=server.max_model_len or target.model.max_positions or 4096,
         block_size=BLOCK_SIZE,
         async_scheduling=server.async_scheduling,
         num_gpu_blocks=server.num_gpu_blocks,
     )
-    config = EngineConfig(scheduler=limits, decode_runs=True, refuse_never_fit=True)
-    return config, capacity.num_blocks
-
-
-def _played(server: Server, overhead: HostOverhead, cost_model: str, factor: float) -> Recorder:
-    config, _ = _deployment(server)
-    target = _target(server, cost_model)
-    capacity = target.capacity(
-        BLOCK_SIZE, server.max_num_batched_tokens, server.max_num_seqs, server.num_gpu_blocks
+    return _Deployment(
+        target, EngineConfig(scheduler=limits, decode_runs=True, refuse_never_fit=True), capacity
     )
-    front_end_s = overhead.request_s if server.at_client else 0.0
-    cost = Scaled(target.cost(overhead), factor)
-    return replay(server.requests, config, cost, capacity, front_end_s=front_end_s)
+
+
+def _played(server: Server, deployment: _Deployment, cost: CostModel, front_end_s: float) -> Recorder:
+    return replay(
+        server.requests,
+        deployment.config,
+        cost,
+        deployment.capacity,
+        front_end_s=front_end_s,
+        max_concurrency=server.max_concurrency,
+    )
 
 
 def _rows(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
@@ -116,19 +139,20 @@ def _rows(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
     return rows
 
 
-def _figures(recorder: Recorder, stage: Stage) -> Figures:
+def _measured(recorder: Recorder, stage: Stage) -> dict[str, Floats]:
+    """The latencies of a stage's requests by name, in order of arrival, and its throughput."""
     rows, times = _rows(recorder, stage), request_times(recorder)
-    figures: Figures = {}
+    found = {}
     for name, values in (("ttft", times.ttft_s), ("tpot", times.tpot_s), ("e2e", times.e2e_s)):
         chosen = values[rows]
-        found = distribution(chosen[~np.isnan(chosen)])
-        if found is not None:
-            for kind in ("mean", "p50", "p90", "p99"):
-                figures[f"{name} {kind}"] = getattr(found, kind)
-    return figures
+        found[name] = chosen[~np.isnan(chosen)]
+    each = Rows.of(recorder.columns)
+    span_s = float(each.finish_s[rows].max() - each.arrival_s[rows].min()) if rows.any() else 0.0
+    found[THROUGHPUT] = np.array([rows.sum() / span_s] if span_s else [])
+    return found
 
 
-def _saturation(recorder: Recorder, stage: Stage, config: EngineConfig, num_blocks: int) -> float:
+def _saturation(recorder: Recorder, stage: Stage, deployment: _Deployment) -> float:
     part = Rows.of(recorder.columns), _rows(recorder, stage)
-    seats = config.scheduler.max_num_running
-    return saturation(lambda: iter([part]), seats, num_blocks, BLOCK_SIZE) or 0.0
+    running = deployment.config.scheduler.max_num_running
+    return saturation(lambda: iter([part]), running, deployment.capacity.num_blocks, BLOCK_SIZE) or 0.0

@@ -11,11 +11,10 @@ from itertools import groupby
 from pathlib import Path
 
 from sim.figures.validate.arrivals import exact_poisson
-from sim.figures.validate.logs import _short
-from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage
+from sim.figures.validate.measured import THROUGHPUT, Figures, MeasuredError, Server, Stage, model_of
+from sim.figures.validate.prompts import Rounds
 from sim.trace.record import TraceRequest
 
-BLOCK_SIZE = 16
 FITTED = {
     ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks",
     ("20260217-155451-llama-2-7b-tp1-codegen", "0"): "bound of decode attention",
@@ -60,12 +59,18 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
             rate, duration_s = float(row["rate"]), float(row["duration"])
             first, count = len(requests), round(rate * duration_s)
             arrivals = exact_poisson(rate, count, number, experiment)
+            rounds = Rounds(int(row["groups"]), int(row["prompts_per_group"]), int(row["system_len"]))
+            lengths = round(float(row["prompt_len_mean"])), int(row["output_len_requested"])
             requests += [
-                _request(first + i, start_s + arrival_s, row) for i, arrival_s in enumerate(arrivals)
+                rounds.request(first + i, start_s + arrival_s, *lengths)
+                for i, arrival_s in enumerate(arrivals)
             ]
             figures: Figures = {name: float(row[key]) / 1e3 for name, key in COLUMNS.items()}
+            if row.get("req_per_s"):
+                figures[THROUGHPUT] = float(row["req_per_s"])
             fitted = FITTED.get((experiment, row["stage"]))
-            stages.append(Stage(row["stage"], first, len(requests), rate, figures, fitted))
+            gave_up = int(row.get("n_fail") or 0)
+            stages.append(Stage(row["stage"], first, len(requests), rate, figures, fitted, gave_up))
             start_s += duration_s
         except (KeyError, TypeError, ValueError) as error:
             raise MeasuredError(f"{path}, line {number}: {error}") from None
@@ -73,7 +78,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
     try:
         return Server(
             name=experiment,
-            model=_short(row["model"]),
+            model=model_of(row["model"], path.parent),
             gpu="h100",
             tensor_parallel_size=int(row["tp"]),
             max_num_seqs=int(row["max_seqs"]),
@@ -87,23 +92,3 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
         )
     except (KeyError, ValueError) as error:
         raise MeasuredError(f"{path}, line {number}: {error}") from None
-
-
-def _request(index: int, arrival_s: float, row: dict[str, str]) -> TraceRequest:
-    """Prompt number `index` of the round, its blocks named by what they hold."""
-    groups, per_group = int(row["groups"]), int(row["prompts_per_group"])
-    prompt = index % (groups * per_group)
-    num_tokens = round(float(row["prompt_len_mean"]))
-    num_shared = int(row["system_len"]) // BLOCK_SIZE
-    ids = tuple(
-        (prompt // per_group if block < num_shared else groups + prompt) * 1000 + block
-        for block in range(num_tokens // BLOCK_SIZE)
-    )
-    return TraceRequest(
-        str(index),
-        arrival_s,
-        num_tokens,
-        int(row["output_len_requested"]),
-        hash_ids=ids,
-        hash_block_tokens=BLOCK_SIZE,
-    )
