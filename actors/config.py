@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
+from actors.core.policies.policy import class_name, defines
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
@@ -44,9 +45,13 @@ class EngineConfig:
             raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
         if self.scheduler.preempt_for_priority and not has_urgency(self.policy):
             raise ConfigError(
-                f"preempt_for_priority needs a policy that knows who is more urgent, and"
-                f" {type(self.policy).__name__} does not: try priority, earliest-deadline,"
+                f"preempt_for_priority needs a policy that knows what is more urgent, and"
+                f" {class_name(self.policy)} does not: try priority, earliest-deadline,"
                 " shortest-remaining or mlfq"
+            )
+        if defines(self.policy, "quota") and not self.scheduler.enable_chunked_prefill:
+            raise ConfigError(
+                f"policy {class_name(self.policy)} gives quotas, which need chunked prefill: enable it"
             )
 
     def with_blocks(self, num_blocks: int) -> SchedulerConfig:

@@ -109,6 +109,9 @@ def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     num_tokens = request.num_tokens - num_hit_tokens
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
+    if state.quota is not None and num_tokens > 1:
+        quota = state.quota(request, state.view)
+        num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     if config.enable_chunked_prefill:
         num_tokens = min(num_tokens, draft.budget)
     held = min(num_hit_tokens + num_tokens, config.max_model_len)

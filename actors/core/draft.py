@@ -21,6 +21,7 @@ class Draft:
         "num_decodes",
         "preempted",
         "preempted_for",
+        "quotas",
         "reserved_blocks",
         "scheduled",
         "step",
@@ -38,6 +39,8 @@ class Draft:
         self.admitted: list[tuple[Request, bool]] = []
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []
+        self.quotas: dict[str, int | None] = {}
+        """Those of running requests, asked before anything is decided, so that they hold throughout."""
         self.blocked: Blocked | None = None
 
 
@@ -67,7 +70,18 @@ def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
     num_tokens = request.num_tokens + in_flight - computed
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
+    if num_tokens > 1 and draft.quotas:
+        quota = draft.quotas.get(request.request_id)
+        num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     return max(min(num_tokens, state.config.max_model_len - computed - 1), 0)
+
+
+def ask_quotas(state: SchedulerState, draft: Draft) -> None:
+    """Ask the policy of each running request with more than one token to compute. O(those)."""
+    if state.quota is not None:
+        for name, request in state.catching_up.items():
+            if pending(state, draft, request) > 1:
+                draft.quotas[name] = state.quota(request, state.view)
 
 
 def blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Request]) -> int:

@@ -14,7 +14,7 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 from actors.core.admit import admit_urgent, admit_waiting
 from actors.core.batch import Batch, Blocked
 from actors.core.commit import commit
-from actors.core.draft import Draft, admission_order, blocks_to_grow, pending, preempt
+from actors.core.draft import Draft, admission_order, ask_quotas, blocks_to_grow, pending, preempt
 from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
 
@@ -29,6 +29,8 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     if state.config.async_scheduling:
         for request in list(lockstep.due_to_expire(lockstep.planned)):
             state.settle(request)
+    if state.quota is not None:
+        ask_quotas(state, draft)
     if state.config.preempt_for_priority:
         admit_urgent(state, draft)
     if state.policy.prefills_first:

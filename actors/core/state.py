@@ -12,7 +12,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.policies.guard import Guarded
-from actors.core.policies.policy import Policy
+from actors.core.policies.policy import Policy, defines
 from actors.core.policies.victims import least_recompute
 from actors.core.request import Request, Status, Submit
 from actors.core.view import View
@@ -37,7 +37,10 @@ class SchedulerState:
         "leaves_uncomputed",
         "lockstep",
         "lockstep_enabled",
+        "on_admitted",
+        "on_finished",
         "policy",
+        "quota",
         "requests",
         "reset_ids",
         "running",
@@ -67,6 +70,10 @@ class SchedulerState:
         if isinstance(policy, Guarded):
             policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}
+        self.quota = policy.quota if defines(policy, "quota") else None
+        self.on_admitted = policy.admitted if defines(policy, "admitted") else None
+        self.on_finished = policy.finished if defines(policy, "finished") else None
+        self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.leaves_uncomputed = config.leaves_uncomputed
         self.lockstep_enabled = lockstep_enabled
@@ -102,6 +109,8 @@ class SchedulerState:
         request.order = self.admissions
         self.running[request.request_id] = request
         self.catching_up[request.request_id] = request
+        if self.on_admitted is not None:
+            self.on_admitted(request, self.view)
 
     def settle(self, request: Request) -> None:
         """Make a running request's counts exact, and have the next step touch it."""
@@ -119,6 +128,8 @@ class SchedulerState:
 
     def finish(self, request: Request) -> None:
         """Forget a request in any state; its blocks are free at once."""
+        if self.on_finished is not None:
+            self.on_finished(request, self.view)
         if request.status is Status.RUNNING:
             self._stop_running(request)
         else:

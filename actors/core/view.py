@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
@@ -12,7 +13,7 @@ from actors.core.request import Request, Status
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
-    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting")
+    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "memory")
 
     def __init__(self, kv: KVCache, lockstep: Lockstep, running: dict[str, Request], seed: int = 0) -> None:
         self._kv = kv
@@ -21,6 +22,8 @@ class View:
         self._waiting: Iterable[Request] = ()
         self._seed = seed
         self._now_s = 0.0
+        self.memory: Any = None
+        """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
 
     def show(self, waiting: Iterable[Request]) -> None:
         """Let those that wait be seen: the scheduler's own, once."""
@@ -32,7 +35,7 @@ class View:
 
     @property
     def now_s(self) -> float:
-        """When the step that is planned now could begin, in seconds on the run's clock."""
+        """When the step that is planned could begin, or the one that ended did; on the run's clock."""
         return self._now_s
 
     @property

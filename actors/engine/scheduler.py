@@ -194,6 +194,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         planned = self._steps.popleft()
         if not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
+        state.view.advance(result.end_times_s[-1])
         ended = update(state, result)
         finished = self._aborted + ended
         self._aborted = []

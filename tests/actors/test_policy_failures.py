@@ -42,7 +42,11 @@ FAULTS = {
     "list": (RANK + "[1]", "rank", "returned [1]: it must be"),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
     "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
-    "sets": ("def rank(self, request, view): self.seen = 1", "rank", "sets self.seen, but a policy keeps"),
+    "sets": (
+        "def rank(self, request, view): self.seen = 1",
+        "rank",
+        "sets self.seen: a policy remembers in view.memory",
+    ),
     "victim": (
         "def victim(self, running, view): return None",
         "victim",

@@ -15,6 +15,7 @@ from tests.core.policies.world import World
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "interactive_first.py"
+EXAMPLES = sorted(DOCS.glob("*.py"))
 HEAD = "from dataclasses import dataclass\nfrom actors.core.policies import Policy, Request, View\n"
 
 
@@ -156,9 +157,19 @@ def test_annotations_may_be_written_as_text(tmp_path: Path) -> None:
     assert type(policy).__module__ in sys.modules
 
 
-def test_the_example_of_the_documentation_is_the_file_and_keeps_its_promise() -> None:
+def test_the_examples_of_the_documentation_are_the_files_and_short() -> None:
+    """Under twenty lines of code each, blank ones and docstrings aside."""
+    text = (DOCS / "policies.md").read_text()
+    for file in EXAMPLES:
+        source = file.read_text()
+        assert f"```python\n{source}```" in text, file.name
+        code = [line for line in source.splitlines() if line.strip() and '"""' not in line]
+        assert len(code) < 20 and all(len(line) <= 110 for line in code), file.name
+    assert len(EXAMPLES) == text.count("```python")
+
+
+def test_the_first_example_keeps_its_promise() -> None:
     """Batch requests come last, unless they have waited too long; parameters work for files too."""
-    assert f"```python\n{EXAMPLE.read_text()}```" in (DOCS / "policies.md").read_text()
     orders = []
     for patience in (500, 30):
         world = World(f"{EXAMPLE}:InteractiveFirst:patience_steps={patience}", {"max_num_seqs": 1})

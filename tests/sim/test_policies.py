@@ -20,10 +20,10 @@ from sim.replay import counting_tokens, replay
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
 from sim.trace.write import write_trace
+from tests.core.policies.world import EXAMPLES
 from tests.sim.test_replay import COST, digest, random_trace
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "interactive_first.py"
-NAMES = [*(name for name in POLICIES if name != "decode-first"), f"{EXAMPLE}:InteractiveFirst"]
+NAMES = [*(name for name in POLICIES if name != "decode-first"), *EXAMPLES]
 LIMITS = SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=256, max_model_len=280)
 CAPACITY = Capacity(40, 16)
 

@@ -10,6 +10,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "rank": ("request", "view"),
     "urgency": ("request", "view"),
     "victim": ("running", "view"),
+    "quota": ("request", "view"),
+    "new_memory": (),
+    "admitted": ("request", "view"),
+    "finished": ("request", "view"),
 }
 """What a policy may define, and what each is called with."""
 CLAIMS = ("returns_to_front", "is_dynamic", "prefills_first")
@@ -27,6 +31,10 @@ def check_policy(policy: Policy, name: str) -> None:
             raise ConfigError(f"policy {name}: {claim} is {value!r}: it must be True or False")
     _check_weights(policy, name)
     _check_memory(policy, name)
+    try:
+        policy.new_memory()
+    except Exception as error:
+        raise ConfigError(f"policy {name}: new_memory raised {error!r}") from error
 
 
 def _check_names(policy: Policy, name: str) -> None:
@@ -42,7 +50,7 @@ def _check_names(policy: Policy, name: str) -> None:
 
 def _check_signature(policy: Policy, name: str, method: str, arguments: tuple[str, ...]) -> None:
     function = getattr(policy, method)
-    wanted = f"{method}(self, {', '.join(arguments)})"
+    wanted = f"{method}({', '.join(('self', *arguments))})"
     if not callable(function):
         raise ConfigError(f"policy {name}: {method} is {function!r}: it must be a method {wanted}")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -72,8 +80,8 @@ def _check_memory(policy: Policy, name: str) -> None:
     for field, value in getattr(policy, "__dict__", {}).items():
         if isinstance(value, list | dict | set | bytearray):
             raise ConfigError(
-                f"policy {name}: {field} is a {type(value).__name__}, which could change: a policy keeps"
-                " nothing itself; use a tuple"
+                f"policy {name}: {field} is a {type(value).__name__}, which could change: use a tuple, or"
+                " new_memory() and view.memory"
             )
 
 
@@ -82,7 +90,7 @@ def freeze(policy: Policy) -> Policy:
     cls = type(policy)
 
     def refuse(self: Policy, name: str, value: object) -> None:
-        raise AttributeError(f"{cls.__name__} sets self.{name}, but a policy keeps nothing itself")
+        raise AttributeError(f"{cls.__name__} sets self.{name}: a policy remembers in view.memory")
 
     named = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     frozen = type(cls.__name__, (cls,), named | {"__slots__": (), "__setattr__": refuse})

@@ -71,6 +71,31 @@ class Guarded(Policy):
                 return (0, urgency)
         return (-1,)
 
+    def quota(self, request: Request, view: View) -> int | None:
+        try:
+            quota = self.inner.quota(request, view)
+            if quota is not None and (not isinstance(quota, int) or quota < 1):
+                raise _Wrong(f"returned {_shown(quota)}: it must be a whole number from 1 on, or None")
+        except Exception as error:  # noqa: BLE001  # the same
+            self._fail("quota", request.request_id, error)
+            return self.inner.quota(request, view)
+        return quota
+
+    def new_memory(self) -> object:
+        return self.inner.new_memory()
+
+    def admitted(self, request: Request, view: View) -> None:
+        try:
+            self.inner.admitted(request, view)
+        except Exception as error:  # noqa: BLE001  # the same
+            self._fail("admitted", request.request_id, error)
+
+    def finished(self, request: Request, view: View) -> None:
+        try:
+            self.inner.finished(request, view)
+        except Exception as error:  # noqa: BLE001  # the same
+            self._fail("finished", request.request_id, error)
+
     def victim(self, running: dict[str, Request], view: View) -> Request:
         # A policy may look at the running requests, and not change which they are.
         shown = cast(dict[str, Request], MappingProxyType(running))

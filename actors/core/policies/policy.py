@@ -1,8 +1,8 @@
 """What a scheduling policy decides: which request is admitted next, and which is preempted.
 
 Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past;
-whatever has to be counted is counted by the scheduler's state, so that a policy has no memory and
-runs alike in every world. Nothing it can see knows how long an answer will be.
+whatever has to be counted is counted by the scheduler's state, or in the memory that the policy
+declares, so that it runs alike in every world. Nothing it can see knows how long an answer will be.
 """
 
 from typing import ClassVar, Protocol, Self
@@ -52,6 +52,28 @@ class Policy:
         strictly less urgent. A policy that does not define it cannot be used with that option.
         """
         raise NotImplementedError(f"{type(self).__name__} has no order of urgency")
+
+    def quota(self, request: Request, view: View) -> int | None:
+        """Most of the request's known tokens to compute in this step, at least 1; None: no limit.
+
+        Asked at the start of a step of each running request that has more than one to compute, and
+        of a waiting one when it is next. Needs chunked prefill.
+        """
+        return None
+
+    def new_memory(self) -> object:
+        """What the policy remembers, made anew for each replica: `view.memory` everywhere else.
+
+        It may be changed in `admitted` and `finished` alone: how often the other methods are asked
+        is the scheduler's own affair.
+        """
+        return None
+
+    def admitted(self, request: Request, view: View) -> None:
+        """A waiting request runs from this step on, for the first time or again."""
+
+    def finished(self, request: Request, view: View) -> None:
+        """A request has ended, or was aborted, wherever it was."""
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
         """The request to preempt when blocks run out; `running` is not empty, in order of admission."""

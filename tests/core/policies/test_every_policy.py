@@ -4,10 +4,10 @@ import pytest
 
 from actors.core.policies import POLICIES
 from tests.core.drive import Driven, Log, Planned, Updated
-from tests.core.policies.world import HASTY_MLFQ, World, policy_trace
+from tests.core.policies.world import EXAMPLES, HASTY_MLFQ, World, policy_trace
 from tests.core.traces import num_cases
 
-NAMES = [*(name for name in POLICIES if name != "decode-first"), HASTY_MLFQ]
+NAMES = [*(name for name in POLICIES if name != "decode-first"), HASTY_MLFQ, *EXAMPLES]
 SEEDS = range(num_cases(40))
 
 
@@ -34,7 +34,6 @@ def test_decode_runs_change_no_end_and_no_block(policy: str) -> None:
     num_runs = 0
     for seed in SEEDS:
         trace = policy_trace(seed, policy)
-        trace["config"]["async_scheduling"] = False
         logs = [Driven(trace, counts=True, decode_runs=runs).run() for runs in (False, True)]
         assert ends(logs[0]) == ends(logs[1]), f"seed {seed}"
         num_runs += any(e.batch.max_steps > 1 for e in logs[1] if isinstance(e, Planned))

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Batch, StepResult
@@ -15,6 +16,18 @@ from actors.core.update import update
 from actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
 
+DOCS = Path(__file__).parents[3] / "docs"
+EXAMPLES = [
+    f"{DOCS / file}.py:{name}"
+    for file, name in (
+        ("interactive_first", "InteractiveFirst:patience_steps=5"),
+        ("small_chunks", "SmallChunks:chunk_tokens=2"),
+        ("learned_lengths", "LearnedLengths"),
+        ("lottery", "Lottery:favoured=a"),
+        ("least_slack", "LeastSlack"),
+    )
+]
+"""The policies of docs/policies.md, with parameters that matter in a few steps."""
 HASTY_MLFQ = "mlfq:quantum_steps=1,num_levels=3,prompt_tokens_per_step=2,starve_steps=5"
 """Demotes and promotes within the few steps of a random trace."""
 
@@ -29,10 +42,11 @@ class World:
     preemptions: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
+    seed: int = 0
 
     def __post_init__(self) -> None:
         config = SchedulerConfig(**{"block_size": 4, "num_gpu_blocks": 101, **self.limits})
-        self.state = SchedulerState(config, find_policy(self.policy), KVCache(config))
+        self.state = SchedulerState(config, find_policy(self.policy), KVCache(config), seed=self.seed)
 
     def add(self, name: str, prompt: int, output: int = 1, **fields: Any) -> Request:
         """A request whose answer, of which the scheduler is not told, has `output` tokens."""

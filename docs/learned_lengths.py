@@ -1,0 +1,22 @@
+"""Memory: `--policy docs/learned_lengths.py:LearnedLengths`."""
+
+from typing import ClassVar
+
+from actors.core.policies import Policy, Request, View
+
+
+class LearnedLengths(Policy):
+    """The tenant whose answers have been the shortest so far goes first."""
+
+    is_dynamic: ClassVar[bool] = True
+
+    def new_memory(self) -> dict[str | None, tuple[int, int]]:
+        return {}
+
+    def finished(self, request: Request, view: View) -> None:
+        tokens, answers = view.memory.get(request.submit.tenant, (0, 0))
+        view.memory[request.submit.tenant] = (tokens + view.num_output_tokens(request), answers + 1)
+
+    def rank(self, request: Request, view: View) -> float:
+        tokens, answers = view.memory.get(request.submit.tenant, (0, 1))
+        return tokens / answers
