@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from actors.core.config import ConfigError
+
 Tap = Callable[[float, str, str, object], None]
 """Sees every message: time on the run's clock, sender, receiver, message."""
 
@@ -22,6 +24,9 @@ class GuardedTap:
             return
         try:
             self._tap(time_s, sender, receiver, message)
+        except ConfigError as error:
+            log.warning("the tap failed and is told no more: %s", error)
+            self._tap = None
         except Exception:
             log.warning("the tap %r failed and is told no more", self._tap, exc_info=True)
             self._tap = None

@@ -8,7 +8,6 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,8 @@ from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 
 NUM_BLOCKS = 64
+RELOAD_S = 1.0
+"""Long enough for a client to see that the engine is away; the simulated one is back in 0.1 s."""
 LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=1, num_gpu_blocks=NUM_BLOCKS)
 CONFIG = EngineConfig(scheduler=LIMITS, debug=True)
 
@@ -35,7 +36,7 @@ class Faults:
     """What is to go wrong next."""
 
     def __init__(self) -> None:
-        self.crashes = self.fails_a_row = False
+        self.crashes = self.has_crashed = self.fails_a_row = False
         signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "crashes", True))
         signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "fails_a_row", True))
 
@@ -47,12 +48,14 @@ class Vulnerable:
         self._inner = inner
         self._faults = faults
 
-    def load(self) -> Coroutine[object, object, Capacity]:
-        return self._inner.load()
+    async def load(self) -> Capacity:
+        if self._faults.has_crashed:
+            await trio.sleep(RELOAD_S)
+        return await self._inner.load()
 
     async def execute(self, batch: Batch) -> StepResult:
         if self._faults.crashes:
-            self._faults.crashes = False
+            self._faults.crashes, self._faults.has_crashed = False, True
             raise RuntimeError("injected")
         result = await self._inner.execute(batch)
         if self._faults.fails_a_row and result.tokens:

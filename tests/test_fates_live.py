@@ -68,13 +68,14 @@ def test_a_crash_of_the_engine_ends_what_had_begun_and_answers_what_had_not(serv
 
 def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
     """The journal and the messages end with a warning each; answers go on, and so does the server."""
-    record = ["--record", str(tmp_path)]
+    record = ["--record", str(tmp_path), "--messages"]
     with live(*EMULATED, *record, file_limit=20_000) as server:
         for _ in range(40):
             assert server.complete(max_tokens=40, ignore_eos=True).status_code == 200
         assert server.health().status_code == 200
         warnings = [line for line in server.said if "journal-file" in line]
         assert len(warnings) == 1 and "goes on without it" in warnings[0]
+        assert sum("the tap" in line for line in server.said) == 1
         server.stop()
         said = "".join(server.said)
         assert "Traceback" not in said and len(server.said) < 12, said

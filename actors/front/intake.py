@@ -115,13 +115,14 @@ class Intake:
         """The tokens, or why this one prompt cannot be tokenised."""
         try:
             return tuple(tokens())
-        except TooManyTokens as error:
-            return self._too_long(f"at least {error.num_tokens}", param)
-        except UnicodeEncodeError as error:
-            half = f"character {error.start} is one half of a surrogate pair"
+        # Names of their own: a compiled variable has one type.
+        except TooManyTokens as too_many:
+            return self._too_long(f"at least {too_many.num_tokens}", param)
+        except UnicodeEncodeError as not_text:
+            half = f"character {not_text.start} is one half of a surrogate pair"
             return Refused(f"{half}: send whole characters", param=param)
-        except ValueError as error:
-            return Refused(str(error), param=param)
+        except ValueError as refusal:
+            return Refused(str(refusal), param=param)
         except Exception:
             log.exception("a prompt could not be tokenised; its request fails alone")
             return Refused("the prompt could not be tokenised", kind="failed", param=param)
