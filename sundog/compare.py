@@ -25,11 +25,11 @@ def compare(asked: Compare, first: Path, second: Path) -> None:
 
     A and B are folders that `replay --out` wrote.
     """
-    from rich.console import Console
 
     from sim.figures.compare import compare as compare_runs
     from sim.record.run_directory import open_run
     from sim.show.comparison import print_comparison, to_json
+    from sim.show.console import console_for
 
     a, b = open_run(first), open_run(second)
     for run in (a, b):
@@ -39,5 +39,4 @@ def compare(asked: Compare, first: Path, second: Path) -> None:
     if asked.as_json:
         click.echo(to_json(found))
     else:
-        console = Console(highlight=False)
-        print_comparison(found, (a.name, b.name), console if console.is_terminal else Console(width=100))
+        print_comparison(found, (a.name, b.name), console_for())

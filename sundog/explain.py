@@ -59,7 +59,8 @@ def _request(history: "History", request_id: str, asked: Explain) -> None:
     """One request, from its arrival to its end."""
     from sim.explain.data import request_data
     from sim.explain.load import find_request
-    from sim.show.explained_request import RequestPage, console_for
+    from sim.show.console import console_for
+    from sim.show.explained_request import RequestPage
 
     request = find_request(history, request_id)
     if asked.as_json:
@@ -72,7 +73,7 @@ def _run(history: "History", name: str, asked: Explain) -> None:
     """What the whole record tells."""
     from sim.explain.data import run_data
     from sim.explain.findings import findings
-    from sim.show.explained_request import console_for
+    from sim.show.console import console_for
     from sim.show.explained_run import print_run
 
     found = findings(history, asked.top)

@@ -42,14 +42,12 @@ def trace(asked: Trace, trace: str) -> None:
 def _print(found: "Description", format: str) -> None:
     """A table of lengths, and bars over time."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from sim.show.console import console_for, print_table
     from sim.trace.describe import bars
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=80)
+    console = console_for()
     console.print(
         f"{found.num_requests:,} requests in {found.span_s:,.1f} s, {found.rate_per_s:.3g}/s,"
         f" gaps vary {found.burstiness:.2f} times their mean (Poisson: 1); format {format}",
@@ -60,7 +58,7 @@ def _print(found: "Description", format: str) -> None:
         table.add_column(name, justify="left" if name == "tokens" else "right")
     for name, lengths in (("prompt", found.prompt_tokens), ("output", found.output_tokens)):
         table.add_row(name, *(f"{value:,.0f}" for value in lengths.values()))
-    console.print(table)
+    print_table(console, table)
     for name, counts in (
         ("arrivals over time", found.over_time),
         ("prompts, 1 to the longest", found.prompt_histogram),

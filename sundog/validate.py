@@ -33,13 +33,12 @@ def validate(asked: Validate, directory: Path | None) -> None:
     DIR holds records of servers (docs/records.md says which there are); those that come with Sundog
     are always among them.
     """
-    from rich.console import Console
-
     from sim.cost.overhead import NO_OVERHEAD, host_overhead
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
     from sim.show.accuracy_page import accuracy_page
-    from sim.show.validation_table import Refusal, Row, print_table, to_json
+    from sim.show.console import console_for
+    from sim.show.validation_table import Refusal, Row, print_validation, to_json
 
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
@@ -56,8 +55,7 @@ def validate(asked: Validate, directory: Path | None) -> None:
     if asked.as_json:
         click.echo(to_json(rows, refusals))
     else:
-        console = Console(highlight=False)
-        print_table(rows, refusals, console if console.is_terminal else Console(highlight=False, width=120))
+        print_validation(rows, refusals, console_for())
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.figures.compare import Compared, Comparison, Moved
+from sim.show.console import print_table
 
 
 def verdict(figure: Compared) -> str:
@@ -48,7 +49,7 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
     table.add_column("with 95 % confidence")
     for figure in found.figures:
         table.add_row(figure.name, _ms(figure.first), _ms(figure.second), verdict(figure))
-    console.print(table)
+    print_table(console, table)
     for title, moved in (("gained most", found.gained), ("lost most", found.lost)):
         if moved:
             console.print(f"{title}: " + ", ".join(map(_words, moved)), markup=False)

@@ -1,7 +1,7 @@
 """One request from arrival to end, as a page for people."""
 
 from itertools import groupby
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,15 +10,10 @@ from sim.explain.history import History
 from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
 from sim.explain.spans import RequestHistory, RunningSpan, Wait
 from sim.show import words
+from sim.show.console import print_table
 
 MOST_PHASES = 8
 """A wait with more changes of cause than these is shown by cause, unless all are asked for."""
-
-
-def console_for(file: IO[str] | None = None) -> Console:
-    """Standard output: as wide as the terminal, or 96 columns where there is none."""
-    console = Console(file=file, highlight=False)
-    return console if console.is_terminal else Console(file=file, highlight=False, width=96)
 
 
 class RequestPage:
@@ -41,7 +36,7 @@ class RequestPage:
         for start_s, took_s, text, style in self._rows():
             took = "" if took_s is None else words.length(took_s, self.header)
             table.add_row(words.moment(start_s, self.header), took, _plain(text), style=style)
-        console.print(table)
+        print_table(console, table)
         console.print()
         console.print(self._totals(), markup=False)
 

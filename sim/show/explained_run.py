@@ -10,6 +10,7 @@ from rich.text import Text
 from sim.explain.findings import Findings, WorstWait
 from sim.record.journal_rows import Header
 from sim.show import words
+from sim.show.console import print_table
 
 MOST_REQUESTS = 5
 """Shown of those preempted most often, and of those for whom."""
@@ -33,8 +34,8 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
         markup=False,
     )
     if total_s:
-        console.print(_causes(found, header))
-        console.print(_worst(found.worst, header))
+        print_table(console, _causes(found, header))
+        print_table(console, _worst(found.worst, header))
     for line in _preemptions(found):
         console.print(line, markup=False)
     for text in found.suggestions:

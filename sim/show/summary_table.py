@@ -3,12 +3,12 @@
 from typing import IO
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sim.figures.metrics import Summary
 from sim.figures.saturation import KNEE, regime_of
 from sim.figures.statistics.distribution import Distribution
+from sim.show.console import console_for, print_table
 
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
 """What depends on waiting."""
@@ -17,17 +17,15 @@ WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
 def print_summary(
     summary: Summary, title: str = "", file: IO[str] | None = None, doubt: float | None = None
 ) -> None:
-    """The tables, plain and 80 columns wide when `file` (standard output) is no terminal.
+    """The tables, on `file` or standard output.
 
     `doubt` is the share by which steps may take longer or shorter.
     """
-    console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=file, highlight=False, width=80)
+    console = console_for(file)
     if title:
         console.print(title, style="bold", markup=False)
-    console.print(_latencies(summary))
-    console.print(_totals(summary, doubt))
+    print_table(console, _latencies(summary))
+    print_table(console, _totals(summary, doubt))
 
 
 def _latencies(summary: Summary) -> Table:
@@ -75,6 +73,12 @@ def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
     )
 
 
+def _of_capacity(saturation: float) -> str:
+    """A share of 978 % says less than 9.8 times."""
+    share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
+    return f"{share} what can run at once"
+
+
 def _totals(summary: Summary, doubt: float | None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
@@ -101,7 +105,7 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
     )
     if summary.saturation is not None:
-        table.add_row("saturation", f"{summary.saturation:.0%} of what can run at once")
+        table.add_row("saturation", _of_capacity(summary.saturation))
         table.add_row("regime", _regime(summary, summary.saturation, doubt))
     table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")

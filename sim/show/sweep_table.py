@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sim.figures.statistics.intervals import Interval
 from sim.figures.sweep.sweep import Cell
+from sim.show.console import console_for, print_table
 
 
 def _in_unit(name: str) -> tuple[str, float]:
@@ -36,9 +36,7 @@ def _label(cell: Cell) -> str:
 
 def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float) -> None:
     """To stdout; a change that is shown at this confidence is marked."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+    console = console_for()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting", no_wrap=True)
     for name in metrics:
@@ -55,7 +53,7 @@ def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float
                 mark = " *" if change.excludes_zero else ""
                 texts.append("" if number == 0 else _shown(change, scale) + mark)
         table.add_row(*texts)
-    console.print(table)
+    print_table(console, table)
     warm = [run["num_warmup"] for cell in cells for run in cell.runs]
     console.print(
         f"{len(cells[0].runs)} replications of each, seeds 0 to {len(cells[0].runs) - 1}, the same"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from sim.figures.validate.measured import THROUGHPUT, Server, Stage
 from sim.figures.validate.predict import Prediction
+from sim.show.console import print_table
 
 SHOWN = ("ttft mean", "tpot mean", "e2e mean", "ttft p99", THROUGHPUT)
 ACHIEVED = 0.9
@@ -59,7 +60,7 @@ class Row(NamedTuple):
         return (real < ACHIEVED * self.stage.rate_per_s) == (self.prediction.regime == "beyond the knee")
 
 
-def print_table(rows: Sequence[Row], refusals: Sequence[Refusal], console: Console) -> None:
+def print_validation(rows: Sequence[Row], refusals: Sequence[Refusal], console: Console) -> None:
     """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("server, load")
@@ -74,10 +75,10 @@ def print_table(rows: Sequence[Row], refusals: Sequence[Refusal], console: Conso
             f"{row.prediction.saturation:.0%}",
             *("\n".join(cell(row, name)) for name in SHOWN),
         )
-    console.print(table)
+    print_table(console, table)
     for refusal in refusals:
         console.print(f"{refusal.server}: refused: {refusal.reason}", markup=False)
-    console.print(_summary(rows))
+    print_table(console, _summary(rows))
     for line in counts(rows):
         console.print(line)
 

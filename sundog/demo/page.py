@@ -17,6 +17,7 @@ from sim.cost.calibrated import fit
 from sim.figures.metrics import request_times
 from sim.record.journal import Past, decisions, observations
 from sim.record.recorder import Recorder
+from sim.show.console import console_for
 from sim.show.timeline import timeline
 from sundog.demo.asking import Answer, serve_and_ask
 from sundog.demo.worlds import CONFIG, Run, computed, simulated
@@ -24,7 +25,7 @@ from sundog.demo.worlds import CONFIG, Run, computed, simulated
 
 def run_demo(seed: int) -> int:
     """Play the page; 0 if the worlds agreed, 1 if not."""
-    console = Console(highlight=False)
+    console = console_for()
     started = time.monotonic()
     model = RealModel.open(None)
     served, new_backend = Run(), torch_backends(model, CONFIG, seed=seed)

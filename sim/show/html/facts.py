@@ -40,9 +40,10 @@ class Worst(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """What one tenant was given."""
+    """What one tenant was given in one run."""
 
     name: str
+    run: str
     num_requests: int
     tokens: str
     ttft_p50: str
@@ -74,7 +75,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("within the limits", ("slo_attainment",), "%", 1),
     ("engines busy", ("busy_fraction",), "%", 0),
     ("tokens per step", ("tokens_per_step",), "n", 0),
-    ("saturation", ("saturation",), "%", 0),
+    ("saturation", ("saturation",), "×", 0),
     ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
     ("KV blocks in use, most", ("kv_use_max",), "%", 0),
     ("prefix hit rate", ("prefix_hit_rate",), "%", 0),
@@ -117,7 +118,9 @@ def _shown(value: float | None, unit: str) -> str:
         return "–"
     if unit == "s":
         return seconds(value)
-    if unit == "%":
+    if unit == "×" and value >= 1:
+        return f"{value:,.1f} times what can run"
+    if unit in "%×":
         return f"{value:.1%}"
     return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.3g}"
 
@@ -166,8 +169,13 @@ def _causes(run: Run) -> dict[str, str]:
     return causes
 
 
-def tenants(run: Run) -> list[Tenant]:
-    """Each tenant's share and latencies; empty if nobody names one."""
+def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Tenant]:
+    """Each tenant's share and latencies, run beside run; empty if no request has a tenant."""
+    found = [row for run, name in zip(runs, names, strict=True) for row in _tenants(run, name)]
+    return sorted(found, key=lambda row: row.name)
+
+
+def _tenants(run: Run, run_name: str) -> list[Tenant]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in run.requests().to_pylist():
         if row["tenant"] is not None:
@@ -175,6 +183,7 @@ def tenants(run: Run) -> list[Tenant]:
     return [
         Tenant(
             name,
+            run_name,
             len(rows),
             f"{sum(r['num_prompt_tokens'] + r['num_output_tokens'] for r in rows):,}",
             *(

@@ -1,8 +1,9 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const HEIGHT = 230;
-const ROUND_S = [0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
+const HEIGHT = 250;
+const LABEL_PX = 15;
+const ROUND_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
 let charts = [];
 
 const trim = (v) => String(+v.toPrecision(3));
@@ -10,20 +11,24 @@ const secs = (v) => (v == null ? "–" : v < 0.9995 ? trim(v * 1e3) + " ms" : tr
 const count = (v) =>
   v == null ? "–" : v >= 1e6 ? trim(v / 1e6) + "M" : v >= 1e4 ? trim(v / 1e3) + "k" : trim(v);
 const share = (v) => (v == null ? "–" : trim(v * 100) + "%");
-const clock = (v) => {
+const clock = (v, span) => {
   if (v == null) return "–";
+  if (span < 10) return secs(v);
   const s = Math.round(v), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;
   const two = (n) => String(n).padStart(2, "0");
   return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
 };
 
-const axis = (format, size) => ({
+const axis = (format, size, label) => ({
   stroke: css("--soft"), font: "11px system-ui, sans-serif", size: size,
+  label, labelSize: LABEL_PX, labelGap: 0, labelFont: "11px system-ui, sans-serif",
   grid: { stroke: css("--line"), width: 1 }, ticks: { show: false },
   values: (_, ticks) => ticks.map((v) => (v == null ? "" : format(v))),
 });
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 const line = (run, index, format) => ({
   label: data.runs.length > 1 ? run.name : "value", stroke: css(`--run-${index % 6}`), width: 1.8,
+  dash: DASHES[Math.floor(index / 6) % DASHES.length],
   points: { show: false }, spanGaps: true, value: (_, v) => format(v),
 });
 
@@ -39,7 +44,8 @@ function cdf(element) {
   const runs = data.runs.map((run, index) => [run, index]).filter(([run]) => run.cdfs[name]);
   if (!runs.length) return;
   const tables = runs.map(([run]) => {
-    const x = [], y = [];
+    // The curve rises from nothing at the fastest request, so that one request is a line, too.
+    const x = [Math.max(run.cdfs[name][0], 1e-4) * 0.999], y = [0];
     run.cdfs[name].forEach((v, i) => {
       v = Math.max(v, 1e-4);
       if (x.length && v <= x[x.length - 1]) y[y.length - 1] = data.percents[i] / 100;
@@ -47,19 +53,46 @@ function cdf(element) {
     });
     return [x, y];
   });
+  const limits = [...new Set(runs.map(([run]) => run.limits_s[name]).filter((v) => v))];
   draw(element, {
     scales: { x: { time: false, distr: 3 }, y: { range: [0, 1] } },
-    axes: [axis(secs, 34), axis(share, 46)],
+    axes: [axis(secs, 34, "at most"), axis(share, 46, "share of requests")],
+    hooks: { draw: [(plot) => limits.forEach((limit) => mark(plot, limit))] },
     series: [{ label: "at most", value: (_, v) => secs(v) }, ...runs.map(([r, i]) => line(r, i, share))],
   }, uPlot.join(tables));
 }
 
+function mark(plot, limit) {
+  const at = plot.valToPos(limit, "x", true), { left, top, width, height } = plot.bbox;
+  if (!(at >= left && at <= left + width)) return;
+  const context = plot.ctx;
+  context.save();
+  context.strokeStyle = context.fillStyle = css("--sun");
+  context.setLineDash([6, 4]);
+  context.beginPath();
+  context.moveTo(at, top);
+  context.lineTo(at, top + height);
+  context.stroke();
+  context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  const words = `limit ${secs(limit)}`, right = at + context.measureText(words).width + 8 < left + width;
+  context.textAlign = right ? "left" : "right";
+  context.fillText(words, at + (right ? 4 : -4), top + height - 6);
+  context.restore();
+}
+
+const duration = (runs) => Math.max(...runs.map((run) => run.time_s[run.time_s.length - 1]));
+const timeAxis = (span) => ({ ...axis((v) => clock(v, span), 34, "since the first arrival"), incrs: ROUND_S });
+
 function timeline(element) {
-  const name = element.dataset.time, format = element.dataset.unit === "%" ? share : count;
+  const name = element.dataset.time, isShare = element.dataset.unit === "%";
+  const format = isShare ? share : count, least = isShare ? 0.001 : 1, span = duration(data.runs);
   draw(element, {
-    scales: { x: { time: false }, y: { range: (_, lo, hi) => [0, Math.max(hi * 1.05, 1e-6)] } },
-    axes: [{ ...axis(clock, 34), incrs: ROUND_S }, axis(format, 46)],
-    series: [{ label: "at", value: (_, v) => clock(v) }, ...data.runs.map((r, i) => line(r, i, format))],
+    scales: { x: { time: false }, y: { range: (_, lo, hi) => [0, Math.max(hi * 1.05, least)] } },
+    axes: [timeAxis(span), axis(format, 46, element.dataset.label)],
+    series: [
+      { label: "at", value: (_, v) => clock(v, span) },
+      ...data.runs.map((r, i) => line(r, i, format)),
+    ],
   }, uPlot.join(data.runs.map((run) => [run.time_s, run[name]])));
 }
 
@@ -72,9 +105,9 @@ function stack(element) {
   });
   draw(element, {
     scales: { x: { time: false }, y: { range: (_, lo, hi) => [0, Math.max(hi * 1.05, 1)] } },
-    axes: [{ ...axis(clock, 34), incrs: ROUND_S }, axis(count, 46)],
+    axes: [timeAxis(duration([run])), axis(count, 46, "tokens/s")],
     series: [
-      { label: "at", value: (_, v) => clock(v) },
+      { label: "at", value: (_, v) => clock(v, duration([run])) },
       area("prefill", "--run-1", run.prefill_tokens_per_s),
       area("decode", "--run-0", run.decode_tokens_per_s),
     ],

@@ -31,7 +31,7 @@ def render(runs: Sequence[Run]) -> str:
         figures=figures(runs),
         settings=settings(runs),
         worst=[worst(run) for run in runs],
-        tenants=[tenants(run) for run in runs],
+        tenants=tenants(runs, names),
         # Nothing in a script may look like its end.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         style=_asset("page.css"),

@@ -23,12 +23,14 @@ PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [9
 class Series:
     """One run, ready to be drawn: cumulative distributions, and timelines of `time_s`.
 
-    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing. Timelines are per bucket:
-    means over time but for `waiting`, which is the most, so that no queue hides between points.
+    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if any.
+    Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
+    hides between points.
     """
 
     time_s: list[float]
     cdfs: dict[str, list[float] | None]
+    limits_s: dict[str, float]
     waiting: list[float]
     batch: list[float]
     kv_use: list[float]
@@ -49,17 +51,42 @@ def series(run: Run) -> Series:
     bucket = np.clip(((end - first) / width_s).astype(int), 0, NUM_BUCKETS - 1)
     decodes, prefills = _floats(steps, "num_decodes"), _floats(steps, "num_prefill_tokens")
     size = decodes + _floats(steps, "num_prefills")
+    replica, length_s = _floats(steps, "replica"), end - start
+
+    def over_time(amounts: Floats) -> Floats:
+        return _spread(amounts, start, end, replica, edges) / width_s
+
     centers = (edges[1:] + edges[:-1]) / 2
     return Series(
         time_s=_rounded(centers - first),
         cdfs={name: _cdf(requests, name) for name in LATENCIES},
+        limits_s=_limits_s(run),
         waiting=_rounded(_most(steps, bucket)),
-        batch=_rounded(np.bincount(bucket, size * (end - start), NUM_BUCKETS) / width_s),
+        batch=_rounded(over_time(size * length_s)),
         kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
-        decode_tokens_per_s=_rounded(np.bincount(bucket, decodes, NUM_BUCKETS) / width_s),
-        prefill_tokens_per_s=_rounded(np.bincount(bucket, prefills, NUM_BUCKETS) / width_s),
+        decode_tokens_per_s=_rounded(over_time(decodes)),
+        prefill_tokens_per_s=_rounded(over_time(prefills)),
         arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
     )
+
+
+def _limits_s(run: Run) -> dict[str, float]:
+    """The limits that the run was held against, by latency; empty if it was to none."""
+    pairs = (part.partition("=") for part in str(run.config.get("slo") or "").split(",") if part)
+    return {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
+
+
+def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges: Floats) -> Floats:
+    """How much falls between two edges, if the amount of a step comes evenly while it runs."""
+    total = np.zeros(len(edges))
+    for number in np.unique(replica):
+        own = replica == number
+        sums = np.concatenate(([0.0], np.cumsum(amounts[own])))
+        # Under async scheduling a step begins before the last has ended.
+        begin = np.maximum(start[own], np.concatenate(([-np.inf], end[own][:-1])))
+        instants = np.stack((begin, end[own]), axis=1).ravel()
+        total += np.interp(edges, instants, np.stack((sums[:-1], sums[1:]), axis=1).ravel())
+    return np.diff(total)
 
 
 def _floats(table: "pa.Table", name: str) -> Floats:

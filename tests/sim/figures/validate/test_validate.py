@@ -16,7 +16,7 @@ from sim.figures.validate.arrivals import exact_poisson
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
-from sim.show.validation_table import Refusal, Row, print_table, summary, to_json
+from sim.show.validation_table import Refusal, Row, print_validation, summary, to_json
 
 OWN = Path("sim/figures/validate/servers")
 WRITTEN = """
@@ -206,7 +206,7 @@ def test_the_table_shows_real_predicted_and_error(tmp_path: Path) -> None:
     real = server(tmp_path)
     row = Row(real, real.stages[0], predict(real, NO_OVERHEAD, "auto")[0])
     with (tmp_path / "out").open("w+") as file:
-        print_table([row], [Refusal("other", "why")], Console(file=file, width=110))
+        print_validation([row], [Refusal("other", "why")], Console(file=file, width=110))
         file.seek(0)
         text = file.read()
     error = row.error("ttft mean")

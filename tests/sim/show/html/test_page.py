@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sim.replay import replay
 from sim.show.html.facts import figures, tenants, worst
 from sim.show.html.page import render, write_page
 from sim.show.html.series import NUM_BUCKETS, PERCENTS, series
+from sim.trace.record import TraceRequest
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import Uniform
 from sim.workload.workload import Workload
@@ -99,6 +101,22 @@ def test_timelines_add_up_to_the_run(run: Run) -> None:
     assert 0.5 < max(drawn.kv_use) <= 1.0 and min(drawn.kv_use) >= 0.0
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_batch_is_never_shown_larger_than_it_was(tmp_path: Path, count: int) -> None:
+    """A step counts while it runs: also in a run so short that a step is longer than a point."""
+    config = EngineConfig(scheduler=LIMITS)
+    cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
+    rows = [TraceRequest(f"r{number}", 0.0, 50, 8) for number in range(count)]
+    recorder = replay(rows, config, cost, CAPACITY)
+    write_run(tmp_path, recorder, summarize(recorder), {})
+    run = open_run(tmp_path)
+    steps, drawn = run.steps(), series(run)
+    assert max(drawn.batch) == pytest.approx(count)
+    size = np.array(steps["num_decodes"]) + np.array(steps["num_prefills"])
+    spent_s = (size * (np.array(steps["end_s"]) - np.array(steps["start_s"]))).sum()
+    assert sum(drawn.batch) * (drawn.time_s[1] - drawn.time_s[0]) == pytest.approx(spent_s, rel=1e-3)
+
+
 def test_distributions_are_those_of_the_requests(run: Run) -> None:
     """Seconds at each percentage, the median among them."""
     cdf = series(run).cdfs["ttft_s"]
@@ -128,9 +146,31 @@ def test_the_better_run_is_marked_only_where_there_is_a_difference(tmp_path: Pat
 
 def test_tenants_have_a_table_of_their_own(run: Run) -> None:
     """Every request of a tenant counts once."""
-    rows = tenants(run)
+    rows = tenants([run], ["a"])
     assert [row.name for row in rows] == ["<b>one</b>", "two"]
     assert sum(row.num_requests for row in rows) == run.requests().num_rows
+
+
+def test_several_runs_show_tenants_and_settings_side_by_side(tmp_path: Path) -> None:
+    """Each tenant's runs follow each other; what differs is open, what does not is folded."""
+    runs = [recorded(tmp_path / policy, policy=policy) for policy in ("fcfs", "priority")]
+    assert [(row.name, row.run) for row in tenants(runs, ["a", "b"])] == [
+        ("<b>one</b>", "a"),
+        ("<b>one</b>", "b"),
+        ("two", "a"),
+        ("two", "b"),
+    ]
+    page = render(runs)
+    open_part, _, folded = page.partition("<details>")
+    assert "<th>policy</th><td>fcfs</td><td>priority</td>" in open_part
+    assert "<th>trace</th>" in folded and "<th>trace</th>" not in open_part
+
+
+def test_limits_are_drawn_where_a_run_was_held_against_them(run: Run) -> None:
+    """By latency, in seconds."""
+    assert series(run).limits_s == {}
+    held = replace(run, config={**run.config, "slo": "ttft=0.5,e2e=10"})
+    assert series(held).limits_s == {"ttft_s": 0.5, "e2e_s": 10.0}
 
 
 def test_a_page_that_cannot_be_written_is_one_clear_error(run: Run, tmp_path: Path) -> None:

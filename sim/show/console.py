@@ -1,0 +1,31 @@
+"""The one console that all tables and pages for people are printed on.
+
+As wide as the terminal, or `PIPED` columns where there is none. Law: no digit is lost. A table that
+is wider than that is printed as wide as its numbers need, and the terminal wraps the lines.
+"""
+
+from typing import IO
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+PIPED = 96
+WIDEST = 10_000
+
+
+def console_for(file: IO[str] | None = None) -> Console:
+    """A console on the file, by default standard output."""
+    console = Console(file=file, highlight=False)
+    return console if console.is_terminal else Console(file=file, highlight=False, width=PIPED)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whose numbers stand at the right of their columns, all of them whole."""
+    for column in table.columns:
+        column.no_wrap = column.no_wrap or column.justify == "right"
+    options = console.options.update(width=WIDEST)
+    least, usual = Measurement.get(console, options, table).minimum, console.width
+    console.width = max(least, usual)
+    console.print(table)
+    console.width = usual
