@@ -10,7 +10,7 @@ from sim.cost.roofline import Roofline
 from sim.cost.work import CostModel
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import plan_memory
-from sim.hardware.model import ModelShape
+from sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
@@ -72,12 +72,17 @@ class Target:
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
         from sim.cost.tables import has_tables
+        from sim.cost.tables.model import unlike_tables
         from sim.cost.tables.store import load
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"
-        if self.model.num_experts > 1 and "experts" not in load(self.gpu.key):
+        if self.model.has_experts and "experts" not in load(self.gpu.key):
             return f"no experts were measured on {self.gpu.name}"
+        if lack := unlike_tables(self.model):
+            return lack
+        if self.model.weights is not None:
+            return f"kernels were measured in 16 bits, not in {self.model.weights.name}"
         if (self.dtype or self.model.dtype) not in ("bfloat16", "float16"):
             return f"kernels were measured in 16 bits, not in {self.dtype or self.model.dtype}"
         return None

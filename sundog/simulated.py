@@ -9,8 +9,9 @@ from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
 from sim.figures.metrics import Terms
+from sim.hardware.formats import dtype_name
 from sim.hardware.gpu import load_gpu
-from sim.hardware.model import dtype_name, load_model
+from sim.hardware.model import load_model
 from sim.target import Target as Hardware
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target

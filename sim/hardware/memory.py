@@ -1,11 +1,11 @@
 """How many KV blocks fit beside the weights, by vLLM's rule."""
 
-import math
 from dataclasses import dataclass
 
 from actors.core.config import ConfigError
+from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
-from sim.hardware.model import DTYPE_BYTES, ModelShape
+from sim.hardware.shape import ModelShape
 
 RUNTIME_BYTES = 600_000_000
 """CUDA context, NCCL buffers and captured graphs; with the activations below it brings Qwen3-14B
@@ -25,11 +25,16 @@ class MemoryPlan:
 
 
 def check_parallel(model: ModelShape, tensor_parallel_size: int) -> None:
-    """Refuse a number of ranks that the attention heads cannot be split over."""
-    if tensor_parallel_size < 1 or model.num_heads % tensor_parallel_size:
+    """Refuse a number of ranks that the heads cannot be split over, or replicated to."""
+    ranks, heads, kv_heads = tensor_parallel_size, model.num_heads, model.num_kv_heads
+    if ranks < 1 or heads % ranks:
         raise ConfigError(
-            f"tensor_parallel_size is {tensor_parallel_size}: it must divide the"
-            f" {model.num_heads} attention heads of {model.name}"
+            f"tensor_parallel_size is {ranks}: it must divide the {heads} attention heads of {model.name}"
+        )
+    if kv_heads is not None and kv_heads % ranks and ranks % kv_heads:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks}: it must divide the {kv_heads} key heads of {model.name},"
+            " or be a multiple of them"
         )
 
 
@@ -50,7 +55,12 @@ def plan_memory(
     vLLM's rule (`determine_available_memory`): utilization x memory - weights - the peak of a
     profiled step, divided by a block's bytes. The peak is estimated: the widest activations of
     one layer, two float32 copies of the logits, and `RUNTIME_BYTES`. Heads of keys and values
-    are replicated when there are fewer of them than ranks.
+    are replicated when there are fewer of them than ranks, latents on every rank.
+
+    A block holds `block_size` tokens of every layer. Of layers with a window vLLM's hybrid manager
+    frees what has left it, and the larger of two counts that it can always reach is taken: all
+    layers keep everything, or a window is set aside for every request that may run, and a step's
+    tokens, and blocks are of the other layers alone.
 
     Raises ConfigError which says how much is needed when not even one block fits.
     """
@@ -59,31 +69,53 @@ def plan_memory(
         raise ConfigError(f"gpu_memory_utilization is {gpu_memory_utilization}: it must be in (0, 1]")
     dtype = dtype or model.dtype
     ranks = tensor_parallel_size
-    width = 2 * model.intermediate_size // ranks + 2 * model.hidden_size
+    width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
     activation_bytes = (
         max_num_batched_tokens * width * DTYPE_BYTES[dtype]
         + 2 * max_num_seqs * model.vocab_size * DTYPE_BYTES["float32"]
         + RUNTIME_BYTES
     )
-    weight_bytes = math.ceil(model.weight_bytes(dtype) / ranks)
-    kv_share = math.ceil(model.num_kv_heads / ranks) / model.num_kv_heads
-    block_bytes = round(block_size * model.kv_bytes_per_token(kv_dtype or dtype) * kv_share)
+    weight_bytes = model.weight_bytes(dtype, ranks)
+    block_bytes = block_size * model.kv_bytes_per_token(kv_dtype or dtype, ranks)
     usable_bytes = int(gpu_memory_utilization * gpu.memory_bytes)
-    num_blocks = (usable_bytes - weight_bytes - activation_bytes) // block_bytes
+    left_bytes = usable_bytes - weight_bytes - activation_bytes
+    num_blocks = left_bytes // block_bytes
+    if model.has_windows:
+        kept, apart_bytes = _apart(model, ranks, max_num_seqs, max_num_batched_tokens, block_size)
+        size = DTYPE_BYTES[kv_dtype or dtype]
+        if kept:
+            beside = (left_bytes - size * apart_bytes) // (size * kept * block_size)
+            num_blocks = max(num_blocks, beside)
     plan = MemoryPlan(usable_bytes, weight_bytes, activation_bytes, block_bytes, num_blocks)
     if num_blocks < 2:
-        raise ConfigError(_too_small(model, gpu, plan, ranks, gpu_memory_utilization))
+        raise ConfigError(_too_small(model, gpu, plan, dtype, ranks, gpu_memory_utilization))
     return plan
 
 
-def _too_small(model: ModelShape, gpu: Gpu, plan: MemoryPlan, ranks: int, utilization: float) -> str:
+def _apart(model: ModelShape, ranks: int, seqs: int, budget: int, block_size: int) -> tuple[int, int]:
+    """Numbers kept of a token in layers without a window, and at most of all tokens in the others."""
+    kept = apart = 0
+    for layer, count in model.layers:
+        values, window = count * layer.attention.kv_values(ranks), layer.attention.window
+        if window is None:
+            kept += values
+        else:
+            apart += values * (seqs * (window + block_size) + budget)
+    return kept, apart
+
+
+def _too_small(
+    model: ModelShape, gpu: Gpu, plan: MemoryPlan, dtype: str, ranks: int, utilization: float
+) -> str:
     needed = plan.weight_bytes + plan.activation_bytes + 2 * plan.block_bytes
     enough = ranks
-    while enough < 1024 and not _fits(model, plan, ranks, enough):
+    while enough < 1024 and not _fits(model, plan, dtype, enough):
         enough *= 2
     way_out = "choose a larger --gpu"
-    if enough < 1024 and model.num_heads % enough == 0:
+    if enough < 1024 and _splits(model, enough):
         way_out = f"raise --tensor-parallel-size to {enough}, or {way_out}"
+    elif enough < 1024:
+        way_out = f"it takes {enough} such GPUs, which its heads cannot be split over: {way_out}"
     return (
         f"{model.name} does not fit on {gpu.name}: each of {ranks} GPU(s) needs"
         f" {needed / 1e9:.1f} GB ({plan.weight_bytes / 1e9:.1f} weights,"
@@ -93,6 +125,14 @@ def _too_small(model: ModelShape, gpu: Gpu, plan: MemoryPlan, ranks: int, utiliz
     )
 
 
-def _fits(model: ModelShape, plan: MemoryPlan, ranks: int, more_ranks: int) -> bool:
-    weight_bytes = plan.weight_bytes * ranks / more_ranks
+def _fits(model: ModelShape, plan: MemoryPlan, dtype: str, ranks: int) -> bool:
+    weight_bytes = model.weight_bytes(dtype, ranks)
     return weight_bytes + plan.activation_bytes + 2 * plan.block_bytes < plan.usable_bytes
+
+
+def _splits(model: ModelShape, ranks: int) -> bool:
+    try:
+        check_parallel(model, ranks)
+    except ConfigError:
+        return False
+    return True

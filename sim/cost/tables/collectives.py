@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from sim.cost.tables.interpolate import Coverage, Points, log_interp, nearest
+from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
-from sim.hardware.model import DTYPE_BYTES
 
 HOST_S, HOST_FACTOR = 10e-6, 2.3
 """Without access to each other's memory GPUs write to the host's and read from it: every byte takes

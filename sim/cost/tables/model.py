@@ -12,18 +12,21 @@ import math
 
 import numpy as np
 
+from actors.core.config import ConfigError
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.cost.tables.collectives import AllReduce, tables_of_link
-from sim.cost.tables.experts import Experts
+from sim.cost.tables.experts import Experts as RoutedExperts
 from sim.cost.tables.interpolate import Coverage, Lines, log_interp
 from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.products import Products
 from sim.cost.tables.store import load
 from sim.cost.work import L2, Seconds, StepWork
+from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
+from sim.hardware.layers import Experts, Heads, Latent, Mlp
 from sim.hardware.memory import check_parallel
-from sim.hardware.model import DTYPE_BYTES, ModelShape
+from sim.hardware.shape import ModelShape
 
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
@@ -36,6 +39,25 @@ CACHED_SAVES = 1 - 1 / L2
 CAPTURED = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 """Numbers of tokens for which vLLM captures graphs (its `cudagraph_capture_sizes`, 512 the largest by
 default): a batch is padded to the next, and what is larger runs without a graph."""
+
+
+def unlike_tables(model: ModelShape) -> str | None:
+    """What a model has that no kernel was measured for; None if there is nothing."""
+    if any(isinstance(layer.attention, Latent) for layer, _ in model.layers):
+        return "latent attention was not measured"
+    if model.has_windows:
+        return "attention with a window was not measured"
+    if model.only_layer is None:
+        return "tables price one kind of layer, and this model has several"
+    return None
+
+
+def priced_layer(model: ModelShape) -> tuple[Heads, Mlp | Experts]:
+    """The attention and the MLP of all layers."""
+    layer = model.only_layer
+    if layer is None or not isinstance(layer.attention, Heads):
+        raise ConfigError(f"{model.name} has no tables: {unlike_tables(model)}")
+    return layer.attention, layer.mlp
 
 
 class TablesCost:
@@ -51,20 +73,20 @@ class TablesCost:
         self.source = str(tables["source"])
         self._model, self._ranks = model, ranks
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
-        heads = model.num_heads // ranks
-        kv_heads = math.ceil(model.num_kv_heads / ranks)
-        dim, hidden = model.head_dim, model.hidden_size
+        attention, mlp = priced_layer(model)
+        heads = attention.num_heads // ranks
+        kv_heads = math.ceil(attention.num_kv_heads / ranks)
+        dim, hidden = attention.head_dim, model.hidden_size
         products = Products(tables, gpu, self.coverage)
         self._ms: list[float] = products.ms.astype(np.float64).tolist()
         layer = products.curve((heads + 2 * kv_heads) * dim, hidden)
         layer = layer + products.curve(hidden, heads * dim)
-        self._experts: Experts | None = None
-        if model.num_experts == 1:
-            inner = model.intermediate_size // ranks
+        self._experts: RoutedExperts | None = None
+        if inner := mlp.shared // ranks:
             layer = layer + products.curve(2 * inner, hidden) + products.curve(hidden, inner)
-        else:
-            shape = (hidden, model.intermediate_size, model.experts_per_token, model.num_experts)
-            self._experts = Experts(tables, shape, ranks, self.coverage)
+        if mlp.num_experts > 1:
+            shape = (hidden, mlp.inner, mlp.per_token, mlp.num_experts)
+            self._experts = RoutedExperts(tables, shape, ranks, self.coverage)
         self._layer_products: list[float] = layer.tolist()
         self._head: list[float] = products.curve(math.ceil(model.vocab_size / ranks), hidden).tolist()
         context = ContextAttention(tables, heads, kv_heads, dim, self.coverage)
@@ -74,9 +96,9 @@ class TablesCost:
         self._reduce: AllReduce | None = None
         if ranks > 1:
             self._reduce = AllReduce(load(tables_of_link(gpu)), gpu, ranks, self.coverage)
-        widths = 3 * model.intermediate_size * model.experts_per_token // ranks
+        widths = 3 * mlp.inner_per_token // ranks
         self._num_small = NUM_SMALL_KERNELS
-        if model.query_key_norms:
+        if attention.has_norms:
             self._num_small += NUM_QUERY_KEY_NORMS
             widths += 2 * (heads + kv_heads) * dim
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 8 * hidden)

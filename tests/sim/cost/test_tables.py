@@ -16,6 +16,7 @@ from sim.cost.tables.collectives import LATEST, SKEW_S, AllReduce
 from sim.cost.tables.experts import Experts
 from sim.cost.tables.interpolate import Coverage, around, log_interp, rising
 from sim.cost.tables.mixed import MixedAttention
+from sim.cost.tables.model import unlike_tables
 from sim.cost.tables.products import Products
 from sim.cost.tables.store import load
 from sim.cost.work import StepWork
@@ -270,7 +271,8 @@ def test_a_profile_comes_out_of_the_tables_that_were_fitted_to_it() -> None:
     assert attention.seconds(64, 1024) * 1e6 == pytest.approx(333, rel=0.1)
 
 
-PRICED = [(g, m) for g in GPUS for m in known_models() if "experts" in load(g) or m != "mixtral-8x7b"]
+IN_TABLES = [m for m in known_models() if unlike_tables(load_model(m)) is None]
+PRICED = [(g, m) for g in GPUS for m in IN_TABLES if "experts" in load(g) or not load_model(m).has_experts]
 
 
 @pytest.mark.parametrize(("gpu", "name"), PRICED)

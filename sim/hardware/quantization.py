@@ -1,0 +1,134 @@
+"""Which format a model's weights are stored in: from `quantization_config`, or by name.
+
+Bits include the scales: a 16 bit one per `group_size` weights, and 4 bits more where zero points are
+kept; one of 8 bits per 32 weights (mxfp4), per 16 (nvfp4); 32 bits per block of 128 x 128. Only
+formats whose kernels multiply activations of the same kind have units: AWQ, GPTQ and mxfp4 weights
+meet 16-bit activations on every GPU.
+"""
+
+from dataclasses import replace
+
+from actors.core.config import ConfigError
+from actors.core.names import unknown
+from sim.hardware.fields import Fields
+from sim.hardware.formats import Format
+
+FP8 = Format("fp8", 8, "float8")
+BLOCK_FP8 = Format("block fp8", 8 + 32 / 128**2, "float8")
+INT8 = Format("int8", 8, "int8")
+AWQ = Format("awq", 4 + 20 / 128, None)
+GPTQ = Format("gptq", 4 + 16 / 128, None)
+MXFP4 = Format("mxfp4", 4 + 8 / 32, None, frozenset(("experts",)))
+NVFP4 = Format("nvfp4", 4 + 8 / 16, "float4")
+FORMATS = {form.name: form for form in (FP8, INT8, AWQ, GPTQ, MXFP4, NVFP4)}
+FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP8, "modelopt_fp4": NVFP4}
+"""By vLLM's names for `--quantization`, and by those of the formats."""
+
+LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+NEVER_QUANTISED = ("lm_head", "embed", "router", "gate", "norm", "vision", "visual", "multi_modal", "audio")
+PARTS = {"self_attn": "attention", "shared_expert": "dense", "experts": "experts", "mlp": "dense"}
+
+
+def format_named(name: str, has_experts: bool) -> Format:
+    """The format that `--quantization` names; raises ConfigError for one that is not known."""
+    form = FORMATS.get(name.lower())
+    if form is None:
+        raise unknown("quantization", name, FORMATS)
+    if form is MXFP4 and not has_experts:
+        raise ConfigError("quantization is mxfp4, which is of experts, and the model has none: leave it out")
+    return form
+
+
+def format_in(fields: Fields) -> tuple[Format | None, list[str]]:
+    """The format that a config's `quantization_config` says, and what is not quite as it says."""
+    asked = fields.get("quantization_config")
+    if asked is None:
+        return None, []
+    if not isinstance(asked, dict):
+        raise ConfigError(f"{fields.source}: quantization_config is not an object")
+    inner = Fields({key: value for key, value in asked.items() if value is not None}, fields.source)
+    form, remarks = _left_out(_stored(inner), inner)
+    if inner.get("kv_cache_scheme") is not None:
+        remarks.append("kv_cache_scheme is left out: give --kv-cache-dtype fp8 if the server has it")
+    return form, remarks
+
+
+def _stored(fields: Fields) -> Format:
+    """The format of whatever is quantised."""
+    method = fields.get("quant_method")
+    if method in ("fp8", "fbgemm_fp8"):
+        return FP8 if fields.get("weight_block_size") is None else BLOCK_FP8
+    if method == "mxfp4":
+        return MXFP4
+    if method in ("awq", "gptq"):
+        return _grouped(fields, AWQ if method == "awq" else GPTQ)
+    if method == "modelopt":
+        form = {"FP8": FP8, "NVFP4": NVFP4, "FP4": NVFP4}.get(str(fields.get("quant_algo")))
+        if form is not None:
+            return form
+        raise _not_known(fields, f"modelopt with quant_algo {fields.get('quant_algo')!r}")
+    if method == "compressed-tensors":
+        return _compressed(fields)
+    raise _not_known(fields, f"quant_method {method!r}")
+
+
+def _grouped(fields: Fields, usual: Format) -> Format:
+    """Whole numbers of 4 or 8 bits with a scale per group."""
+    bits = fields.count("bits", 4)
+    if bits not in (4, 8):
+        raise _not_known(fields, f"{usual.name} with {bits} bits")
+    group = fields.count("group_size", 128, least=-1)
+    scales = (20 if usual is AWQ else 16) / group if group > 0 else 0
+    return replace(usual, bits=bits + scales)
+
+
+def _compressed(fields: Fields) -> Format:
+    """One group of compressed-tensors."""
+    groups = fields.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1:
+        raise _not_known(fields, "compressed-tensors without exactly one entry of config_groups")
+    (group,) = groups.values()
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(weights, dict):
+        raise _not_known(fields, "compressed-tensors without weights in its group")
+    kind, bits, plain = weights.get("type"), weights.get("num_bits"), group.get("input_activations") is None
+    if (kind, bits) == ("float", 8):
+        form = BLOCK_FP8 if weights.get("strategy") == "block" else FP8
+    elif (kind, bits) == ("int", 8):
+        form = INT8
+    elif (kind, bits) == ("float", 4):
+        form = NVFP4 if weights.get("group_size") == 16 else Format("mxfp4", MXFP4.bits, None)
+    elif (kind, bits) == ("int", 4) and plain:
+        size = Fields(weights, fields.source).count("group_size", 128)
+        form = Format("int4", 4 + 16 / size, None)
+    else:
+        raise _not_known(fields, f"compressed-tensors of {bits!r} bits of type {kind!r}")
+    return replace(form, units=None) if plain else form
+
+
+def _left_out(form: Format, fields: Fields) -> tuple[Format, list[str]]:
+    """The format without the parts that are left in 16 bits in every layer."""
+    key = next((key for key in LEFT if fields.get(key) is not None), None)
+    entries = fields.get(key) if key else []
+    if not isinstance(entries, list):
+        raise ConfigError(f"{fields.source}: {key} in quantization_config must be a list")
+    others = 0
+    for entry in map(str, entries):
+        if any(char.isdigit() for char in entry.replace("re:", "")) and "layers" in entry:
+            others += not any(word in entry for word in NEVER_QUANTISED)
+            continue
+        part = next((part for word, part in PARTS.items() if word in entry), None)
+        if "gate" in entry or "router" in entry or part is None:
+            continue
+        form = form.without(part)
+    remarks = (
+        [f"{others} of {key} in quantization_config are of single layers and left out"] if others else []
+    )
+    return form, remarks
+
+
+def _not_known(fields: Fields, what: str) -> ConfigError:
+    return ConfigError(
+        f"{fields.source}: quantization_config has {what}, which the cost model does not know: known are fp8,"
+        " int8, awq, gptq, mxfp4 and nvfp4"
+    )

@@ -1,0 +1,50 @@
+"""Which layers see only a window of the context, by each family's own rule.
+
+A config that lists `layer_types` says it itself; the rule is for those that do not.
+"""
+
+from sim.hardware.fields import Fields
+
+Windows = list[int | None]
+TYPES = ("full_attention", "sliding_attention")
+
+
+def no_window(fields: Fields) -> Windows:
+    """All layers see all of the context."""
+    return _listed(fields) or [None] * fields.num_layers
+
+
+def in_all_layers(fields: Fields) -> Windows:
+    """All layers have the window, if there is one (Mistral, Phi-3)."""
+    return _listed(fields) or [fields.maybe("sliding_window")] * fields.num_layers
+
+
+def from_layer(fields: Fields) -> Windows:
+    """Layers from `max_window_layers` on, where `use_sliding_window` is set (Qwen)."""
+    num = fields.num_layers
+    if not fields.flag("use_sliding_window"):
+        return [None] * num
+    first = fields.count("max_window_layers", 28, least=0)
+    window = fields.count("sliding_window", 4096)
+    return _listed(fields) or [window if index >= first else None for index in range(num)]
+
+
+def every_other(fields: Fields) -> Windows:
+    """The first layer, the third, and so on (Gemma 2, gpt-oss)."""
+    window = fields.count("sliding_window")
+    return _listed(fields) or [None if index % 2 else window for index in range(fields.num_layers)]
+
+
+def every_sixth_is_full(fields: Fields) -> Windows:
+    """All but every `sliding_window_pattern`-th layer (Gemma 3)."""
+    window, pattern = fields.count("sliding_window"), fields.count("sliding_window_pattern", 6)
+    full = (index % pattern == pattern - 1 for index in range(fields.num_layers))
+    return _listed(fields) or [None if is_full else window for is_full in full]
+
+
+def _listed(fields: Fields) -> Windows | None:
+    """As `layer_types` says."""
+    types = fields.words("layer_types", fields.num_layers, TYPES)
+    if types is None:
+        return None
+    return [None if kind == TYPES[0] else fields.count("sliding_window") for kind in types]

@@ -1,0 +1,227 @@
+"""Every family of models: counts as they were published, and refusals of what is not known."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.core.config import ConfigError
+from sim.hardware.layers import Latent
+from sim.hardware.model import known_models, load_model
+
+WHOLE, NO_INPUT, LAYERS = "with both tables", "without the input table", "without either table"
+PUBLISHED: dict[str, tuple[float, float, str]] = {
+    "deepseek-v2": (236, 21, NO_INPUT),
+    "deepseek-v2-lite": (15.7, 2.4, NO_INPUT),
+    "deepseek-v3": (671, 37, NO_INPUT),
+    "kimi-k2-instruct": (1026, 32, NO_INPUT),
+    "mixtral-8x7b": (46.7, 12.9, WHOLE),
+    "mixtral-8x22b": (141, 39, WHOLE),
+    "qwen3-30b-a3b": (30.5, 3.3, WHOLE),
+    "qwen3-235b-a22b": (235, 22, WHOLE),
+    "qwen2-57b-a14b": (57.4, 14.2, WHOLE),
+    "qwen1.5-moe-a2.7b": (14.3, 2.7, WHOLE),
+    "gpt-oss-120b": (116.83, 5.13, NO_INPUT),
+    "gpt-oss-20b": (20.91, 3.61, NO_INPUT),
+    "glm-4.5": (355, 32, LAYERS),
+    "glm-4.5-air": (106, 12, LAYERS),
+    "llama-2-7b": (6.74, 6.74, WHOLE),
+    "llama-2-70b": (68.98, 68.98, WHOLE),
+    "llama-3.1-8b": (8.03, 8.03, WHOLE),
+    "llama-3.1-70b": (70.6, 70.6, WHOLE),
+    "llama-3.1-405b": (405.9, 405.9, WHOLE),
+    "llama-3.2-1b": (1.236, 1.236, WHOLE),
+    "llama-3.2-3b": (3.213, 3.213, WHOLE),
+    "mistral-7b-v0.3": (7.248, 7.248, WHOLE),
+    "mistral-small-24b-instruct-2501": (23.6, 23.6, WHOLE),
+    "qwen2.5-0.5b": (0.494, 0.494, WHOLE),
+    "qwen2.5-1.5b": (1.54, 1.54, WHOLE),
+    "qwen2.5-7b": (7.616, 7.616, WHOLE),
+    "qwen2.5-14b": (14.77, 14.77, WHOLE),
+    "qwen2.5-32b": (32.76, 32.76, WHOLE),
+    "qwen2.5-72b": (72.7, 72.7, WHOLE),
+    "qwen3-0.6b": (0.596, 0.596, WHOLE),
+    "qwen3-1.7b": (1.72, 1.72, WHOLE),
+    "qwen3-4b": (4.02, 4.02, WHOLE),
+    "qwen3-8b": (8.19, 8.19, WHOLE),
+    "qwen3-14b": (14.77, 14.77, WHOLE),
+    "qwen3-32b": (32.76, 32.76, WHOLE),
+    "gemma-2-2b": (2.614, 2.614, WHOLE),
+    "gemma-2-9b": (9.24, 9.24, WHOLE),
+    "gemma-2-27b": (27.23, 27.23, WHOLE),
+    "gemma-3-1b": (1.0, 1.0, WHOLE),
+    "gemma-3-4b": (3.88, 3.88, WHOLE),
+    "gemma-3-12b": (11.77, 11.77, WHOLE),
+    "gemma-3-27b": (27.0, 27.0, WHOLE),
+    "phi-3-mini-4k": (3.82, 3.82, WHOLE),
+    "phi-4": (14.66, 14.66, WHOLE),
+    "olmo-2-1124-7b": (7.3, 7.3, WHOLE),
+    "olmo-2-1124-13b": (13.7, 13.7, WHOLE),
+    "granite-3.1-8b": (8.17, 8.17, WHOLE),
+    "glm-4-9b-0414": (9.4, 9.4, WHOLE),
+}
+"""Billions of parameters, total and active, from model cards and technical reports, which count the
+tables of embeddings among the active ones or do not."""
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameters_are_those_that_were_published(name: str) -> None:
+    """Total and active within 2 %; a published 2.4 or 22 has that much rounding in it."""
+    model, (total, active, counted) = load_model(name), PUBLISHED[name]
+    assert model.num_params / 1e9 == pytest.approx(total, rel=0.01)
+    left_out = [WHOLE, NO_INPUT, LAYERS].index(counted) * model.embedding_params
+    assert (model.num_active_params - left_out) / 1e9 == pytest.approx(active, rel=0.022)
+
+
+def test_every_model_that_ships_has_a_published_count() -> None:
+    """No model file without a checked number."""
+    assert known_models() == sorted(PUBLISHED)
+
+
+def test_latents_take_what_deepseek_says_they_take() -> None:
+    """(512 + 64) numbers a token and layer, 61 layers, 2 bytes; every rank keeps them whole."""
+    model = load_model("deepseek-ai/DeepSeek-V3")
+    assert model.kv_bytes_per_token() == model.kv_bytes_per_token(ranks=8) == 576 * 2 * 61
+    kinds = [(type(layer.attention), layer.mlp.num_experts, count) for layer, count in model.layers]
+    assert kinds == [(Latent, 1, 3), (Latent, 256, 58)]
+
+
+def test_windows_are_where_each_family_has_them() -> None:
+    """Every other layer of gpt-oss and Gemma 2, five of six of Gemma 3, none of Mistral v0.3."""
+
+    def windows(name: str) -> dict[int | None, int]:
+        found: dict[int | None, int] = {}
+        for layer, count in load_model(name).layers:
+            found[layer.attention.window] = found.get(layer.attention.window, 0) + count
+        return found
+
+    assert windows("gpt-oss-120b") == {128: 18, None: 18}
+    assert windows("gemma-2-9b") == {4096: 21, None: 21}
+    assert windows("gemma-3-27b") == {1024: 52, None: 10}
+    assert windows("mistral-7b-v0.3") == {None: 32}
+    assert windows("phi-3-mini-4k") == {2047: 32}
+
+
+def config_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(f"sim/hardware/models/{name}.json").read_text())
+    return found
+
+
+def test_what_is_left_out_is_said() -> None:
+    """Heads that predict further tokens, and a vision tower beside the text model."""
+    assert "predicting further tokens" in load_model("deepseek-v3").remarks[0]
+    assert "vision_config is left out" in load_model("gemma-3-27b").remarks[0]
+    assert load_model("llama-3.1-8b").remarks == ()
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("llama-3.1-8b", {"model_type": None}, "model_type is missing: known are deepseek_v2,"),
+    ("llama-3.1-8b", {"model_type": "llamma"}, "model_type is 'llamma', which the cost model does not know"),
+    ("llama-3.1-8b", {"model_type": ["llama"]}, r"model_type is \['llama'\]"),
+    ("llama-3.1-8b", {"model_type": "mamba2"}, "its layers are state-space layers"),
+    ("llama-3.1-8b", {"model_type": "llama4"}, "chunked local attention"),
+    ("llama-3.1-8b", {"num_local_experts": 8}, "num_local_experts is 8: routed experts are not known"),
+    ("llama-3.1-8b", {"kv_lora_rank": 512}, "kv_lora_rank is 512: latent attention"),
+    ("llama-3.1-8b", {"mamba_d_state": 16}, "state-space layers"),
+    ("qwen3-8b", {"linear_attn_config": {"a": 1}}, "linear-attention layers"),
+    ("llama-3.1-8b", {"is_encoder_decoder": True}, "an encoder"),
+    ("llama-3.1-8b", {"vision_config": {}}, "vision_config and no text_config"),
+    ("gemma-3-27b", {"text_config": {"text_config": {}}}, "another text_config"),
+    ("gemma-3-27b", {"text_config": []}, "text_config is not an object"),
+    ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "layer_types must be a list of 24"),
+    ("gpt-oss-20b", {"layer_types": ["linear_attention"] * 24}, "'linear_attention', which the cost model"),
+    ("llama-3.1-8b", {"num_attention_heads": None}, "num_attention_heads is missing"),
+    ("llama-3.1-8b", {"num_attention_heads": 0}, "num_attention_heads is 0"),
+    ("llama-3.1-8b", {"num_attention_heads": -8}, "num_attention_heads is -8"),
+    ("llama-3.1-8b", {"num_attention_heads": "32"}, "num_attention_heads is '32'"),
+    ("llama-3.1-8b", {"num_attention_heads": True}, "num_attention_heads is True"),
+    ("llama-3.1-8b", {"hidden_size": 10**30}, "hidden_size is 1000.*at most"),
+    ("llama-3.1-8b", {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000.*at most 2,000"),
+    ("llama-3.1-8b", {"num_key_value_heads": 5}, "num_key_value_heads is 5: it must divide the 32"),
+    ("llama-2-7b", {"hidden_size": 4097}, "must divide hidden_size"),
+    ("llama-3.1-8b", {"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
+    ("mixtral-8x7b", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9.*at most 8"),
+    ("deepseek-v3", {"kv_lora_rank": None}, "kv_lora_rank is missing"),
+    ("deepseek-v3", {"index_topk": 2048}, "sparse attention that chooses its keys"),
+    ("deepseek-v3", {"quantization_config": {"quant_method": "bitsandbytes"}}, "quant_method 'bitsandbytes'"),
+    ("deepseek-v3", {"quantization_config": 8}, "quantization_config is not an object"),
+    ("llama-3.1-8b", {"torch_dtype": "float12"}, "float12"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_is_not_known_is_refused_by_name(
+    tmp_path: Path, name: str, change: dict[str, Any], words: str
+) -> None:
+    """One field of a known config is changed; the refusal names file and field."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config_of(name), **change}))
+    with pytest.raises(ConfigError, match=words):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "not JSON"), ("[]", "one object"), ("[" * 100_000, "not JSON"), ("{}", "model_type")],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """The file is in the message."""
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_model(str(tmp_path / "config.json"))
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_model(str(tmp_path / "nothing"))
+
+
+FORMATS: list[tuple[dict[str, Any], float, tuple[bool, bool, bool]]] = [
+    ({"quant_method": "fp8"}, 8, (True, True, True)),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8.002, (True, True, True)),
+    ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4.156, (True, True, True)),
+    ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8, (True, True, True)),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5, (True, True, True)),
+    ({"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "self_attn"]}, 8, (False, True, True)),
+    (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+            "ignore": ["re:.*self_attn.*", "lm_head"],
+        },
+        4.5,
+        (False, True, True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "bits", "parts"), FORMATS, ids=lambda value: str(value)[:60])
+def test_formats_of_weights_are_read(
+    tmp_path: Path, config: dict[str, Any], bits: float, parts: tuple[bool, bool, bool]
+) -> None:
+    """Bits of a weight with its scales, and what is left in 16 bits."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config_of("llama-3.1-8b"), "quantization_config": config}))
+    model = load_model(str(path))
+    form = model.weights
+    assert form is not None and form.bits == pytest.approx(bits, rel=1e-3)
+    assert tuple(part in form.parts for part in ("attention", "dense", "experts")) == parts
+    plain = load_model("llama-3.1-8b")
+    assert plain.weight_bytes() > model.weight_bytes() > plain.weight_bytes() * bits / 16
+
+
+def test_published_checkpoints_have_their_size() -> None:
+    """gpt-oss-120b is 65 GB in mxfp4, gpt-oss-20b 13.8, DeepSeek-V3 671 in fp8 (its files, less the
+    layer that predicts further tokens)."""
+    assert load_model("gpt-oss-120b").weight_bytes() / 1e9 == pytest.approx(65.2, rel=0.02)
+    assert load_model("gpt-oss-20b").weight_bytes() / 1e9 == pytest.approx(13.8, rel=0.02)
+    assert load_model("deepseek-v3").weight_bytes() / 1e9 == pytest.approx(674, rel=0.01)
+
+
+def test_a_text_model_inherits_what_the_config_around_it_says(tmp_path: Path) -> None:
+    """`tie_word_embeddings` and `torch_dtype` stand outside of text_config."""
+    config = copy.deepcopy(config_of("gemma-3-27b"))
+    config["tie_word_embeddings"] = False
+    config["torch_dtype"] = "float16"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(str(tmp_path))
+    assert (model.tied_embeddings, model.dtype) == (False, "float16")
