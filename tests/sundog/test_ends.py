@@ -76,7 +76,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
     ("arguments", "message"),
     [
         (["serve", "--num-gpu-blocks", "5", "--port", "0"], "--num-gpu-blocks 5 cannot hold"),
-        (["serve", "--host", "198.51.100.1", "--port", "0"], "--host"),
+        (["serve", "--simulate", "h100", "--host", "198.51.100.1", "--port", "0"], "--host"),
         (["repaly", TRACE], "Did you mean replay"),
         (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
         (["replay"], "TRACE"),
