@@ -59,7 +59,7 @@ def _seconds(name: str, value: float | None) -> Refused | None:
     return _refused(name, value, "give a finite number, at least 0")
 
 
-def _refused(name: str, value: float, advice: str, param: str | None = None) -> Refused:
+def _refused(name: str, value: object, advice: str, param: str | None = None) -> Refused:
     is_huge = isinstance(value, int) and value.bit_length() > 128
     shown = "an integer of more than 128 bits" if is_huge else value
     return Refused(f"{name} is {shown}: {advice}", param=param or name)
