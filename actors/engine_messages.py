@@ -55,26 +55,6 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspect:
-    """Anyone asks the KVCacheManager how full it is."""
-
-    def answered_by(self, answer: "CacheStats") -> "Inspect":
-        """Names its answer, for a type checker."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """The pool at one instant; counts of blocks without the null block, hits in tokens."""
-
-    num_blocks: int
-    num_free_blocks: int
-    num_cached_blocks: int
-    num_queried_tokens: int
-    num_hit_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class ResetPrefixCache:
     """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
 
@@ -120,7 +100,7 @@ class EngineRefs:
     """Where to reach an engine core that is up. Closing both lets it end."""
 
     scheduler: Ref[Submit | Abort]
-    kv_cache_manager: Ref[Inspect | ResetPrefixCache]
+    kv_cache_manager: Ref[ResetPrefixCache]
     capacity: Capacity
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from actors.core.request import Submit
 from actors.core.sampling import Sampling
 from actors.engine_messages import (
     Abort,
-    CacheStats,
     Capacity,
     CheckHealth,
     Done,
@@ -22,7 +21,6 @@ from actors.engine_messages import (
     EngineRefs,
     EngineUp,
     Health,
-    Inspect,
     Interrupt,
     Load,
     PolicyFailed,
@@ -38,7 +36,6 @@ __all__ = [
     "Admission",
     "Batch",
     "Blocked",
-    "CacheStats",
     "Cancel",
     "Capacity",
     "ChatMessage",
@@ -53,7 +50,6 @@ __all__ = [
     "Generate",
     "Health",
     "Heard",
-    "Inspect",
     "Interrupt",
     "Load",
     "PolicyFailed",

@@ -20,15 +20,7 @@ BlockHasher = Callable[[Key | None, tuple[int, ...], str | None], Key]
 class KVCache:
     """One scheduler's KV space: the pool, and how keys of decoded blocks are made."""
 
-    __slots__ = (
-        "block_size",
-        "caching",
-        "hash_block",
-        "num_hit_tokens",
-        "num_queried_tokens",
-        "pool",
-        "watermark_blocks",
-    )
+    __slots__ = ("block_size", "caching", "hash_block", "pool", "watermark_blocks")
 
     def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
         if config.num_gpu_blocks is None:
@@ -38,8 +30,6 @@ class KVCache:
         self.caching = config.enable_prefix_caching
         self.hash_block = hash_block
         self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
-        self.num_queried_tokens = 0
-        self.num_hit_tokens = 0
 
     def find_hit(self, request: Request) -> list[int]:
         """The longest run of cached blocks that hold the request's first tokens.
@@ -113,9 +103,6 @@ class KVCache:
         pool.share(hit)
         request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
         request.num_registered_blocks = len(hit)
-        if self.caching:
-            self.num_queried_tokens += request.num_tokens
-            self.num_hit_tokens += len(hit) * self.block_size
         self.register(request, min(num_tokens, request.num_tokens))
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:

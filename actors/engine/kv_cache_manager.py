@@ -8,10 +8,10 @@ Scheduler, which does it between two steps, in order with new requests and abort
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import BlockHasher, KVCache
-from actors.messages import CacheStats, Done, Inspect, Refused, ResetPrefixCache
+from actors.messages import Done, Refused, ResetPrefixCache
 
 
-class KVCacheManager(Actor[Inspect | ResetPrefixCache]):
+class KVCacheManager(Actor[ResetPrefixCache]):
     """The owner of one engine's KV cache."""
 
     def __init__(
@@ -33,10 +33,8 @@ class KVCacheManager(Actor[Inspect | ResetPrefixCache]):
         """Learn which Scheduler has borrowed the pool, before the KVCacheManager starts."""
         self._scheduler = scheduler
 
-    def handle(self, message: Inspect | ResetPrefixCache) -> Handled:
+    def handle(self, message: ResetPrefixCache) -> Handled:
         match message:
-            case Inspect():
-                return answer(message, self._inspect())
             case ResetPrefixCache():
                 return answer(message, self._reset(message))
             case _:
@@ -45,16 +43,6 @@ class KVCacheManager(Actor[Inspect | ResetPrefixCache]):
     async def closed(self) -> None:
         if self._scheduler is not None:
             self._scheduler.close()
-
-    def _inspect(self) -> CacheStats:
-        pool = self._kv.pool
-        return CacheStats(
-            num_blocks=pool.num_blocks - 1,
-            num_free_blocks=pool.num_free,
-            num_cached_blocks=pool.num_cached,
-            num_queried_tokens=self._kv.num_queried_tokens,
-            num_hit_tokens=self._kv.num_hit_tokens,
-        )
 
     def _reset(self, reset: ResetPrefixCache) -> Reply[Done | Refused]:
         assert self._scheduler is not None, "the pool is lent before anybody asks"

@@ -19,6 +19,7 @@ from sim.schedule.step_trace import StepTrace, parse_trace
 Line = dict[str, Any]
 
 NUM_LOGGED_FREE_BLOCKS = 4096
+HINT = "; a trace of arrivals in seconds is for `sundog replay`"
 
 
 class DecisionLog:
@@ -146,7 +147,7 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
     """The trace in a file, plain or gzipped. Raises ConfigError that names the file and the field."""
 
     def error_at(name: str, line: int, reason: str) -> ConfigError:
-        return ConfigError(f"{name} is no trace in the golden format: line {line}: {reason}")
+        return ConfigError(f"{name} is no trace in the golden format: line {line}: {reason}{HINT}")
 
     text = b"\n".join(read_lines(str(path), error_at))
     trace = decode(str(path), 1, text, error_at)

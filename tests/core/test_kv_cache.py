@@ -62,7 +62,6 @@ def test_blocks_can_be_hit_before_they_are_computed() -> None:
     kv = cache()
     admit(kv, request("a", tuple(range(9))))
     assert admit(kv, request("b", tuple(range(9)))) == [1, 2]
-    assert kv.num_queried_tokens == 18 and kv.num_hit_tokens == 8
 
 
 def test_only_full_blocks_of_known_tokens_are_registered() -> None:
