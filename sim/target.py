@@ -55,6 +55,7 @@ class Target:
         if self.cost_model not in COST_MODELS:
             known = ", ".join(COST_MODELS)
             raise ConfigError(f"cost is {self.cost_model!r}: known are {known}, or a .toml file")
+        launches_s = overhead.launches_s(self.model.num_layers, self.tensor_parallel_size)
         lack = self._lacks_tables()
         if self.cost_model == "tables" and lack is not None:
             raise ConfigError(f"cost is tables, but {lack}: use --cost roofline")
@@ -63,11 +64,11 @@ class Target:
 
             size = self.tensor_parallel_size
             tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
-            return WithOverhead(tables, overhead)
+            return WithOverhead(tables, overhead, launches_s)
         roofline = Roofline(
             self.model, self.gpu, tensor_parallel_size=self.tensor_parallel_size, dtype=self.dtype
         )
-        return WithOverhead(roofline, overhead)
+        return WithOverhead(roofline, overhead, launches_s)
 
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""

@@ -21,7 +21,8 @@ KNOWN = """## What is predicted, and what is refused
   LLMServingSim, MIT); else from a roofline, whose steps are taken to be within 10 %.
 - Fitted to servers are 0.43 ms between two steps, 1 ms more where a batch is too large for a captured
   graph, 7 ms of a front end (all: Qwen3-14B on an H100); 2 microseconds of skew between ranks
-  (Llama-2-70b on four H100); half a tile for each key head of a decode beside a chunk, and that
+  (Llama-2-70b on four H100); 0.5 and 0.83 ms to launch a layer without a graph, on one rank and on
+  several (p99 of Llama-2 on H100); half a tile for each key head of a decode beside a chunk, and that
   bandwidth bounds the attention of decodes from above (Llama-2-7b; all its loads were looked at).
   Fitted to kernels are tiles of decodes beside chunks (profiles of two RTX cards) and what an
   all-reduce takes through the host's memory (two tables of a pair of RTX PRO 6000).

@@ -103,6 +103,6 @@ def to_file(row: Row, value: object, folder: Path) -> object:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The file and what follows it: only policies have more, `FILE.py:NAME`."""
-    found = re.match(r"(.+?\.py)(:.*)?$", text, re.DOTALL)
+    """The file and what follows it: policies (`FILE.py:NAME`) and GPUs (`FILE.toml:LINK`) have more."""
+    found = re.match(r"(.+?\.(?:py|toml))(:.*)?$", text, re.DOTALL)
     return (found[1], found[2] or "") if found else (text, "")

@@ -16,7 +16,9 @@ class Target:
     """The model and the GPUs that are not there."""
 
     model: str = option("llama-3.1-8b", Text("MODEL", is_path=True), "A known model, or a model's folder.")
-    gpu: str = option("h100", Text("GPU", is_path=True), "A known GPU.")
+    gpu: str = option(
+        "h100", Text("GPU", is_path=True), "A known GPU or FILE.toml, perhaps with its link: NAME:pcie."
+    )
     cost: str = option(
         "auto",
         Text("COST", is_path=True),

@@ -187,3 +187,16 @@ def test_a_link_is_given_behind_the_gpu() -> None:
     assert tpot_s("rtx-pro-6000:pcie-p2p") < tpot_s("rtx-pro-6000:pcie") == tpot_s("rtx-pro-6000")
     done = sundog("replay", TRACE, "--gpu", "rtx-pro-6000:wire")
     assert done.returncode == 2 and "link is 'wire': known are nvlink, pcie, pcie-p2p" in done.stderr
+
+
+def test_a_gpu_of_the_users_own_file_keeps_its_link_in_a_runs_config(tmp_path: Path) -> None:
+    """Its path is written relative to the run, the link behind it, and the run can be had again."""
+    gpu = tmp_path / "mine.toml"
+    gpu.write_text(Path("sim/hardware/gpus/h100.toml").read_text())
+    done = sundog(
+        "replay", TRACE, "--limit", "20", "--json", "--gpu", f"{gpu}:pcie", "-o", str(tmp_path / "run")
+    )
+    assert done.returncode == 0, done.stderr
+    config = tmp_path / "run" / "config.toml"
+    assert '"../mine.toml:pcie"' in config.read_text()
+    assert sundog("replay", "--config", str(config), "--json").stdout == done.stdout

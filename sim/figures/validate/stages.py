@@ -16,7 +16,7 @@ from sim.figures.validate.prompts import Rounds
 from sim.trace.record import TraceRequest
 
 FITTED = {
-    ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks",
+    ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks, launching layers",
     ("20260217-155451-llama-2-7b-tp1-codegen", "0"): "bound of decode attention",
     ("20260217-155451-llama-2-7b-tp1-codegen", "1"): "bound of decode attention",
     ("20260217-231439-llama-2-7b-tp1-general", "1"): "tiles beside chunks",

@@ -31,7 +31,7 @@ MODELS: dict[str, CostModel] = {
     "roofline": roofline(),
     "mixtral": roofline("mixtral-8x7b", tensor_parallel_size=2),
     "fp8 cache": roofline("qwen3-14b", kv_dtype="float8"),
-    "with overhead": WithOverhead(roofline("qwen3-0.6b"), host_overhead(False)),
+    "with overhead": WithOverhead(roofline("qwen3-0.6b"), host_overhead(False), launches_s=0.014),
     "tables": tables(),
     "tables of experts": tables("mixtral-8x7b", tensor_parallel_size=2),
     "tables, many key heads": tables("llama-2-7b", "a100"),
@@ -145,6 +145,9 @@ def test_host_overhead_adds_to_steps_and_again_where_no_graph_is_large_enough() 
     for tokens, extra_s in ((1, 0.251), (16, 0.251), (512, 0.251), (513, 0.751)):
         prefill = StepWork(0, 0, ((tokens, 0),), 1)
         assert model.step_s(prefill) == pytest.approx(inner.step_s(prefill) + extra_s)
+    launched = WithOverhead(inner, HostOverhead(), launches_s=0.5)
+    assert launched.step_s(StepWork(0, 0, ((513, 0),), 1)) == 0.5 > launched.step_s(decode(4, 400))
+    assert HostOverhead(eager_layer_s=0.01, eager_rank_layer_s=0.02).launches_s(3, 2) == 0.06
     hidden = WithOverhead(inner, HostOverhead(gap_s=0.001, step_s=0.002, token_s=1e-6, overlaps=True))
     assert hidden.step_s(decode(4, 400)) == pytest.approx(inner.step_s(decode(4, 400)) + 0.001)
 
