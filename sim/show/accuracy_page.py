@@ -10,9 +10,9 @@ HEAD = """# How exact predictions are
 DIR, from the one that comes with Sundog.
 
 A cell is what was measured, the range that was predicted, and the error of its middle. *Held out* are
-loads that nothing was fitted to; where a part of the simulator was fitted, or its form chosen, the row
-names it. Near and beyond the knee waiting hangs on the last percent of a step's time: there only the
-range counts, and throughput.
+loads that no constant was fitted to, though their errors were seen while mechanisms were weighed; where a
+constant was fitted, or the form of a part chosen, the row names it. Near and beyond the knee waiting
+hangs on the last percent of a step's time: there only the range counts, and throughput.
 """
 KNOWN = """## What is predicted, and what is refused
 

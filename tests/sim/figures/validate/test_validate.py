@@ -16,6 +16,7 @@ from sim.figures.validate.arrivals import exact_poisson
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
+from sim.show.accuracy_page import HEAD, KNOWN
 from sim.show.validation_table import Refusal, Row, print_validation, summary, to_json
 
 OWN = Path("sim/figures/validate/servers")
@@ -301,3 +302,11 @@ def test_a_directory_without_records_says_what_it_looked_for(tmp_path: Path) -> 
         list(find_servers(tmp_path))
     with pytest.raises(MeasuredError, match="is no directory"):
         list(find_servers(tmp_path / "nowhere"))
+
+
+def test_the_page_in_the_documentation_is_one_that_validate_writes() -> None:
+    """Its words are those of today; its figures are of the records that were there."""
+    page = Path("docs/accuracy.md").read_text()
+    assert page.startswith(HEAD) and page.endswith(KNOWN)
+    for group in ("below the knee, held out", "below the knee, fitted", "near and beyond the knee"):
+        assert f"| {group} |" in page
