@@ -2,23 +2,42 @@
 
 Law: every block but the null block 0 is either free (reference count 0, in the free queue once)
 or held (count above 0). Freeing never forgets what a block holds; only reuse does. Every
-operation costs O(1) per block. The order of reuse is vLLM V1's, as the golden logs show it.
+operation costs O(1) per block, averaged over a run. The order of reuse is vLLM V1's, as the golden
+logs show it.
+
+The free queue is an array with a head: what is taken or put back at the front only moves the head.
+A block that is shared out of the middle leaves the null block in its place, which is skipped when
+the head comes to it. `_place` knows where each free block lies whose contents somebody may find;
+no other one is ever shared.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 Key = object
+NULL = 0
 
 
 class BlockPool:
     """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never given out."""
 
-    __slots__ = ("_cached", "_free", "_keys", "_num_refs", "num_blocks", "num_cached")
+    __slots__ = (
+        "_cached",
+        "_head",
+        "_keys",
+        "_num_refs",
+        "_place",
+        "_queue",
+        "num_blocks",
+        "num_cached",
+        "num_free",
+    )
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self.num_free = num_blocks - 1
+        self._queue = list(range(1, num_blocks))
+        self._head = 0
+        self._place = [0] * num_blocks
         self._num_refs = [0] * num_blocks
         self._keys: list[Key | None] = [None] * num_blocks
         self._cached: dict[Key, dict[int, None]] = {}
@@ -26,29 +45,46 @@ class BlockPool:
         """Blocks whose contents a lookup, or their owner, may find."""
 
     @property
-    def num_free(self) -> int:
-        return len(self._free)
-
-    @property
     def free_order(self) -> list[int]:
         """The free blocks, the next to be reused first. O(blocks)."""
-        return list(self._free)
+        return [block for block in self._queue[self._head :] if block != NULL]
 
     def take(self, count: int) -> list[int]:
         """The next `count` free blocks, which forget what they held; at least `count` must be free."""
-        take_next, refs, keys = self._free.popitem, self._num_refs, self._keys
-        blocks = [take_next(False)[0] for _ in range(count)]
+        blocks = self._next(count)
+        refs, keys, cached = self._num_refs, self._keys, self._cached
         for block in blocks:
             refs[block] = 1
-            if keys[block] is not None:
-                self.forget(block)
+            key = keys[block]
+            if key is not None:
+                if key in cached:
+                    self.forget(block)
+                else:
+                    keys[block] = None
+                    self.num_cached -= 1
+        return blocks
+
+    def _next(self, count: int) -> list[int]:
+        """Move the head past the next `count` free blocks."""
+        if count > self.num_free:
+            raise KeyError(f"{count} blocks are asked for, {self.num_free} are free")
+        self.num_free -= count
+        queue, start = self._queue, self._head
+        self._head = end = start + count
+        blocks = queue[start:end]
+        while NULL in blocks:
+            blocks = [block for block in blocks if block != NULL]
+            start, end = end, end + count - len(blocks)
+            self._head = end
+            blocks += queue[start:end]
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
         """Hold cached blocks once more; free ones leave the free queue."""
         for block in blocks:
             if self._num_refs[block] == 0:
-                del self._free[block]
+                self._queue[self._place[block]] = NULL
+                self.num_free -= 1
             self._num_refs[block] += 1
 
     def release(self, table: Sequence[int]) -> None:
@@ -57,18 +93,37 @@ class BlockPool:
         Blocks nobody holds any more join the free queue: empty ones at its front, the tail block
         foremost, cached ones at its back.
         """
-        refs, keys, free = self._num_refs, self._keys, self._free
+        refs, keys, place, queue = self._num_refs, self._keys, self._place, self._queue
         empty: list[int] = []
         for block in reversed(table):
-            refs[block] -= 1
-            if refs[block] == 0:
+            num_refs = refs[block] - 1
+            refs[block] = num_refs
+            if num_refs == 0:
+                self.num_free += 1
                 if keys[block] is None:
                     empty.append(block)
                 else:
-                    free[block] = None
-        for block in reversed(empty):
-            free[block] = None
-            free.move_to_end(block, last=False)
+                    place[block] = len(queue)
+                    queue.append(block)
+        if empty:
+            self._put_in_front(empty)
+        if len(queue) > 4 * self.num_blocks:
+            self._tidy()
+
+    def _put_in_front(self, blocks: list[int]) -> None:
+        if self._head < len(blocks):
+            self._tidy()
+        end = self._head
+        self._head = end - len(blocks)
+        self._queue[self._head : end] = blocks
+
+    def _tidy(self) -> None:
+        """Drop what was taken or left its place, and make room for every block in front. O(blocks)."""
+        free = self.free_order
+        self._head = self.num_blocks
+        self._queue = [NULL] * self.num_blocks + free
+        for place, block in enumerate(free, self.num_blocks):
+            self._place[block] = place
 
     def register(self, block: int, key: Key) -> None:
         """Remember that a held block holds the tokens that `key` stands for."""
@@ -117,7 +172,7 @@ class BlockPool:
 
     def forget_all(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while any block is held."""
-        if len(self._free) != self.num_blocks - 1:
+        if self.num_free != self.num_blocks - 1:
             return False
         self._cached.clear()
         self.num_cached = 0
@@ -134,7 +189,8 @@ class BlockPool:
             wrong = [b for b, (a, c) in enumerate(zip(held, self._num_refs, strict=True)) if a != c]
             raise AssertionError(f"blocks whose reference counts are wrong: {wrong[:10]}")
         free = {block for block in range(1, self.num_blocks) if held[block] == 0}
-        if free != set(self._free) or held[0]:
+        order = self.free_order
+        if free != set(order) or len(order) != len(free) or len(free) != self.num_free or held[0]:
             raise AssertionError("the free queue is not the set of blocks nobody holds")
         cached = {block: key for key, blocks in self._cached.items() for block in blocks}
         keyed = {block: key for block, key in enumerate(self._keys) if key is not None}

@@ -3,6 +3,7 @@
 import random
 import time
 import tracemalloc
+from collections import Counter, OrderedDict
 
 import pytest
 
@@ -87,8 +88,10 @@ def test_forgetting_everything_is_refused_while_any_block_is_held() -> None:
 
 def test_taking_more_than_is_free_is_a_bug_that_raises() -> None:
     """Whoever takes has asked before."""
-    with pytest.raises(KeyError):
-        BlockPool(3).take(3)
+    pool = BlockPool(3)
+    with pytest.raises(KeyError, match="3 blocks are asked for, 2 are free"):
+        pool.take(3)
+    assert pool.free_order == [1, 2]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -118,6 +121,62 @@ def test_blocks_are_conserved_whatever_happens(seed: int) -> None:
         pool.check(tables)
         held = {block for table in tables for block in table}
         assert pool.num_free + len(held) == pool.num_blocks - 1
+
+
+class OrderedPool:
+    """The free queue as its laws say it, in an ordered dictionary."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free = OrderedDict.fromkeys(range(1, num_blocks))
+        self.num_refs = Counter[int]()
+
+    def take(self, count: int) -> list[int]:
+        blocks = [self.free.popitem(last=False)[0] for _ in range(count)]
+        self.num_refs.update(blocks)
+        return blocks
+
+    def share(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.free.pop(block, None)
+        self.num_refs.update(blocks)
+
+    def release(self, table: list[int], cached: set[int]) -> None:
+        self.num_refs.subtract(table)
+        free = [block for block in reversed(table) if not self.num_refs[block]]
+        self.free.update(dict.fromkeys(block for block in free if block in cached))
+        for block in reversed([block for block in free if block not in cached]):
+            self.free[block] = None
+            self.free.move_to_end(block, last=False)
+
+
+@pytest.mark.parametrize("num_blocks", [4, 10, 40])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_free_queue_is_in_the_order_that_its_laws_say(seed: int, num_blocks: int) -> None:
+    """Blocks taken, shared out of the middle and put back at both ends, a thousand times over."""
+    rng = random.Random(seed)
+    pool, ordered = BlockPool(num_blocks), OrderedPool(num_blocks)
+    tables: list[list[int]] = []
+    for turn in range(1_000):
+        hit = [b for b in (pool.find(rng.randrange(num_blocks)) for _ in range(3)) if b is not None]
+        hit = list(dict.fromkeys(hit))
+        if tables and rng.random() < 0.5:
+            table = tables.pop(rng.randrange(len(tables)))
+            cached = {block for block in table if pool._keys[block] is not None}
+            pool.release(table)
+            ordered.release(table, cached)
+        elif hit and rng.random() < 0.7:
+            pool.share(hit)
+            ordered.share(hit)
+            tables.append(hit)
+        elif pool.num_free:
+            count = rng.randint(1, min(pool.num_free, 5))
+            table = pool.take(count)
+            assert table == ordered.take(count)
+            for block in table[: rng.randrange(count + 1)]:
+                pool.register(block, rng.randrange(num_blocks))
+            tables.append(table)
+        assert pool.free_order == list(ordered.free), turn
+        assert pool.num_free == len(ordered.free)
 
 
 def test_the_check_finds_a_block_that_leaked() -> None:
