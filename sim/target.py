@@ -31,6 +31,22 @@ class Target:
     dtype: str | None = None
     gpu_memory_utilization: float = 0.92
     cost_model: str = "auto"
+    kv_dtype: str | None = None
+    expert_parallel: bool = False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the cost of steps rests on where it is not measured kernels of this very model."""
+        model, found = self.model, list(self.model.remarks)
+        if self.cost_model == "auto" and (lack := self._lacks_tables()):
+            found.append(f"steps are priced by a roofline: {lack}")
+        form, peaks = model.weights, self.gpu.peak_flops_per_s
+        if form is not None and (form.units is None or form.units not in peaks):
+            lacks = f"{self.gpu.name} has no {form.units} units: " if form.units else ""
+            found.append(f"{lacks}{form.name} weights are read as they are stored and multiplied in 16 bits")
+        if self.expert_parallel:
+            found.append("ranks are taken to be sent equally many tokens for their experts")
+        return tuple(f"{model.name}: {text}" for text in found)
 
     @property
     def default_limits(self) -> tuple[int, int]:
@@ -50,6 +66,7 @@ class Target:
 
         Raises ConfigError if tables are asked for that there are not.
         """
+        self._check_experts()
         if self.cost_model.endswith(".toml"):
             return read_cost(self.cost_model)
         if self.cost_model not in COST_MODELS:
@@ -66,9 +83,26 @@ class Target:
             tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
             return WithOverhead(tables, overhead, launches_s)
         roofline = Roofline(
-            self.model, self.gpu, tensor_parallel_size=self.tensor_parallel_size, dtype=self.dtype
+            self.model,
+            self.gpu,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
         )
         return WithOverhead(roofline, overhead, launches_s)
+
+    def _check_experts(self) -> None:
+        """Refuse ranks that whole experts cannot be given to."""
+        if not self.expert_parallel:
+            return
+        if not self.model.has_experts:
+            raise ConfigError(f"enable_expert_parallel: {self.model.name} has no experts: leave it out")
+        for layer, _ in self.model.layers:
+            if layer.mlp.num_experts > 1 and layer.mlp.num_experts % self.tensor_parallel_size:
+                raise ConfigError(
+                    f"enable_expert_parallel: the {layer.mlp.num_experts} experts of {self.model.name} cannot"
+                    f" be split evenly over {self.tensor_parallel_size} ranks: change --tensor-parallel-size"
+                )
 
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
@@ -84,6 +118,10 @@ class Target:
             return lack
         if self.model.weights is not None:
             return f"kernels were measured in 16 bits, not in {self.model.weights.name}"
+        if self.kv_dtype == "float8":
+            return "kernels were measured with a cache of 16 bits, not of float8"
+        if self.expert_parallel:
+            return "experts were measured split over ranks, not given to them whole"
         if (self.dtype or self.model.dtype) not in ("bfloat16", "float16"):
             return f"kernels were measured in 16 bits, not in {self.dtype or self.model.dtype}"
         return None
@@ -108,5 +146,6 @@ class Target:
             gpu_memory_utilization=self.gpu_memory_utilization,
             tensor_parallel_size=self.tensor_parallel_size,
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
         )
         return Capacity(num_gpu_blocks or plan.num_blocks, block_size)

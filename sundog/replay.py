@@ -108,10 +108,10 @@ def _played(
                 tap=output.tap,
             )
         except Interrupted as end:
-            part = summarize(end.recorder, held_against, output.rows())
+            part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
             output.finish_part(part.to_json(), end.until_s)
             raise
-        summary = summarize(recorder, held_against, output.rows())
+        summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
         output.finish(summary.to_json())
     return summary
 
@@ -130,6 +130,8 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
     from sim.cost.doubt import outside_measured, step_doubt
     from sim.figures.saturation import KNEE
 
+    for text in simulated.remarks:
+        remark(text)
     for operator, factor in outside_measured(simulated.kernels).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
     if summary.saturation is not None and summary.saturation >= KNEE:

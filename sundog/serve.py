@@ -37,6 +37,8 @@ class Served:
     vocabulary: "Vocabulary"
     real: "RealModel"
     """Whose tokenizer and chat template are used."""
+    remarks: tuple[str, ...] = ()
+    """What people should know before they bet on its pace."""
 
 
 @command
@@ -63,6 +65,8 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
     )
 
     def ready(url: str) -> None:
+        for text in served.remarks:
+            remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = served.config
@@ -98,11 +102,7 @@ def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
     from runtime.serve import RealModel, torch_backends
 
     real = RealModel.open(model, serving.served_model_name)
-    if engine.tensor_parallel_size != 1:
-        raise ConfigError(
-            f"--tensor-parallel-size is {engine.tensor_parallel_size}: the torch backend runs on one"
-            " device; leave it at 1, or use --replicas"
-        )
+    _refuse_what_torch_cannot(engine)
     config = engine.config(real.max_position_embeddings)
     new_backend = torch_backends(
         real,
@@ -113,6 +113,23 @@ def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
         gpu_memory_utilization=engine.gpu_memory_utilization,
     )
     return Served(real.name, config, new_backend, real.vocabulary, real)
+
+
+def _refuse_what_torch_cannot(engine: Engine) -> None:
+    """What only a simulated engine has."""
+    for name in ("tensor", "pipeline", "data"):
+        if (size := getattr(engine, f"{name}_parallel_size")) != 1:
+            raise ConfigError(
+                f"--{name}-parallel-size is {size}: the torch backend runs on one device; leave it at 1,"
+                " or use --replicas"
+            )
+    for option, given in (
+        ("--quantization", engine.quantization is not None),
+        ("--kv-cache-dtype", engine.kv_cache_dtype != "auto"),
+        ("--enable-expert-parallel", engine.enable_expert_parallel),
+    ):
+        if given:
+            raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
 
 
 def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
@@ -129,4 +146,5 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
         simulated.cost, simulated.capacity, real.tokenizer.encode, eos, engine.seed
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
-    return Served(serving.served_model_name or model, simulated.config, new_backend, vocabulary, real)
+    name = serving.served_model_name or model
+    return Served(name, simulated.config, new_backend, vocabulary, real, simulated.remarks)

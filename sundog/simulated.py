@@ -1,6 +1,6 @@
 """A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.config import ConfigError, EngineConfig
 from actors.messages import Capacity
@@ -9,9 +9,11 @@ from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
 from sim.figures.metrics import Terms
-from sim.hardware.formats import dtype_name
+from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
+from sim.hardware.quantization import quantised
+from sim.hardware.shape import ModelShape
 from sim.target import Target as Hardware
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
@@ -36,19 +38,17 @@ class Simulated:
     power_w: float | None
     front_end_s: float
     num_gpus: int
+    priced: tuple[str, ...] = ()
+    """What the cost of steps rests on where nobody measured it; kept with the results."""
+    remarks: tuple[str, ...] = ()
+    """The same, and whatever else people should know before they bet on it."""
 
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or nobody knows what its steps cost."""
         engine = engine.simulated()
-        hardware = Hardware(
-            load_model(target.model),
-            load_gpu(target.gpu),
-            tensor_parallel_size=engine.tensor_parallel_size,
-            dtype=None if engine.dtype == "auto" else dtype_name(engine.dtype),
-            gpu_memory_utilization=engine.gpu_memory_utilization or MEMORY_SHARE,
-            cost_model=target.cost,
-        )
+        hardware = _hardware(engine, target)
+        engine = replace(engine, replicas=_replicas(engine, hardware.model))
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
         capacity = hardware.capacity(
             config.scheduler.block_size,
@@ -62,7 +62,19 @@ class Simulated:
         kernels = hardware.cost(overhead)
         cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
         num_gpus = config.replicas * engine.tensor_parallel_size
-        return cls(config, cost, kernels, capacity, hardware.gpu.power_w, overhead.request_s, num_gpus)
+        priced = hardware.remarks
+        remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
+        return cls(
+            config,
+            cost,
+            kernels,
+            capacity,
+            hardware.gpu.power_w,
+            overhead.request_s,
+            num_gpus,
+            priced,
+            remarks,
+        )
 
     def terms(self, asked: AskedTerms) -> Terms:
         """What a run of it is held against: the limits asked for, and what its GPUs take."""
@@ -75,6 +87,46 @@ class Simulated:
             gpu_power_w=self.power_w,
             price_per_gpu_h=asked.gpu_price_per_h,
         )
+
+
+def _hardware(engine: Engine, target: Target) -> Hardware:
+    model = load_model(target.model)
+    if engine.quantization is not None:
+        model = quantised(model, engine.quantization)
+    if engine.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"--pipeline-parallel-size is {engine.pipeline_parallel_size}: several batches in flight, one per"
+            " stage, are not predicted; leave it at 1, and raise --tensor-parallel-size or --replicas"
+        )
+    return Hardware(
+        model,
+        load_gpu(target.gpu),
+        tensor_parallel_size=engine.tensor_parallel_size,
+        dtype=None if engine.dtype == "auto" else dtype_name(engine.dtype),
+        gpu_memory_utilization=engine.gpu_memory_utilization or MEMORY_SHARE,
+        cost_model=target.cost,
+        kv_dtype=kv_dtype_name(engine.kv_cache_dtype),
+        expert_parallel=engine.enable_expert_parallel,
+    )
+
+
+def _replicas(engine: Engine, model: ModelShape) -> int:
+    """Data-parallel ranks of a dense model share nothing: each is a replica."""
+    if engine.data_parallel_size > 1 and model.has_experts:
+        raise ConfigError(
+            f"--data-parallel-size is {engine.data_parallel_size}: the ranks of a model with experts wait for"
+            f" each other in every layer, which is not predicted; {model.name} has experts: leave it at 1"
+        )
+    return engine.replicas * engine.data_parallel_size
+
+
+def _guess(capacity: Capacity, hardware: Hardware) -> str:
+    """A count of blocks that was computed, not given."""
+    kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""
+    return (
+        f"{capacity.num_blocks:,} KV blocks are a guess from the memory that is left{kept};"
+        " give --num-gpu-blocks if the server's log says it"
+    )
 
 
 def _check_memory(replicas: int, num_blocks: int) -> None:

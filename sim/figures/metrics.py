@@ -39,6 +39,8 @@ class Summary:
     idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
+    `remarks` say what the cost of steps rests on where that is not measured kernels of this very
+    model; the JSON has them only where there are any.
     """
 
     num_requests: int
@@ -73,10 +75,14 @@ class Summary:
     fairness: float | None
     energy_j_per_output_token: float | None
     cost_per_million_output_tokens: float | None
+    remarks: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
-        return json.dumps(asdict(self), indent=2, allow_nan=False)
+        figures = asdict(self)
+        if not self.remarks:
+            del figures["remarks"]
+        return json.dumps(figures, indent=2, allow_nan=False)
 
 
 class InMemory:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from actors.core.config import ConfigError
 from actors.core.names import unknown
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
@@ -25,6 +26,16 @@ def dtype_name(name: str) -> str:
     if full not in DTYPE_BYTES:
         raise unknown("dtype", name, [*DTYPE_BYTES, *DTYPE_ALIASES])
     return full
+
+
+def kv_dtype_name(name: str) -> str | None:
+    """The dtype that `--kv-cache-dtype` names; None, where keys and values are as activations are."""
+    if name == "auto":
+        return None
+    dtype = dtype_name(name)
+    if dtype == "float32":
+        raise ConfigError(f"kv_cache_dtype is {name}: known are auto, bfloat16, float16, fp8")
+    return dtype
 
 
 @dataclass(frozen=True, slots=True)

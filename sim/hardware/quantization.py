@@ -12,6 +12,7 @@ from actors.core.config import ConfigError
 from actors.core.names import unknown
 from sim.hardware.fields import Fields
 from sim.hardware.formats import Format
+from sim.hardware.shape import ModelShape
 
 FP8 = Format("fp8", 8, "float8")
 BLOCK_FP8 = Format("block fp8", 8 + 32 / 128**2, "float8")
@@ -37,6 +38,18 @@ def format_named(name: str, has_experts: bool) -> Format:
     if form is MXFP4 and not has_experts:
         raise ConfigError("quantization is mxfp4, which is of experts, and the model has none: leave it out")
     return form
+
+
+def quantised(model: ModelShape, name: str) -> ModelShape:
+    """The model as `--quantization` would have it; raises ConfigError if its checkpoint is another."""
+    form, own = format_named(name, model.has_experts), model.weights
+    if own is None:
+        return replace(model, weights=form)
+    if own.name.split()[-1] != form.name:
+        raise ConfigError(
+            f"quantization is {name}, but the weights of {model.name} are {own.name} already: leave it out"
+        )
+    return model
 
 
 def format_in(fields: Fields) -> tuple[Format | None, list[str]]:

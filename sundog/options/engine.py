@@ -46,6 +46,9 @@ class Engine:
     )
     tensor_parallel_size: int = option(1, Whole(1, 1024), "GPUs that share each layer.", names=("-tp",))
     dtype: str = option("auto", Text("TYPE"), "Of weights and activations; auto is the model's own.")
+    quantization: str | None = option(
+        None, Text("FORMAT"), "Of weights: fp8, int8, awq, gptq, mxfp4, nvfp4; the model's own if not given."
+    )
     policy: str = option(
         "fcfs",
         Text("POLICY", is_path=True),
@@ -68,6 +71,9 @@ class Engine:
 
     block_size: int = option(
         OWN.block_size, Whole(1, 8192), "Tokens per block.", section=KV_CACHE, to=SCHEDULER
+    )
+    kv_cache_dtype: str = option(
+        "auto", Text("TYPE"), "Of keys and values: auto (as activations) or fp8.", section=KV_CACHE
     )
     gpu_memory_utilization: float | None = option(
         None, Real(0, 1, above=True), "Share of the GPU's memory that may be used.", section=KV_CACHE
@@ -137,6 +143,18 @@ class Engine:
         to=SCHEDULER,
     )
 
+    pipeline_parallel_size: int = option(
+        1, Whole(1, 1024), "Stages of layers; only 1 can be predicted.", section=REPLICAS, names=("-pp",)
+    )
+    data_parallel_size: int = option(
+        1, Whole(1, 4096), "As many times the replicas; dense models only.", section=REPLICAS, names=("-dp",)
+    )
+    enable_expert_parallel: bool = option(
+        False,
+        Switch(),
+        "Give each tensor-parallel rank whole experts instead of a part of all.",
+        section=REPLICAS,
+    )
     router: str = option(
         "round-robin", Choice(ROUTERS), "Which replica a request goes to.", section=REPLICAS, to=ENGINE
     )

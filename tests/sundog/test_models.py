@@ -58,6 +58,72 @@ def test_a_folder_without_a_config_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2 and "cannot read the model's config" in done.stderr
 
 
+def test_formats_shrink_weights_and_what_is_dequantised_is_said() -> None:
+    """Half the bytes, faster tokens, more blocks; a cache of eight bits holds twice the tokens."""
+
+    def figures(*arguments: str) -> dict[str, Any]:
+        done = replay("--model", "llama-3.1-70b", "-tp", "4", "--cost", "roofline", *arguments)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    plain, fp8, awq = figures(), figures("--quantization", "fp8"), figures("--quantization", "awq")
+    cache = figures("--kv-cache-dtype", "fp8")
+    assert "remarks" not in plain and cache["num_kv_blocks"] == pytest.approx(
+        2 * plain["num_kv_blocks"], rel=1e-3
+    )
+    assert plain["tpot_s"]["mean"] > fp8["tpot_s"]["mean"] > awq["tpot_s"]["mean"]
+    assert plain["num_kv_blocks"] < fp8["num_kv_blocks"] < awq["num_kv_blocks"]
+    assert "awq weights are read as they are stored and multiplied in 16 bits" in awq["remarks"][0]
+    assert fp8["ttft_s"]["mean"] < awq["ttft_s"]["mean"], "H100 multiplies in fp8"
+
+
+def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None:
+    """Tables by default; a roofline where they lack something, and what; a guess is called one."""
+    done = replay("--kv-cache-dtype", "fp8", "--num-gpu-blocks", "9000")
+    assert len(done.stderr.splitlines()) == 1 and "priced by a roofline: kernels were measured" in done.stderr
+    assert json.loads(done.stdout)["remarks"] == done.stderr.splitlines()
+    plain = replay()
+    assert plain.stderr.splitlines()[0].endswith("give --num-gpu-blocks if the server's log says it")
+    assert "remarks" not in json.loads(plain.stdout)
+    assert "priced by a roofline" in replay("--model", "gpt-oss-20b").stderr
+
+
+REFUSED = [
+    (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size is 2: several batches in flight"),
+    (
+        ["--model", "mixtral-8x7b", "-tp", "2", "--data-parallel-size", "2"],
+        "wait for each other in every layer",
+    ),
+    (["--enable-expert-parallel"], "llama-3.1-8b has no experts"),
+    (["--model", "qwen1.5-moe-a2.7b", "-tp", "8", "--enable-expert-parallel"], "the 60 experts"),
+    (["--quantization", "fp9"], "unknown quantization"),
+    (["--quantization", "mxfp4"], "the model has none"),
+    (["--model", "gpt-oss-20b", "--quantization", "fp8"], "are mxfp4 already"),
+    (["--kv-cache-dtype", "float32"], "kv_cache_dtype is float32"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_predicted_is_refused_by_name(arguments: list[str], words: str) -> None:
+    """One line and exit code 2."""
+    done = replay(*arguments)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_data_parallel_ranks_of_a_dense_model_are_replicas() -> None:
+    """The same bytes."""
+    assert replay("-dp", "2").stdout == replay("--replicas", "2").stdout
+
+
+def test_expert_parallel_ranks_share_experts_as_tensor_parallel_ones_do() -> None:
+    """On average; said in a remark."""
+    arguments = ("--model", "qwen3-30b-a3b", "-tp", "2", "--cost", "roofline")
+    whole, parts = replay(*arguments, "--enable-expert-parallel"), replay(*arguments)
+    assert "equally many tokens" in whole.stderr
+    assert json.loads(whole.stdout)["tpot_s"] == json.loads(parts.stdout)["tpot_s"]
+
+
 def test_heads_that_cannot_be_split_are_refused() -> None:
     """Four key heads go to 1, 2, 4 and 8 ranks, not to 16 of 28 query heads."""
     assert "must divide the 28 attention heads" in replay("--model", "qwen2.5-7b", "-tp", "16").stderr
