@@ -26,6 +26,9 @@ def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
         if name in found:
             raise ConfigError(f"--vary has {name} twice: give all its values at once")
         found[name] = _values(name, values)
+        for value in found[name]:
+            if found[name].count(value) > 1:
+                raise ConfigError(f"--vary has {name}={value} twice")
     return found
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from sundog.ends import remark
-from sundog.options import Switch, Text, Whole, option
+from sundog.options import Switch, Text, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Target, Terms, parse_rate
+from sundog.options.simulation import Load, Reading, Target, Terms, parse_rate
 from sundog.options.takes import command, takes
 from sundog.outputs import run_output
 
@@ -33,10 +33,6 @@ class Replay:
     messages: bool = option(
         False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
     )
-    limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
-    tokenizer: str | None = option(
-        None, Text("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
-    )
     decode_runs: bool = option(
         True,
         Switch(),
@@ -48,9 +44,11 @@ class Replay:
 
 @command
 @config_option
-@takes(Target, Replay, Load, Terms, Engine)
+@takes(Target, Replay, Reading, Load, Terms, Engine)
 @click.argument("trace")
-def replay(target: Target, asked: Replay, load: Load, terms: Terms, engine: Engine, trace: str) -> None:
+def replay(
+    target: Target, asked: Replay, reading: Reading, load: Load, terms: Terms, engine: Engine, trace: str
+) -> None:
     """Replay a trace on simulated hardware.
 
     Prints what the requests of TRACE would have seen: TTFT, TPOT, inter-token latency, queueing, use of
@@ -59,7 +57,7 @@ def replay(target: Target, asked: Replay, load: Load, terms: Terms, engine: Engi
     from sundog.simulated import Simulated
 
     simulated = Simulated.of(engine, target)
-    summary = _played(simulated, asked, load, terms, engine.seed, trace)
+    summary = _played(simulated, asked, reading, load, terms, engine.seed, trace)
     _warn(simulated, summary)
     if asked.as_json:
         click.echo(summary.to_json())
@@ -73,7 +71,7 @@ def replay(target: Target, asked: Replay, load: Load, terms: Terms, engine: Engi
 
 
 def _played(
-    simulated: "Simulated", asked: Replay, load: Load, terms: Terms, seed: int, trace: str
+    simulated: "Simulated", asked: Replay, reading: Reading, load: Load, terms: Terms, seed: int, trace: str
 ) -> "Summary":
     """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
@@ -85,17 +83,17 @@ def _played(
     from sim.show.progress import progress
     from sim.trace.read import read_trace
 
-    source = read_trace(trace, asked.tokenizer)
+    source = read_trace(trace, reading.tokenizer)
     config = replace(simulated.config, decode_runs=asked.decode_runs)
     predictor = None if load.predictor is None else find_predictor(load.predictor, seed)
     held_against = simulated.terms(terms)
     with (
         run_output(asked.out, asked.messages, config, simulated.capacity.num_blocks) as output,
-        progress(lambda: sum(1 for _ in islice(source, asked.limit))) as on_progress,
+        progress(lambda: sum(1 for _ in islice(source, reading.limit))) as on_progress,
     ):
         try:
             recorder = replay_trace(
-                _arrivals(islice(source, asked.limit), load, seed),
+                _arrivals(islice(source, reading.limit), load, seed),
                 config,
                 simulated.cost,
                 simulated.capacity,

@@ -1,27 +1,25 @@
 """`sundog sweep`: an experiment over settings and seeds, on all cores."""
 
 import os
-import signal
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from actors.config import ConfigError
 from actors.core.names import unknown
 from sundog.axes import axes, with_fields
-from sundog.cell import Plan, run_job
+from sundog.cell import Plan
+from sundog.ends import Stopped, remark
+from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Target, Terms
+from sundog.options.simulation import Load, Reading, Target, Terms
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.measure import Measures
-    from sim.figures.sweep.sweep import Cell, Job, Rule, Settings
+    from sim.figures.sweep.sweep import Cell
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -39,11 +37,17 @@ class Sweep:
         many=True,
     )
     metric: tuple[str, ...] = option(
-        (), Text("NAME"), "What to show; the first is what precision is about.", many=True
+        (), Text("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     as_json: bool = option(False, Switch(pair=False), "Every run's figures as JSON.", flag="--json")
 
+    resample: bool = option(
+        False,
+        Switch(pair=False),
+        "Draw blocks of the recorded trace anew for each seed, for intervals.",
+        section=PRECISION,
+    )
     replications: int = option(5, Whole(2, 10_000), "Seeds that every setting is given.", section=PRECISION)
     max_replications: int = option(
         30, Whole(2, 10_000), "At most this many, where precision asks for more.", section=PRECISION
@@ -61,38 +65,59 @@ class Sweep:
 
 
 @command
-@takes(Sweep, Target, Load, Terms, Engine)
-@click.argument("spec")
-def sweep(asked: Sweep, target: Target, load: Load, terms: Terms, engine: Engine, spec: str) -> None:
-    """Try settings on a workload, seed by seed.
+@takes(Sweep, Target, Reading, Load, Terms, Engine)
+@click.argument("source", metavar="TRACE|SPEC.toml")
+def sweep(
+    asked: Sweep, target: Target, reading: Reading, load: Load, terms: Terms, engine: Engine, source: str
+) -> None:
+    """Try settings on a trace or a workload, and rank them.
 
-    SPEC is a TOML file that describes a workload (docs/workloads.md). Every setting is given the same
-    requests, so that a difference is that of the settings.
+    A trace is replayed once for each setting, or resampled for each seed (--resample); a workload
+    (SPEC.toml, docs/workloads.md) is drawn for each seed. Every setting is given the same requests, so
+    that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     from sim.figures.sweep.sweep import Rule, grid
-    from sim.files.toml import read_toml
+    from sim.show.progress import runs_progress
     from sim.show.sweep_table import print_cells, to_json
-    from sim.workload.spec import parse_spec
 
     _check_metrics(asked.metric)
     shown = asked.metric or SHOWN
-    workload = read_toml(spec)
+    workload = _workload(source, reading, asked.resample)
     cells = grid(axes(asked.vary))
-    for settings in cells:  # A mistake is found before any run.
-        parse_spec(with_fields(workload, settings), spec)
+    for settings in cells:  # A misspelt table is found before any run.
+        with_fields(workload, settings)
     most = max(asked.max_replications, asked.replications)
     rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence)
-    plan = Plan(workload, spec, engine, target, load, terms, asked.warmup_s)
-    found = _run(cells, rule, plan, asked.jobs or os.cpu_count() or 1)
+    plan = Plan(workload, source, engine, target, load, terms, asked.resample)
+    with runs_progress() as on_progress:
+        experiment = Experiment(plan, cells, on_progress)
+        try:
+            found = experiment.run(rule, asked.warmup_s, asked.jobs or os.cpu_count() or 1)
+        except KeyboardInterrupt:
+            done = f"{experiment.num_done} of {experiment.num_asked} runs"
+            raise Stopped(f"interrupted after {done}") from None
+    _check_any(found)
     if asked.as_json:
-        click.echo(to_json(found, asked.confidence))
+        click.echo(to_json(found, shown[0], asked.confidence))
     else:
         print_cells(found, shown, asked.confidence)
 
 
-def _leave_ctrl_c() -> None:
-    """Ctrl-C is for the process that started the others: it ends them, and says so once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:
+    """The description in a TOML file, or that of a trace as it was recorded."""
+    from sim.trace.read import read_trace
+    from sim.workload.spec import read_values
+
+    if not source.endswith(".toml"):
+        read_trace(source, reading.tokenizer)
+        return {"scaled": {"trace": source, "limit": reading.limit, "tokenizer": reading.tokenizer}}
+    workload = read_values(source)
+    for name in ("limit", "tokenizer"):
+        if getattr(reading, name) is not None:
+            raise ConfigError(f"--{name} is for a trace, and {source} describes a workload: leave it out")
+    if resample and "scaled" not in workload:
+        raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
+    return workload
 
 
 def _check_metrics(names: Sequence[str]) -> None:
@@ -103,16 +128,12 @@ def _check_metrics(names: Sequence[str]) -> None:
             raise unknown("metric", name, NAMES)
 
 
-def _run(cells: "Sequence[Settings]", rule: "Rule", plan: Plan, num_jobs: int) -> "list[Cell]":
-    """All cells, in as many processes."""
-    from sim.figures.sweep.sweep import sweep as sweep_cells
-
-    run = partial(run_job, plan)
-    if num_jobs == 1:
-        return sweep_cells(cells, rule, lambda todo: map(run, todo))
-    with ProcessPoolExecutor(num_jobs, get_context("spawn"), _leave_ctrl_c) as pool:
-
-        def run_all(todo: "Sequence[Job]") -> "Iterable[Measures]":
-            return pool.map(run, todo)
-
-        return sweep_cells(cells, rule, run_all)
+def _check_any(cells: "Sequence[Cell]") -> None:
+    """Something ran; the first bug among what did not is shown, to be reported."""
+    failures = [cell.failed for cell in cells if cell.failed is not None]
+    for failed in failures:
+        if failed.traceback is not None:
+            remark(f"sundog: please report this bug of a cell\n{failed.traceback.rstrip()}")
+            break
+    if len(failures) == len(cells):
+        raise ConfigError(f"no setting can run: {failures[0].reason}")

@@ -1,4 +1,4 @@
-"""An experiment as a table: every setting's mean and how sure, and its difference to the first."""
+"""An experiment as a leaderboard: the best setting first, and how surely the others are behind it."""
 
 import json
 import math
@@ -9,6 +9,8 @@ from rich import box
 from rich.table import Table
 
 from sim.figures.statistics.intervals import Interval
+from sim.figures.sweep.outcome import label
+from sim.figures.sweep.ranking import Place, ranked
 from sim.figures.sweep.sweep import Cell
 from sim.show.console import console_for, print_table
 
@@ -21,64 +23,119 @@ def _in_unit(name: str) -> tuple[str, float]:
     return name.replace("_per_s", "/s").replace("_", " "), 1.0
 
 
-def _shown(value: Interval, scale: float) -> str:
+def _shown(value: Interval, scale: float, signed: bool = False) -> str:
     mean, half = value.mean * scale, value.half_width * scale
     if math.isnan(mean):
         return "–"
     digits = 3 if abs(mean) < 10 else 2 if abs(mean) < 100 else 1
     spread = "" if math.isnan(half) else f" ±{half:,.{digits}f}"
-    return f"{mean:,.{digits}f}{spread}"
-
-
-def _label(cell: Cell) -> str:
-    return ", ".join(f"{name}={value}" for name, value in cell.settings.items()) or "as given"
+    return f"{mean:{'+' if signed else ''},.{digits}f}{spread}"
 
 
 def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float) -> None:
-    """To stdout; a change that is shown at this confidence is marked."""
+    """To stdout, best first by the first metric; settings that could not run, and why, come last."""
     console = console_for()
+    ranking = ranked(cells, metrics[0], confidence)
+    if ranking:
+        print_table(console, _leaderboard(ranking, metrics, confidence))
+    placed = [place.cell for place in ranking]
+    for cell in cells:
+        if cell.failed is not None:
+            console.print(f"{label(cell.settings)}: {cell.failed.reason}", markup=False, soft_wrap=True)
+        elif not any(cell is each for each in placed):
+            console.print(f"{label(cell.settings)}: it has no {metrics[0]}", markup=False, soft_wrap=True)
+    for line in _notes(ranking, confidence):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _leaderboard(ranking: Sequence[Place], metrics: Sequence[str], confidence: float) -> Table:
+    several = len(ranking) > 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting", no_wrap=True)
     for name in metrics:
         table.add_column(_in_unit(name)[0], justify="right")
-        if len(cells) > 1:
-            table.add_column("change", justify="right")
-    for number, cell in enumerate(cells):
-        texts = [_label(cell)]
+        if several:
+            table.add_column("to the best" if name == metrics[0] else "change", justify="right")
+    best = ranking[0].cell
+    for place in ranking:
+        texts = [label(place.cell.settings)]
         for name in metrics:
             scale = _in_unit(name)[1]
-            texts.append(_shown(cell.interval(name, confidence), scale))
-            if len(cells) > 1:
-                change = cell.change(cells[0], name, confidence)
-                mark = " *" if change.excludes_zero else ""
-                texts.append("" if number == 0 else _shown(change, scale) + mark)
+            texts.append(_shown(place.cell.interval(name, confidence), scale))
+            if not several:
+                continue
+            change = place.cell.change(best, name, confidence)
+            mark = " *" if change.excludes_zero else " tie" if _ties(place, name, metrics) else ""
+            texts.append(
+                ("best" if name == metrics[0] else "")
+                if place.behind is None
+                else _shown(change, scale, signed=True) + mark
+            )
         table.add_row(*texts)
-    print_table(console, table)
-    warm = [run["num_warmup"] for cell in cells for run in cell.runs]
-    console.print(
-        f"{len(cells[0].runs)} replications of each, seeds 0 to {len(cells[0].runs) - 1}, the same"
-        f" requests for every setting; ± and * at {confidence:.0%}. Warm-up left out:"
-        f" {min(warm):.0f} to {max(warm):.0f} requests a run.",
-        markup=False,
+    return table
+
+
+def _ties(place: Place, name: str, metrics: Sequence[str]) -> bool:
+    return name == metrics[0] and place.is_tied
+
+
+def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
+    """How often each setting was run, what is left out, and what the marks mean."""
+    if not ranking:
+        return []
+    cells = [place.cell for place in ranking]
+    warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
+    span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
+    left_out = f"Warm-up left out of every setting alike: {span} requests a run."
+    fixed, num_runs = [cell for cell in cells if cell.is_fixed], len(cells[0].runs)
+    if len(fixed) == len(cells):
+        return [
+            "One run of each: every seed gives the same requests, so there are no intervals, and whether a"
+            " difference would hold on another day is not told. --resample draws the trace anew.",
+            left_out,
+        ]
+    notes = [
+        f"{num_runs} replications of each, seeds 0 to {num_runs - 1}, the same requests for every setting;"
+        f" ± at {confidence:.0%}, * a difference is shown, tie: none is. {left_out}"
+    ]
+    if fixed:
+        notes.append(f"The same for every seed, so run once: {'; '.join(label(c.settings) for c in fixed)}.")
+    return notes
+
+
+def to_json(cells: Sequence[Cell], metric: str, confidence: float) -> str:
+    """Every run's figures and the intervals, in the order asked for; what is absent is null.
+
+    `changes` are to the first setting that ran, `to_best` and `rank` by the metric.
+    """
+    return json.dumps(
+        {"confidence": confidence, "metric": metric, "cells": as_rows(cells, metric, confidence)}, indent=1
     )
 
 
-def to_json(cells: Sequence[Cell], confidence: float) -> str:
-    """Every run's figures and the intervals; what is absent is null."""
+def as_rows(cells: Sequence[Cell], metric: str, confidence: float) -> list[dict[str, Any]]:
+    """A plain record of each cell."""
+    places = ranked(cells, metric, confidence)
+    first = next((cell for cell in cells if cell.failed is None), None)
+    return [_row(cell, first, places, confidence) for cell in cells]
 
-    def plain(value: float) -> float | None:
-        return None if math.isnan(value) else value
 
-    rows: list[dict[str, Any]] = []
-    for cell in cells:
-        intervals = {name: cell.interval(name, confidence) for name in cell.runs[0]}
-        changes = {name: cell.change(cells[0], name, confidence) for name in cell.runs[0]}
-        rows.append(
-            {
-                "settings": cell.settings,
-                "intervals": {name: list(map(plain, i)) for name, i in intervals.items()},
-                "changes": {name: list(map(plain, i)) for name, i in changes.items()},
-                "runs": [{n: plain(v) for n, v in run.items()} for run in cell.runs],
-            }
-        )
-    return json.dumps({"confidence": confidence, "cells": rows}, indent=1)
+def _row(cell: Cell, first: Cell | None, places: Sequence[Place], confidence: float) -> dict[str, Any]:
+    if cell.failed is not None or first is None:
+        return {"settings": cell.settings, "failed": cell.failed.reason if cell.failed else None}
+    rank = next((number for number, place in enumerate(places, 1) if place.cell is cell), None)
+    behind = None if rank is None else places[rank - 1].behind
+    return {
+        "settings": cell.settings,
+        "rank": rank,
+        "to_best": None if behind is None else list(map(_plain, behind)),
+        "tied_with_best": rank is not None and places[rank - 1].is_tied,
+        "is_fixed": cell.is_fixed,
+        "intervals": {n: list(map(_plain, cell.interval(n, confidence))) for n in cell.runs[0]},
+        "changes": {n: list(map(_plain, cell.change(first, n, confidence))) for n in cell.runs[0]},
+        "runs": [{n: _plain(v) for n, v in run.items()} for run in cell.runs],
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value

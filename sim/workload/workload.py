@@ -56,6 +56,11 @@ class Workload:
         """Tokens per id of the prompts' contents; 0 where nothing repeats."""
         return BLOCK_TOKENS if self.sessions or self.system_prompts else 0
 
+    @property
+    def repeats(self) -> bool:
+        """Whether every seed gives the same requests: a metronome of fixed lengths, say."""
+        return self.requests(0) == self.requests(1)
+
     def requests(self, seed: int) -> list[TraceRequest]:
         """The requests for a seed in order of arrival, instants in whole microseconds."""
         times = self.arrivals.times(stream(seed, "arrivals"), self.duration_s).round(6)

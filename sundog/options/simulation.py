@@ -33,6 +33,16 @@ class Target:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Which requests of a trace, and how they are read."""
+
+    limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
+    tokenizer: str | None = option(
+        None, Text("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
+    )
+
+
 def parse_rate(text: str) -> float:
     """Requests a second: a number above 0, or `inf`."""
     try:

@@ -1,59 +1,135 @@
-"""One run in the figures that an experiment compares, without its warm-up."""
+"""Runs in the figures that an experiment compares, all without their warm-up.
+
+Law: the runs of one seed are measured over the same requests. Each of them says where it settled, and
+what is warm-up in any is left out of all: two settings whose warm-ups end at different requests would
+else differ by the requests that only one of them counts.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.metrics import Summary, request_times
+from sim.figures.saturation import saturation
 from sim.figures.statistics.warmup import num_warmup
-from sim.record.recorder import Recorder
-from sim.record.rows import finished
+from sim.figures.sweep.outcome import Failed, Job, Measures
+from sim.figures.sweep.played import Played, chosen
+from sim.figures.totals import Totals
+from sim.record.rows import latencies
 
-Measures = dict[str, float]
 PARTS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
-WHOLE = (
+HIGHER_IS_BETTER = (
     "output_tokens_per_s",
     "requests_per_s",
-    "busy_fraction",
-    "saturation",
-    "kv_use_mean",
     "prefix_hit_rate",
-    "num_preemptions",
     "slo_attainment",
     "goodput_requests_per_s",
     "fairness",
+)
+WHOLE = (
+    *HIGHER_IS_BETTER,
+    "busy_fraction",
+    "saturation",
+    "kv_use_mean",
+    "num_preemptions",
     "cost_per_million_output_tokens",
 )
-"""Taken from the summary of the whole run, its warm-up included."""
+"""Of all requests after the warm-up together."""
 NAMES = (*(f"{name}.{part}" for name in LATENCIES for part in PARTS), *WHOLE)
 
 
-def measure(recorder: Recorder, summary: Summary, warmup_s: float | None) -> Measures:
-    """Latencies of finished requests that arrived after the warm-up, and figures of the whole.
+def measured(
+    jobs: Iterable[Job], outcomes: Iterable[Played | Failed], warmup_s: float | None
+) -> Iterator[Measures | Failed]:
+    """The figures of each run, in the order of the jobs, which names one seed after another."""
+    seed: int | None = None
+    group: list[Played | Failed] = []
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if group and job[1] != seed:
+            yield from _of_one_seed(group, warmup_s)
+            group = []
+        seed = job[1]
+        group.append(outcome)
+    yield from _of_one_seed(group, warmup_s)
 
-    `warmup_s` None finds its end from the times to the first token, in order of arrival.
-    """
-    times, columns = request_times(recorder), recorder.columns
-    done = finished(columns.reason)
-    arrival = np.array(columns.arrival_s, dtype=np.float64)
-    if warmup_s is None:
-        skipped = num_warmup(times.ttft_s[done])
-        kept = done & (np.cumsum(done) > skipped)
+
+def _of_one_seed(outcomes: Sequence[Played | Failed], warmup_s: float | None) -> Iterator[Measures | Failed]:
+    left_out: set[str] = set()
+    for each in outcomes:
+        if not isinstance(each, Failed):
+            left_out |= warm_up(each, warmup_s)
+    for each in outcomes:
+        yield each if isinstance(each, Failed) else measure(each, left_out)
+
+
+def warm_up(run: Played, warmup_s: float | None) -> set[str]:
+    """The requests of a run's warm-up: what arrived before, or until the times to first token settle."""
+    if warmup_s is not None:
+        early = run.rows.arrival_s < warmup_s
     else:
-        kept = done & (arrival >= warmup_s)
-    found: Measures = {"num_warmup": float(done.sum() - kept.sum())}
+        done = run.rows.is_done
+        num_early = num_warmup(latencies(run.rows, run.front_end_s).ttft_s[done])
+        early = np.cumsum(done) <= num_early if num_early else np.zeros(len(done), dtype=bool)
+    return {run.request_ids[i] for i in np.flatnonzero(early).tolist()}
+
+
+def measure(run: Played, left_out: set[str]) -> Measures:
+    """A run without these requests: latencies of finished ones, and figures of all together.
+
+    Time is counted from the first arrival that is kept to the last finish.
+    """
+    kept = run.kept(left_out)
+    rows = chosen(run.rows, kept)
+    times, done = latencies(rows, run.front_end_s), rows.is_done
+    found: Measures = {"num_warmup": float((run.rows.is_done & ~kept).sum())}
     for name in LATENCIES:
-        values = getattr(times, name)[kept]
+        values = getattr(times, name)[done]
         values = values[~np.isnan(values)]
         for part, percent in PARTS.items():
             found[f"{name}.{part}"] = _part(values, percent)
+    totals = Totals()
+    totals.add(rows, run.terms.met(times, done))
+    whole = _whole(run, totals, int(np.argmax(kept)) if kept.any() else 0)
+    whole["saturation"] = None
+    if run.terms.max_num_running is not None:
+        whole["saturation"] = saturation(
+            lambda: iter([(rows, done)]),
+            run.terms.max_num_running,
+            run.num_blocks * run.num_replicas + 1,
+            run.terms.block_size,
+        )
     for name in WHOLE:
-        value = getattr(summary, name)
-        found[name] = float("nan") if value is None else float(value)
+        value = whole[name]
+        found[name] = math.nan if value is None else float(value)
     return found
+
+
+def _whole(run: Played, totals: Totals, first: int) -> dict[str, float | None]:
+    """What the kept requests and the time since the first of them add up to."""
+    span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
+    per_s, terms = 1 / span_s if span_s else 0.0, run.terms
+    busy_s = float(run.busy_s[-1] - run.busy_s[first])
+    block_seconds = float(run.block_seconds[-1] - run.block_seconds[first])
+    price, tokens = terms.price_per_gpu_h, totals.output_tokens
+    return {
+        "output_tokens_per_s": tokens * per_s,
+        "requests_per_s": totals.num_finished * per_s,
+        "prefix_hit_rate": totals.hit_tokens / max(totals.admitted_tokens, 1),
+        "slo_attainment": None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
+        "goodput_requests_per_s": None if totals.num_met is None else totals.num_met * per_s,
+        "fairness": totals.fairness,
+        "busy_fraction": busy_s * per_s / run.num_replicas,
+        "kv_use_mean": block_seconds * per_s / (run.num_blocks * run.num_replicas),
+        "num_preemptions": float(totals.num_preemptions),
+        "cost_per_million_output_tokens": None
+        if price is None or not tokens
+        else price / 3600 * 1e6 * span_s * terms.num_gpus / tokens,
+    }
 
 
 def _part(values: NDArray[np.float64], percent: float | None) -> float:
     if not len(values):
-        return float("nan")
+        return math.nan
     return float(values.mean() if percent is None else np.percentile(values, percent))

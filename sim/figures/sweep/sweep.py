@@ -4,6 +4,9 @@ Common random numbers: seed s gives every setting the very same requests, so tha
 two settings is that of the settings and not of their luck (Law, "Simulation Modeling and Analysis",
 5th ed., section 11.2). The stopping rule is the sequential procedure of section 9.4.1: replicate
 until the half-width is at most p / (1 + p) of the mean, for a relative error of at most p.
+
+A setting whose runs are the same for every seed is one observation, however often it is repeated: it
+has no interval. A setting that cannot run says why, and the others go on.
 """
 
 import math
@@ -15,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from sim.figures.statistics.intervals import Interval, mean_interval
-from sim.figures.sweep.measure import Measures
+from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
 
-Settings = dict[str, Any]
-Job = tuple[Settings, int]
-RunAll = Callable[[Sequence[Job]], Iterable[Measures]]
-"""Runs jobs, each a cell's settings and a seed, and gives their figures in the same order."""
+RunAll = Callable[[Sequence[Job]], Iterable[Measures | Failed]]
+"""Runs jobs, and gives their figures in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,31 @@ class Rule:
 
 @dataclass(slots=True)
 class Cell:
-    """One setting, and what each seed gave: `runs[s]` is of seed s."""
+    """One setting, and what each seed gave: `runs[s]` is of seed s.
+
+    With `is_fixed` every seed gives the same run. `failed` says why there is none.
+    """
 
     settings: Settings
     runs: list[Measures] = field(default_factory=list)
+    is_fixed: bool = False
+    failed: Failed | None = None
 
     def values(self, metric: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
         return np.array([run[metric] for run in self.runs])
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The metric over replications; independent, as seeds are."""
+        """The metric over replications; independent, as seeds are. NaN wide if all are one run."""
+        if self.is_fixed:
+            return Interval(float(self.values(metric).mean()), math.nan)
         return mean_interval(self.values(metric), confidence)
 
     def change(self, other: "Cell", metric: str, confidence: float = 0.95) -> Interval:
         """This less `other`, seed by seed."""
-        return mean_interval(self.values(metric) - other.values(metric), confidence)
+        changes = self.values(metric) - other.values(metric)
+        if self.is_fixed and other.is_fixed:
+            return Interval(float(changes.mean()), math.nan)
+        return mean_interval(changes, confidence)
 
 
 def grid(axes: dict[str, Sequence[Any]]) -> list[Settings]:
@@ -61,24 +72,43 @@ def grid(axes: dict[str, Sequence[Any]]) -> list[Settings]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def sweep(cells: Sequence[Settings], rule: Rule, run_all: RunAll) -> list[Cell]:
-    """Run every cell with seeds 0, 1, …: all cells have as many, so that they can be paired."""
-    found = [Cell(settings) for settings in cells]
-    _replicate(found, range(rule.num_first), run_all)
-    while len(found[0].runs) < rule.num_most and not all(_is_precise(cell, rule) for cell in found):
-        _replicate(found, range(len(found[0].runs), len(found[0].runs) + 1), run_all)
+def sweep(
+    cells: Sequence[Settings],
+    rule: Rule,
+    run_all: RunAll,
+    is_fixed: Callable[[Settings], bool] = lambda settings: False,
+) -> list[Cell]:
+    """Run every cell with seeds 0, 1, …: all cells have as many, so that they can be paired.
+
+    Where every cell is fixed, one seed is all there is to know.
+    """
+    found = [Cell(settings, is_fixed=is_fixed(settings)) for settings in cells]
+    once = all(cell.is_fixed for cell in found)
+    _replicate(found, range(1 if once else rule.num_first), run_all)
+    while (going := _running(found)) and not once:
+        num_runs = len(going[0].runs)
+        if num_runs >= rule.num_most or all(_is_precise(cell, rule) for cell in going):
+            break
+        _replicate(going, range(num_runs, num_runs + 1), run_all)
     return found
+
+
+def _running(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.failed is None]
 
 
 def _replicate(cells: Sequence[Cell], seeds: range, run_all: RunAll) -> None:
     jobs = [(cell, seed) for seed in seeds for cell in cells]
     results = run_all([(cell.settings, seed) for cell, seed in jobs])
-    for (cell, _), measures in zip(jobs, results, strict=True):
-        cell.runs.append(measures)
+    for (cell, _), outcome in zip(jobs, results, strict=True):
+        if isinstance(outcome, Failed):
+            cell.failed = cell.failed or outcome
+        else:
+            cell.runs.append(outcome)
 
 
 def _is_precise(cell: Cell, rule: Rule) -> bool:
-    if rule.precision is None:
+    if rule.precision is None or cell.is_fixed:
         return True
     mean, half_width = cell.interval(rule.metric, rule.confidence)
     if math.isnan(mean):

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from sim.figures.statistics.warmup import num_warmup
-from sim.figures.sweep.measure import Measures
-from sim.figures.sweep.sweep import Job, Rule, grid, sweep
+from sim.figures.sweep.outcome import Job, Measures
+from sim.figures.sweep.sweep import Rule, grid, sweep
 from sundog.cli import cli
 
 SPEC = """

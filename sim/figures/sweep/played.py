@@ -1,0 +1,128 @@
+"""One run as an experiment keeps it: its requests as columns, and what its engines did before each.
+
+A run is made in one process and measured in another, when it is known which requests of its seed are
+warm-up: so it carries what every figure of the rest needs, and no step.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.figures.metrics import Terms
+from sim.record.columns import Steps
+from sim.record.recorder import Recorder
+from sim.record.rows import Floats, Ints, Rows
+
+
+class Spans(NamedTuple):
+    """The steps of one replica; `used_blocks` after each, -1 where nobody looked."""
+
+    start_s: Floats
+    end_s: Floats
+    used_blocks: Ints
+
+    @classmethod
+    def of(cls, steps: Steps) -> "Spans":
+        """Those that a recorder has in memory."""
+        end_s = np.array(steps.end_s, dtype=np.float64)
+        sizes = np.array(steps.groups.num_steps, dtype=np.int64)
+        last = (np.cumsum(sizes) - 1)[sizes > 0]
+        start_s = np.concatenate((np.zeros(1), end_s))[: len(end_s)]
+        start_s[last - sizes[sizes > 0] + 1] = np.array(steps.groups.start_s)[sizes > 0]
+        used = np.full(len(end_s), -1, dtype=np.int64)
+        used[last] = np.array(steps.groups.used_blocks)[sizes > 0]
+        return cls(start_s, end_s, used)
+
+    def busy_before(self, instants_s: Floats) -> Floats:
+        """The time before each instant in which a step ran; overlaps count once."""
+        if not len(self.end_s):
+            return np.zeros(len(instants_s))
+        start_s = np.maximum(self.start_s, np.concatenate((np.zeros(1), self.end_s[:-1])))
+        ended = np.searchsorted(self.end_s, instants_s, side="right")
+        whole = np.concatenate((np.zeros(1), np.cumsum(self.end_s - start_s)))
+        running = np.minimum(ended, len(start_s) - 1)
+        part = np.where(ended < len(start_s), np.maximum(instants_s - start_s[running], 0.0), 0.0)
+        busy: Floats = whole[ended] + part
+        return busy
+
+    def block_seconds_before(self, instants_s: Floats) -> Floats:
+        """KV blocks in use, summed over the time before each instant, as `KvUse` reads them."""
+        known = self.used_blocks >= 0
+        if not known.any():
+            return np.zeros(len(instants_s))
+        seen = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
+        used = np.where(seen < 0, 0, self.used_blocks[seen])
+        before_s = np.concatenate((np.full(1, -np.inf), self.end_s[:-1]))
+        idle = self.start_s > before_s
+        times = np.concatenate((self.start_s[idle], self.end_s[known]))
+        blocks = np.concatenate((np.concatenate((np.zeros(1), used[:-1]))[idle], used[known]))
+        order = np.argsort(times, kind="stable")
+        times, blocks = times[order], blocks[order].astype(np.float64)
+        sums = np.concatenate((np.zeros(1), np.cumsum(np.diff(times) * (blocks[1:] + blocks[:-1]) / 2)))
+        place = np.clip(np.searchsorted(times, instants_s, side="right") - 1, 0, len(times) - 1)
+        within_s = np.clip(instants_s, times[0], times[-1]) - times[place]
+        found: Floats = sums[place] + within_s * (blocks[place] + np.interp(instants_s, times, blocks)) / 2
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A run's requests in order of arrival, and time before each arrival and before the end.
+
+    `busy_s` and `block_seconds` are sums over replicas, with one element more than there are requests.
+    """
+
+    rows: Rows
+    request_ids: list[str]
+    terms: Terms
+    front_end_s: float
+    num_replicas: int
+    num_blocks: int
+    busy_s: Floats
+    block_seconds: Floats
+
+    @classmethod
+    def of(
+        cls,
+        rows: Rows,
+        request_ids: list[str],
+        spans: Iterable[Spans],
+        *,
+        front_end_s: float,
+        num_replicas: int,
+        num_blocks: int,
+        terms: Terms,
+    ) -> "Played":
+        """From rows and each replica's steps, wherever they were kept; `num_blocks` without the null one."""
+        instants_s = np.append(rows.arrival_s, np.inf)
+        known = list(spans)
+        busy_s = np.sum([each.busy_before(instants_s) for each in known], axis=0)
+        block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
+        return cls(rows, request_ids, terms, front_end_s, num_replicas, num_blocks, busy_s, block_seconds)
+
+    def kept(self, left_out: Collection[str]) -> NDArray[np.bool_]:
+        """Which requests are none of these."""
+        return np.array([name not in left_out for name in self.request_ids], dtype=bool)
+
+
+def played(recorder: Recorder, terms: Terms) -> Played:
+    """A run that its recorder has in memory."""
+    return Played.of(
+        Rows.of(recorder.columns),
+        list(recorder.columns.request_id),
+        map(Spans.of, recorder.steps),
+        front_end_s=recorder.front_end_s,
+        num_replicas=recorder.num_replicas,
+        num_blocks=recorder.num_blocks - 1,
+        terms=terms,
+    )
+
+
+def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    """Some of the requests."""
+    where = np.flatnonzero(kept).tolist()
+    columns = (c[kept] if isinstance(c, np.ndarray) else [c[i] for i in where] for c in rows)
+    return Rows._make(columns)

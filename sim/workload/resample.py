@@ -1,0 +1,83 @@
+"""Another trace that could have been recorded: blocks of a recorded one, drawn with replacement.
+
+Consecutive requests are alike (a burst, a long conversation, a busy hour), so whole blocks of them are
+drawn: the circular block bootstrap (Politis and Romano, "A circular block-resampling procedure for
+stationary data", 1992), over gaps between arrivals together with what arrived.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sim.trace.record import TraceRequest, default_id
+from sim.workload.streams import stream
+
+NUM_BLOCKS = 20
+"""Few enough that a block holds a burst, enough to vary; as many as batch means have."""
+Unit = list[TraceRequest]
+"""A request, and those of its session that come after it."""
+
+
+def resampled(trace: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
+    """As many sessions (or single requests) as the trace has, in order of arrival. O(requests).
+
+    A session is drawn as a whole. What the prompt of one session alone contains is new in its second
+    copy, so that copies hit the prefix cache only where the trace's own sessions do.
+    """
+    units = _units(trace)
+    count = len(units)
+    length = -(-count // NUM_BLOCKS)
+    starts = stream(seed, "resampled blocks").integers(0, count, -(-count // length)).tolist()
+    drawn = [(start + i) % count for start in starts for i in range(length)][:count]
+    rows = sorted(_rows(units, drawn, _shared(units)), key=lambda row: row.arrival_s)
+    if any(row.session is not None or row.after is not None for row in rows):
+        return rows
+    return [row._replace(request_id=default_id(i)) for i, row in enumerate(rows)]
+
+
+def _rows(units: Sequence[Unit], drawn: Sequence[int], shared: set[int]) -> Iterator[TraceRequest]:
+    begins = [unit[0].arrival_s for unit in units]
+    mean_gap_s = (begins[-1] - begins[0]) / max(len(begins) - 1, 1)
+    most = max((i for unit in units for row in unit for i in row.hash_ids or ()), default=0) + 1
+    copies = [0] * len(units)
+    now_s = begins[0]
+    for place, number in enumerate(drawn):
+        if place:  # Before the first of all there is no gap to draw.
+            now_s += begins[number] - begins[number - 1] if number else mean_gap_s
+        copy, copies[number] = copies[number], copies[number] + 1
+        for row in units[number]:
+            yield _copied(row, now_s - begins[number], f".{copy}", copy * most, shared)
+
+
+def _copied(row: TraceRequest, later_s: float, mark: str, shift: int, shared: set[int]) -> TraceRequest:
+    ids = row.hash_ids
+    return row._replace(
+        request_id=row.request_id + mark,
+        arrival_s=max(round(row.arrival_s + later_s, 9), 0.0),
+        hash_ids=None if ids is None else tuple(i if i in shared else i + shift for i in ids),
+        session=None if row.session is None else row.session + mark,
+        after=None if row.after is None else row.after + mark,
+    )
+
+
+def _units(trace: Sequence[TraceRequest]) -> list[Unit]:
+    units: dict[str, Unit] = {}
+    found: list[Unit] = []
+    for row in trace:
+        unit = units.get(row.after) if row.after is not None else None
+        if unit is None:
+            unit = []
+            found.append(unit)
+        unit.append(row)
+        units[row.request_id] = unit
+    return found
+
+
+def _shared(units: Sequence[Unit]) -> set[int]:
+    """The contents that more than one session has."""
+    owner: dict[int, int] = {}
+    shared = set()
+    for number, unit in enumerate(units):
+        for row in unit:
+            for i in row.hash_ids or ():
+                if owner.setdefault(i, number) != number:
+                    shared.add(i)
+    return shared

@@ -1,0 +1,70 @@
+"""A sweep while it runs: its cells' jobs on all processes, in order, each run made once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sundog.cell import Plan, Runner
+from sundog.workers import Died, Workers
+
+if TYPE_CHECKING:
+    from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
+    from sim.figures.sweep.played import Played
+    from sim.figures.sweep.sweep import Cell, Rule
+
+Progress = Callable[[int, int], None]
+"""Told how many runs are done, and how many are asked for so far."""
+
+
+class Experiment:
+    """Cells to run; `num_done` runs are over."""
+
+    def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
+        self._plan, self._cells = plan, cells
+        self._fixed = [plan.is_fixed(settings) for settings in cells]
+        self._kept: dict[int, Played | Failed] = {}
+        """What came of fixed cells, and of cells that cannot run: the same for every seed."""
+        self._on_progress = on_progress or (lambda done, all: None)
+        self.num_done = self.num_asked = 0
+
+    def run(self, rule: "Rule", warmup_s: float | None, num_processes: int) -> "list[Cell]":
+        """All cells, in as many processes."""
+        from sim.figures.sweep.measure import measured
+        from sim.figures.sweep.sweep import sweep
+
+        with Workers(Runner(self._plan), num_processes) as workers:
+
+            def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | Failed]":
+                return measured(jobs, self._outcomes(workers, jobs), warmup_s)
+
+            return sweep(self._cells, rule, run_all, lambda cell: self._fixed[self._cells.index(cell)])
+
+    def _outcomes(
+        self, workers: "Workers[Job, Played | Failed]", jobs: "Sequence[Job]"
+    ) -> "Iterator[Played | Failed]":
+        """In the order of the jobs, whichever is done first."""
+        numbers = [self._cells.index(settings) for settings, _ in jobs]
+        new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
+        self.num_asked += len(new)
+        results = workers.results(
+            [jobs[p] for p in new], lambda job: self._kept.get(self._cells.index(job[0]))
+        )
+        done: dict[int, Played | Failed] = {}
+        for place, number in enumerate(numbers):
+            if self._fixed[number] and jobs[place][1] > 0:
+                yield self._kept[number]
+                continue
+            while place not in done:
+                which, result = next(results)
+                done[new[which]] = self._taken(numbers[new[which]], result)
+            yield done.pop(place)
+
+    def _taken(self, number: int, result: "Played | Failed | Died") -> "Played | Failed":
+        """What came of a job of this cell, as text if its process died."""
+        from sim.figures.sweep.outcome import Failed
+
+        outcome = Failed(str(result)) if isinstance(result, Died) else result
+        if isinstance(outcome, Failed) or self._fixed[number]:
+            self._kept.setdefault(number, outcome)
+        self.num_done += 1
+        self._on_progress(self.num_done, self.num_asked)
+        return outcome

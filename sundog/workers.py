@@ -1,0 +1,132 @@
+"""Processes that run jobs one after another, and whose crash is the result of one job.
+
+A pool of the standard library is broken as a whole when one of its processes is killed, and does not
+say at which job. Here each process holds one job at a time: if it dies, that job has failed, and another
+process takes its place. Ctrl-C is for the process that started the others: it ends them.
+"""
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Generic, TypeVar
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+class Died(Exception):
+    """The process of a job has ended; the message says how."""
+
+
+class Workers(Generic[J, R]):
+    """At most `num_processes` that call `run`; use it in a `with`, which ends them.
+
+    `run` must be importable, and jobs and results be plain values. What `run` raises ends the worker.
+    """
+
+    def __init__(self, run: Callable[[J], R], num_processes: int) -> None:
+        self._run, self._most = run, num_processes
+        self._workers: list[_Worker[J, R]] = []
+
+    def __enter__(self) -> "Workers[J, R]":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def results(
+        self, jobs: Sequence[J], shall_skip: Callable[[J], R | None] = lambda job: None
+    ) -> Iterator[tuple[int, R | Died]]:
+        """The number of each job and its result, as they come.
+
+        `shall_skip` is asked before a job is begun, and may know the result.
+        """
+        waiting = deque(range(len(jobs)))
+        busy: dict[_Worker[J, R], int] = {}
+        while busy or waiting:
+            while waiting and len(busy) < self._most:
+                number = waiting.popleft()
+                if (known := shall_skip(jobs[number])) is not None:
+                    yield number, known
+                else:
+                    worker = self._idle(busy)
+                    worker.begin(jobs[number])
+                    busy[worker] = number
+            for worker in self._ready(busy):
+                number = busy.pop(worker)
+                result = worker.result()
+                if isinstance(result, Died):
+                    self._workers.remove(worker)
+                yield number, result
+
+    def _idle(self, busy: "dict[_Worker[J, R], int]") -> "_Worker[J, R]":
+        for worker in self._workers:
+            if worker not in busy:
+                return worker
+        self._workers.append(_Worker(self._run))
+        return self._workers[-1]
+
+    def _ready(self, busy: "dict[_Worker[J, R], int]") -> "list[_Worker[J, R]]":
+        if not busy:
+            return []
+        ready = wait([worker.connection for worker in busy])
+        return [worker for worker in busy if worker.connection in ready]
+
+
+class _Worker(Generic[J, R]):
+    """One process, seen from outside."""
+
+    def __init__(self, run: Callable[[J], R]) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=_work, args=(run, theirs), daemon=True)
+        # It is born with Ctrl-C blocked: while Python starts it could not be ignored yet.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+
+    def begin(self, job: J) -> None:
+        with suppress(OSError):  # It has died: its result says so.
+            self.connection.send(job)
+
+    def result(self) -> R | Died:
+        try:
+            result: R = self.connection.recv()
+            return result
+        except (EOFError, OSError):
+            self._process.join()
+            self.connection.close()
+            return Died(_how(self._process.exitcode))
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        name = signal.Signals(-exitcode).name
+        hint = ": out of memory?" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process ended with exit code {exitcode}"
+
+
+def _work(run: Callable[[J], R], jobs: Connection) -> None:
+    """Inside a process: until whoever began it has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            jobs.send(run(jobs.recv()))
+        except (EOFError, ConnectionError):
+            return

@@ -1,0 +1,80 @@
+"""What is left out of one run of a seed is left out of all."""
+
+import numpy as np
+import pytest
+
+from sim.figures.metrics import Terms
+from sim.figures.sweep.measure import measure, measured, warm_up
+from sim.figures.sweep.outcome import Failed, Measures
+from sim.figures.sweep.played import Played, Spans
+from sim.record.columns import KvUse
+from sim.record.rows import Rows
+
+COUNT = 400
+
+
+def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
+    """A request a second, with these times to the first token and a second more to the end."""
+    arrival_s = np.arange(COUNT, dtype=np.float64)
+    first_s, zeros, ones = arrival_s + ttft_s, np.zeros(COUNT, dtype=np.int64), np.ones(COUNT, dtype=np.int64)
+    yes = np.ones(COUNT, dtype=bool)
+    rows = Rows(
+        *(arrival_s, arrival_s, first_s, first_s + 1, 10 * ones, 2 * ones, zeros, zeros, zeros, yes, yes),
+        *(["length"] * COUNT, [None] * COUNT),
+    )
+    return Played.of(
+        rows=rows,
+        request_ids=[f"r{i}" for i in range(COUNT)],
+        spans=[Spans(arrival_s, arrival_s + 0.5, ones)],
+        front_end_s=0.0,
+        num_replicas=1,
+        num_blocks=10,
+        terms=Terms(),
+    )
+
+
+def test_a_conclusion_does_not_flip_with_the_warm_up() -> None:
+    """A setting that is worse for each request is worse, whichever run's warm-up is the longer."""
+    good = np.where(np.arange(COUNT) < 160, 0.1, 10.0)
+    bad = good + 0.01
+    bad[200::45] += 120
+    runs = [run(good), run(bad)]
+    first, second = (measure(each, warm_up(each, None))["ttft_s.mean"] for each in runs)
+    assert second < first, "each without its own warm-up: the worse one looks better"
+    outcomes = list(measured([({"x": 0}, 0), ({"x": 1}, 0)], runs, None))
+    found: list[Measures] = [each for each in outcomes if not isinstance(each, Failed)]
+    assert found[1]["ttft_s.mean"] > found[0]["ttft_s.mean"]
+    assert found[0]["num_warmup"] == found[1]["num_warmup"] >= 160
+
+
+def test_each_figure_is_of_what_came_after_the_warm_up() -> None:
+    """Throughput, busy time and blocks as well as latencies; another seed has a warm-up of its own."""
+    steady = np.full(COUNT, 0.25)
+    (found,) = measured([({}, 0)], [run(steady)], 100.0)
+    assert not isinstance(found, Failed)
+    span_s = COUNT - 100 - 1 + 1.25
+    assert found["num_warmup"] == 100
+    assert found["requests_per_s"] == pytest.approx(300 / span_s)
+    assert found["busy_fraction"] == pytest.approx(150 / span_s)
+    assert found["kv_use_mean"] == pytest.approx(299.5 / span_s / 10, rel=1e-3)
+    rising = np.where(np.arange(COUNT) < 100, 0.0, 5.0)
+    jobs = [({}, 0), ({}, 1)]
+    counts = [each for each in measured(jobs, [run(steady), run(rising)], None)]
+    assert [each["num_warmup"] for each in counts if not isinstance(each, Failed)] == [0, 100]
+
+
+def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:
+    """Random steps with pauses and overlaps, of which some are samples: the same integral."""
+    rng = np.random.default_rng(0)
+    end_s = np.cumsum(rng.choice([0.1, 0.3, 2.0], 200))
+    start_s = np.maximum(end_s - rng.choice([0.1, 0.2], 200), 0)
+    used = np.where(rng.random(200) < 0.4, rng.integers(0, 50, 200), -1)
+    use, busy_s, last_s = KvUse(), 0.0, 0.0
+    for begin, end, blocks in zip(start_s.tolist(), end_s.tolist(), used.tolist(), strict=True):
+        busy_s, last_s = busy_s + end - max(begin, last_s), end
+        use.stepped(begin, end)
+        if blocks >= 0:
+            use.sample(blocks)
+    spans, ever = Spans(start_s, end_s, used), np.array([0.0, np.inf])
+    assert spans.busy_before(ever) == pytest.approx([0, busy_s])
+    assert spans.block_seconds_before(ever)[1] == pytest.approx(use.block_seconds, rel=1e-9)

@@ -1,0 +1,118 @@
+"""`sundog sweep` through the command line: traces, cells that cannot run, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+KILLER = """
+import os, signal
+from dataclasses import dataclass
+from actors.core.policies import Policy
+@dataclass(frozen=True)
+class Killer(Policy):
+    def rank(self, request, view):
+        os.kill(os.getpid(), signal.SIGKILL)
+@dataclass(frozen=True)
+class Slow(Policy):
+    def rank(self, request, view):
+        return sum(range(1_000_000)) * 0
+"""
+
+
+def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sundog", "sweep", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def cells(*arguments: str) -> list[dict[str, Any]]:
+    """The table as JSON."""
+    done = sweep(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["cells"]
+    return found
+
+
+def test_a_trace_is_run_once_and_said_so() -> None:
+    """Every seed gives the same requests: no interval, no star; and the best stands first."""
+    vary = ("--vary", "max_num_seqs=1,8", "--limit", "30")
+    done = sweep(TRACE, *vary)
+    assert done.returncode == 0, done.stderr
+    assert "One run of each" in done.stdout and "±" not in done.stdout and "*" not in done.stdout
+    lines = done.stdout.splitlines()
+    places = [next(i for i, line in enumerate(lines) if f"max_num_seqs={n} " in line) for n in (8, 1)]
+    assert places == sorted(places) and "best" in lines[places[0]]
+    narrow, wide = cells(TRACE, *vary)
+    assert len(narrow["runs"]) == 1 and narrow["intervals"]["ttft_s.mean"][1] is None
+    assert (narrow["rank"], wide["rank"]) == (2, 1) and narrow["to_best"][0] > 0
+
+
+def test_a_resampled_trace_has_intervals() -> None:
+    """Each seed draws other blocks, the same for every setting."""
+    few = ("--limit", "60", "--replications", "3", "--jobs", "1")
+    first, second = cells(TRACE, "--resample", "--vary", "policy=fcfs,priority", *few)
+    assert len({run["e2e_s.mean"] for run in first["runs"]}) == 3
+    assert first["runs"] == second["runs"] and second["tied_with_best"] | first["tied_with_best"]
+    assert first["intervals"]["e2e_s.mean"][1] > 0
+    alike, drawn = cells(TRACE, "--vary", "request_rate=inf,5", *few)
+    assert len({run["e2e_s.mean"] for run in alike["runs"]}) == 1 and alike["is_fixed"]
+    assert len({run["e2e_s.mean"] for run in drawn["runs"]}) == 3 and not drawn["is_fixed"]
+
+
+def test_a_cell_that_cannot_run_is_a_row(tmp_path: Path) -> None:
+    """What was refused, and a process that was killed; the others go on. None at all is a refusal."""
+    (tmp_path / "mine.py").write_text(KILLER)
+    bad = tmp_path / "bad.csv"
+    bad.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,5\n1,0,5\n")
+    kill = f"policy=fcfs,{tmp_path}/mine.py:Killer"
+    done = sweep(TRACE, "--limit", "20", "--vary", kill, "--vary", "max_model_len=4096,9999999")
+    assert done.returncode == 0, done.stderr
+    assert "ended by SIGKILL" in done.stdout and "max_model_len is 9999999" in done.stdout
+    assert "Traceback" not in done.stderr
+    good = [line for line in done.stdout.splitlines() if "policy=fcfs, max_model_len=4096" in line]
+    assert len(good) == 1
+    done = sweep(str(bad), "--vary", "policy=fcfs,vtc")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "bad.csv, line 3" in done.stderr and "0 prompt tokens" in done.stderr
+    done = sweep(TRACE, "--vary", "policy=fcfs,fcfs")
+    assert done.returncode == 2 and "--vary has policy=fcfs twice" in done.stderr
+
+
+def test_paths_in_a_description_are_relative_to_it(tmp_path: Path) -> None:
+    """Whatever folder it is run from."""
+    (tmp_path / "three.csv").write_text("arrived_at,input_tokens,output_tokens\n0,5,5\n1,9,5\n2,9,2\n")
+    (tmp_path / "spec.toml").write_text('[scaled]\ntrace = "three.csv"\n')
+    (cell,) = cells(str(tmp_path / "spec.toml"))
+    assert cell["settings"] == {} and cell["runs"][0]["requests_per_s"] > 0
+    done = sweep(str(tmp_path / "spec.toml"), "--limit", "2")
+    assert done.returncode == 2 and "--limit is for a trace" in done.stderr
+
+
+def test_ctrl_c_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
+    """Its workers end with it."""
+    (tmp_path / "mine.py").write_text(KILLER)
+    command = [TRACE, "--vary", f"policy=fcfs,{tmp_path}/mine.py:Slow", "--jobs", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sundog", "sweep", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(6)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and out == ""
+    assert err.count("\n") == 1 and "interrupted after" in err
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):  # Python's own resource tracker goes a moment later.
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
