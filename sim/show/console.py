@@ -6,6 +6,7 @@ is wider than that is printed as wide as its numbers need, and the terminal wrap
 
 from typing import IO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -24,6 +25,9 @@ def print_table(console: Console, table: Table) -> None:
     """Print a table whose numbers stand at the right of their columns, all of them whole."""
     for column in table.columns:
         column.no_wrap = column.no_wrap or column.justify == "right"
+        if column.no_wrap:  # Rich takes the longest word for the least width, and cuts the rest.
+            texts = [text for text in (column.header, *column.cells) if isinstance(text, str)]
+            column.min_width = max(map(cell_len, texts), default=0)
     options = console.options.update(width=WIDEST)
     least, usual = Measurement.get(console, options, table).minimum, console.width
     console.width = max(least, usual)
