@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from actors.messages import Capacity
 from sim.backend import CostBackend, Pace
-from sim.canned_text import CannedText
+from sim.canned_text import canned_text
 from sim.cost.work import CostModel
 
 CATCH_UP_S = 0.05
@@ -34,6 +34,6 @@ def emulated_backends(
 
     def new_backend(replica: int) -> CostBackend:
         pace = Pace(cost, f"runner-{replica}", catch_up_s=CATCH_UP_S)
-        return CostBackend(pace, CannedText(texts, eos_token_id, seed), capacity)
+        return CostBackend(pace, canned_text(texts, eos_token_id, seed), capacity)
 
     return new_backend

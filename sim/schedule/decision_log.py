@@ -13,7 +13,7 @@ from sim.files.json_lines import decode
 from sim.files.lines import read_lines
 from sim.schedule.driver import Driver
 from sim.schedule.happenings import Aborted, Added, Ended, Happening, HasStalled, Planned, Updated, WasReset
-from sim.schedule.outputs import RecordedOutputs
+from sim.schedule.outputs import recorded_outputs
 from sim.schedule.step_trace import StepTrace, parse_trace
 
 Line = dict[str, Any]
@@ -27,7 +27,7 @@ class DecisionLog:
 
     def __init__(self, trace: StepTrace, *, lockstep: bool = True) -> None:
         outputs = {row.submit.request_id: row.outputs for row in trace.rows}
-        self._driver = Driver(trace, RecordedOutputs(outputs), self._watch, lockstep=lockstep)
+        self._driver = Driver(trace, recorded_outputs(outputs), self._watch, lockstep=lockstep)
         self.state = self._driver.state
         self.lines: list[Line] = []
         self._scheduled: dict[int, list[str]] = {}

@@ -14,9 +14,10 @@ from actors.core.batch import Admission, Batch, Chunk, StepResult
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
 from sim.backend import CostBackend, Pace, Paced
-from sim.canned_text import CannedText
+from sim.canned_text import canned_text
 from sim.clock import run_virtual
 from sim.cost.work_fold import WorkFold
+from sim.named_tokens import NamedTokens
 from sim.oracle import Oracle
 from sim.record.recorder import Recorder
 from sim.record.rows import step_intervals
@@ -158,7 +159,7 @@ TEXTS = ((5, 6, 7), (8, 9))
 EOS = 2
 
 
-def answers(source: CannedText, names: tuple[str, ...], preempt_at: int) -> dict[str, list[int]]:
+def answers(source: NamedTokens, names: tuple[str, ...], preempt_at: int) -> dict[str, list[int]]:
     """Run each request to its end token, preempting all of them once."""
     got: dict[str, list[int]] = {name: [] for name in names}
     admitted = tuple(admission(name, 3) for name in names)
@@ -181,11 +182,11 @@ def answers(source: CannedText, names: tuple[str, ...], preempt_at: int) -> dict
 @pytest.mark.parametrize("preempt_at", [0, 2, 3])
 def test_canned_text_is_one_of_the_texts_then_the_end(preempt_at: int) -> None:
     """Whatever is preempted, each request gets its text, once, in order."""
-    source = CannedText(TEXTS, EOS, seed=1)
+    source = canned_text(TEXTS, EOS, seed=1)
     names = tuple(f"q{i}" for i in range(8))
     got = answers(source, names, preempt_at)
-    assert got == {name: [*source.text(name), EOS] for name in names}
-    assert {source.text(name) for name in names} == set(TEXTS)
+    assert got == {name: [*source.tokens_of(name), EOS] for name in names}
+    assert {source.tokens_of(name) for name in names} == set(TEXTS)
 
 
 class Echo:

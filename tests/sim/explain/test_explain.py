@@ -21,7 +21,7 @@ from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder
 from sim.schedule.driver import Driver
 from sim.schedule.happenings import Happening, Planned
-from sim.schedule.outputs import RecordedOutputs
+from sim.schedule.outputs import recorded_outputs
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
 from sundog.explain import explain as command
@@ -188,7 +188,7 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
             truth.append((happening.blocked, preempted))
 
     outputs = {row["id"]: row["outputs"] for row in trace["requests"]}
-    Driver(parse_trace(trace), RecordedOutputs(outputs), watch).run()
+    Driver(parse_trace(trace), recorded_outputs(outputs), watch).run()
     rows = (json.loads(line) for line in log)
     records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
     steps = [r for r in records if isinstance(r, Step)]
