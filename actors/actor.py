@@ -1,8 +1,8 @@
 """The kernel: an actor owns its state and reads one mailbox; a `Ref` is all that actors share.
 
-`docs/kernel.md` numbers its laws. A free actor takes its message at once, in the stack of whoever
-wrote to it: a hop costs a call, not a switch of tasks. Its own task is where its crash surfaces,
-where a handler that waits is waited for, and where it ends.
+`docs/kernel.md` numbers its laws. A free actor takes its message at once, in its sender's stack: a hop costs
+a call, not a switch of tasks. Its own task is where a crash surfaces, where handlers that wait are awaited,
+and where the actor ends.
 """
 
 from collections.abc import Callable, Coroutine
@@ -28,7 +28,7 @@ Handled = Answered | Coroutine[object, object, None] | None
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Actor(Owner[M_contra], Generic[M_contra]):
-    """State with one owner, who understands the messages M.
+    """State with one owner: an actor that understands the messages M.
 
     A subclass overrides `handle`, and if need be `opened` and `closed`.
     """
@@ -41,27 +41,27 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         """The run's clock, asked directly once the actor runs."""
         self._message: M_contra | None = None
         self._reply: Reply[object] | None = None
-        """What is being handled, or was last, and where the answer to it goes."""
+        """The message being handled, or handled last, and where its answer goes."""
         self._left: list[Reply[object]] = []
-        """Whoever waits for an answer that was left to another; some may have it."""
+        """Callers that wait for an answer left to another actor; some may have it by now."""
         self._most_left = 16
         self._waiting: Coroutine[object, object, object] | None = None
         self._crash: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[M_contra]:
-        """An address of this actor for `sender`, from whom it is counted or not."""
+        """An address of this actor for `sender`; a counted one keeps the actor alive."""
         return Ref(self.mailbox, sender, self._tap, counted=counted)
 
     async def opened(self) -> None:
-        """Before the first message: whoever starts the actor waits for this."""
+        """Called before the first message; the start of the actor waits for it."""
 
     def handle(self, message: M_contra) -> Handled:
         """One message: a `match` with a method per type, which ends with `self.unknown(message)`.
 
-        What is asked returns `answer(message, …)`: with the answer itself, with a Reply if it comes
-        later or from another, or with a coroutine if the actor must wait for it; then messages
-        queue until it has answered.
+        For a message that is asked it returns `answer(message, …)`: the answer itself, a Reply if the answer
+        comes later or from another actor, or a coroutine if the actor must wait for it. Messages queue until
+        that coroutine has answered.
         """
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
@@ -70,15 +70,15 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     async def closed(self) -> None:
-        """After the last message, unless the actor crashed: hang up on those below."""
+        """Called after the last message, unless the actor crashed: hang up on the actors below."""
 
     @property
     def idle(self) -> bool:
-        """Whether the actor may end when all have hung up; False while it owes something."""
+        """Whether the actor may end once all callers have hung up; False while it owes an answer."""
         return True
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
-        """The answer of `sender` comes as a message; if none will come, that is a crash."""
+        """Have the answer of `sender` handled as a message; if none will come, the actor crashes."""
         reply.then(self._take_answer if self._tap is None else partial(self._tap_answer, sender))
 
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
@@ -101,7 +101,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._take_answer(message, error)
 
     def _tell_self(self, message: M_contra) -> None:
-        """Handle a message of one's own making, unless it comes too late."""
+        """Handle a message that the actor sends itself, unless it has ended meanwhile."""
         mailbox = self.mailbox
         if mailbox.is_free:
             self.receive(message, None)
@@ -114,7 +114,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
     # --- one message after another ----------------------------------------------------------------
 
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
-        """Handle a message, and those that come meanwhile, until a handler has to wait."""
+        """Handle a message and all that arrive meanwhile, until a handler has to wait."""
         mailbox = self.mailbox
         mailbox.is_free = False
         try:
@@ -144,7 +144,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 self.wake()
 
     def _answer(self, reply: Reply[object], given: object) -> None:
-        """Give an answer to whoever waits for it, now or when it comes."""
+        """Pass an answer on to the task that waits for it, now or when it comes."""
         if not isinstance(given, Reply):
             return reply.set(given)
         given.pass_on(reply)
@@ -156,7 +156,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._left.append(reply)
 
     def _rest(self) -> None:
-        """Go on with what has come meanwhile, or be free for the next message."""
+        """Go on with the messages that came meanwhile, or be free for the next."""
         if self.mailbox.queue:
             self.receive(*self.mailbox.take())
         else:
@@ -165,7 +165,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
     # --- its own task -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until all have hung up: wait for what a handler waits for, and raise what it raised.
+        """Run until all callers have hung up: await what handlers wait for, and raise what they raise.
 
         When this ends, for whatever reason, no message is handled any more.
         """
@@ -220,7 +220,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         explain(error, self.name, message, self.statistics())
 
     def _cease(self) -> None:
-        """Whoever still waits for an answer is told that there will be none."""
+        """Tell every task that still waits for an answer that none will come."""
         if not self.mailbox.is_closed:
             self.mailbox.close()
         discard(self._waiting)

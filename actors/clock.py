@@ -23,8 +23,8 @@ class Event(enum.IntEnum):
     """The order of events within one instant.
 
     Arrivals come first, so that a step which begins at their instant sees them; a step that ends
-    frees its blocks before another begins; timeouts come last: what completes just in time has
-    completed.
+    frees its blocks before another begins; timeouts come last: what completes just in time counts as
+    complete.
     """
 
     ARRIVAL = 0
@@ -34,7 +34,7 @@ class Event(enum.IntEnum):
 
 
 class Timer:
-    """A call that is due at some instant; `stop` it, and it never happens."""
+    """A call that is due at an instant, unless it is stopped before."""
 
     __slots__ = ("callback",)
 
@@ -45,7 +45,7 @@ class Timer:
         self.callback = None
 
     def ring(self) -> None:
-        """The instant has come. A callback has no task to crash in: one that raises is logged."""
+        """Call back: the instant has come. A callback has no task to crash in, so an error is logged."""
         if self.callback is not None:
             try:
                 self.callback()
@@ -55,9 +55,9 @@ class Timer:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OrderedClock:
-    """What a Trio clock is, too, that keeps an order within each instant and stands still for code.
+    """A Trio clock that keeps an order within each instant and stands still while code runs.
 
-    It is no abstract class, for whether a clock is one is asked at every event.
+    Not an abstract class: `isinstance` is asked at every event and must be cheap.
     """
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
@@ -86,7 +86,7 @@ async def sleep_until(time_s: float, event: Event = Event.TIMEOUT, key: str = ""
 def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
     """Call back at `time_s`, ordered like `sleep_until`; the past is now, but never at once.
 
-    What is runnable runs first. A `callback` that raises is logged on the wall clock, where nobody is above
+    What is runnable runs first. A `callback` that raises is logged on the wall clock, where no task is above
     it; on a virtual clock it ends the run.
     """
     clock = _ordered_clock()
@@ -108,8 +108,8 @@ async def _ring_at(time_s: float, timer: Timer) -> None:
 async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: bool = False) -> T:
     """Run blocking `work`: in a thread on the wall clock, in place on a virtual one.
 
-    On a virtual clock the work takes no time, which keeps a run the same every time. What is
-    cancelled waits for the work to end, unless it may be abandoned.
+    On a virtual clock the work takes no time, so that equal runs stay equal. A cancelled caller waits for the
+    work to end, unless the work may be abandoned.
     """
     if _ordered_clock() is None:
         return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon_on_cancel)

@@ -1,4 +1,4 @@
-"""What one deployment is told once: the scheduler's limits, and what stands around it."""
+"""The configuration of one deployment: the scheduler's limits, and what stands around them."""
 
 from dataclasses import dataclass, field, replace
 
@@ -15,13 +15,13 @@ ROUTERS = ("round-robin", "least-requests")
 class EngineConfig:
     """One deployment: `replicas` equal engines behind one `router`.
 
-    `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. Beyond `max_waiting`
-    unfinished requests the door is closed (HTTP 429); None keeps it open. With `refuse_never_fit` a
-    KV cache too small for one request of the full context is no error: requests that could outgrow
-    it are refused one by one, where vLLM would queue them for ever. `lockstep` and
-    `decode_runs` change what a run costs and none of its results; the latter is for backends that
-    only count tokens. What a policy draws follows from `seed`. With `debug` every invariant of the
-    queues and the pool is verified whenever an engine falls idle.
+    `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. With `max_waiting`
+    unfinished requests further ones are refused (HTTP 429); None sets no limit. With `refuse_never_fit` a KV
+    cache too small for one request of the full context is no error: requests that could outgrow it are
+    refused one by one, where vLLM would queue them for ever. `lockstep` and `decode_runs` change what a run
+    costs and none of its results; the latter is for backends that only count tokens. The random numbers of a
+    policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified whenever an
+    engine falls idle.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

@@ -10,7 +10,7 @@ MOST_CHARACTERS = 500
 
 
 def explain(error: BaseException, actor: str, message: object, seen: MailboxStatistics) -> None:
-    """Note it on the error; `message` is None between messages."""
+    """Add the note to the error; `message` is None between messages."""
     doing = "between messages" if message is None else f"handling {_shown(message)}"
     request_id = getattr(message, "request_id", None)
     of_request = "" if request_id is None else f" of request {request_id}"
@@ -23,7 +23,7 @@ def explain(error: BaseException, actor: str, message: object, seen: MailboxStat
 
 
 def _shown(message: object) -> str:
-    """A message in few words, even one that cannot be written out: the crash must be told."""
+    """A message in few words, even if its repr fails: the crash must be reported."""
     try:
         return repr(message)[:MOST_CHARACTERS]
     except Exception:

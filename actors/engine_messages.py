@@ -1,4 +1,4 @@
-"""The part of the vocabulary about engines: what they are asked, and that they are lost or back."""
+"""Messages about engines: what they are asked, and that they are lost or back."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,8 +13,8 @@ from actors.core.request import Submit
 class Interrupt:
     """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
 
-    Something came that the next step must see. It is heard while the run goes on, and late ones
-    are ignored.
+    A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
+    after the run is ignored.
     """
 
     step: int
@@ -58,9 +58,9 @@ class Abort:
 class ResetPrefixCache:
     """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
 
-    It happens before the next plan, after whatever came before it. With `reset_running` those that
-    run are preempted first, and what is in flight for them is thrown away.
-    It is refused while requests hold blocks.
+    The reset happens before the next plan, in its turn among other messages. It is refused while requests
+    hold blocks. With `reset_running` running requests are preempted first, and their steps in flight are
+    thrown away.
     """
 
     reset_running: bool = False
@@ -81,8 +81,8 @@ class Refused:
 
     `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
     name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
-    and so does `unavailable`, where no engine is up (503). With `failed` a bug stood in the way of
-    this request alone (500).
+    and so does `unavailable`, while no engine is up (503). With `failed` a bug stopped this request alone
+    (500).
     """
 
     reason: str

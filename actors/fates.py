@@ -23,7 +23,7 @@ class Fates:
     """One column of the table."""
 
     listener: Fate
-    """A journal or recorder: whoever hears what the graph does and is asked for nothing."""
+    """A journal or recorder: an actor that hears what the graph does and is asked for nothing."""
     policy: Fate
     """A policy of an engine's scheduler; fcfs takes its place."""
     engine: Fate
@@ -31,7 +31,7 @@ class Fates:
 
 
 SIMULATED = Fates(listener=Fate.ENDS_RUN, policy=Fate.ENDS_RUN, engine=Fate.ENDS_RUN)
-"""A result that lacks a part is wrong, and nobody waits for an answer: stop, and say why."""
+"""A result that lacks a part is wrong, and no client waits for an answer: stop, and say why."""
 
 SERVED = Fates(listener=Fate.ENDS_ALONE, policy=Fate.REPLACED, engine=Fate.RESTARTED)
-"""Clients wait: whatever can go on goes on."""
+"""Clients wait: every part that can go on goes on."""

@@ -1,4 +1,4 @@
-"""Compose the graph: the same in every world, which differ by the backends, the clock and the fates."""
+"""Compose the graph: it is the same in every world; worlds differ in backends, clock and fates."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +42,7 @@ async def open_graph(
 
     `listeners` hear every Submit, StepOutput, EngineDown and PolicyFailed. Leaving the block hangs up:
     what was accepted is finished, then the actors end from the root, the listeners last. `supervision` says
-    what becomes of what crashes; by default any crash ends the run and is raised.
+    what follows a crash; by default any crash ends the run and is raised.
     """
     supervision = supervision or Supervision()
     fallback = Fcfs() if supervision.fates.policy is Fate.REPLACED else None
@@ -91,7 +91,7 @@ async def open_graph(
 
 
 class _Opening:
-    """Passes on that an actor has opened, and remembers it."""
+    """Reports that an actor has opened, and remembers it."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status
@@ -105,7 +105,7 @@ class _Opening:
 async def _listen(
     listener: Actor[Heard], fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """A listener, whose crash is its own affair if that is its fate."""
+    """Run a listener; its crash ends it alone if that is its fate."""
     opening = _Opening(task_status)
     try:
         await listener.live(task_status=opening)

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class ActorDied(Exception):
-    """Nobody will read this message: its receiver crashed or has ended."""
+    """This message will not be read: its receiver crashed or has ended."""
 
 
 class MailboxFull(Exception):
@@ -34,19 +34,19 @@ class MailboxStatistics(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Owner(Generic[M_contra]):
-    """Who reads a mailbox, as the mailbox knows it."""
+    """The actor that reads a mailbox, as the mailbox knows it."""
 
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
         """Handle a message now; only a mailbox whose owner is free calls this. It never raises."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Nobody who counts as a caller is left."""
+        """No counted caller is left."""
         raise NotImplementedError
 
 
 class Mailbox(Generic[M]):
-    """Messages in order of arrival, for one owner, and how many callers could still add more."""
+    """Messages in order of arrival for one owner, and the number of callers that could add more."""
 
     __slots__ = (
         "_is_offered",
@@ -78,7 +78,7 @@ class Mailbox(Generic[M]):
         self.last_s: float | None = None
         self._writers = trio.lowlevel.ParkingLot()
         self._is_offered = False
-        """Whether one of them has been woken to take the room there is."""
+        """Whether a writer has been woken to take the room there is."""
 
     @property
     def is_full(self) -> bool:
@@ -103,7 +103,7 @@ class Mailbox(Generic[M]):
             self._is_offered = False
 
     def offer_room(self) -> None:
-        """Wake whoever has waited longest for room, one at a time, for Trio shuffles those it wakes."""
+        """Wake the task that has waited longest for room, one only: Trio shuffles tasks woken together."""
         if self._writers and not (self.is_full or self._is_offered):
             self._is_offered = True
             self._writers.unpark()
@@ -121,7 +121,7 @@ class Mailbox(Generic[M]):
             self.owner.wake()
 
     def close(self) -> None:
-        """Nothing is handled any more: whoever waits for an answer is told so."""
+        """Handle nothing any more: tasks that wait for an answer are told so."""
         self.is_closed, self.is_free = True, False
         self._writers.unpark_all()
         while self.queue:
@@ -136,9 +136,9 @@ class Mailbox(Generic[M]):
 class Ref(Generic[M_contra]):
     """The address of an actor that understands M, as one named sender holds it.
 
-    Where the actor runs is hidden here. A counted Ref keeps its actor alive until `close`. Who
-    talks upward, to a listener, holds an uncounted one, so that no ring keeps itself alive; what
-    is told to a listener that has ended is dropped.
+    Where the actor runs is hidden here. A counted Ref keeps its actor alive until `close`. An actor that
+    talks upward, to a listener, holds an uncounted one, so that no ring keeps itself alive; a message to a
+    listener that has ended is dropped.
     """
 
     __slots__ = ("_counted", "_mailbox", "_open", "_tap", "sender")
@@ -158,13 +158,13 @@ class Ref(Generic[M_contra]):
         return self._mailbox.name
 
     def tell(self, message: M_contra) -> None:
-        """Leave a message. Raises MailboxFull, or ActorDied if the receiver was to stay."""
+        """Leave a message. Raises MailboxFull, or, where the Ref is counted, ActorDied."""
         mailbox = self._mailbox
         if mailbox.is_closed and not self._counted:
             return
         if self._tap is not None:
             self._tap(trio.current_time(), self.sender, mailbox.name, message)
-        if mailbox.is_free:  # as `put` would, and a call cheaper
+        if mailbox.is_free:  # as `put` does it, one call cheaper
             mailbox.owner.receive(message, None)
         else:
             mailbox.put(message)
@@ -184,9 +184,9 @@ class Ref(Generic[M_contra]):
     async def ask(self: "Ref[Q]", message: Ask[Q, R]) -> R:
         """Leave a message and wait for the answer. Raises ActorDied if none will come.
 
-        Always a checkpoint. Cancelled before the message was left, it leaves none; cancelled after,
-        the message is handled like any other and its answer is dropped. An answer that comes at
-        once is never lost.
+        Always a checkpoint. An ask that is cancelled before it has left its message leaves none; after that,
+        the message is handled like any other and its answer is dropped. An answer that comes at once is never
+        lost.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         mailbox = self._mailbox

@@ -1,8 +1,8 @@
-"""The vocabulary: every message any actor sends, grouped by wire.
+"""The vocabulary: every message that an actor sends, grouped by wire.
 
 Messages are frozen records without tensors, callables or handles (streams and addresses excepted).
-What takes time or crosses a fate boundary is a message; everything else is a call. What is asked names
-the type of its answer in `answered_by`, which nobody calls (`actors/reply.py`).
+What takes time or crosses a fate boundary is a message; everything else is a call. A message that is asked
+names the type of its answer in `answered_by`, which is never called (`actors/reply.py`).
 """
 
 from dataclasses import dataclass, field
@@ -83,7 +83,7 @@ class Generate:
 
     `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
     counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
-    `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` says what they mean).
+    `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` defines them).
     """
 
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
@@ -112,7 +112,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """API tells AsyncLLM that nobody reads this request any more."""
+    """API tells AsyncLLM that this request's answer is read no more."""
 
     request_id: str
 
@@ -122,7 +122,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """AsyncLLM asks a PromptReader to tokenise what is too long to do it in place.
+    """AsyncLLM asks a PromptReader to tokenise a prompt that is too long for the loop.
 
     `number` tells two requests of one id apart.
     """
@@ -139,7 +139,7 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """What became of a prompt."""
+    """A PromptReader's answer: the request that a prompt became, or a refusal."""
 
     request_id: str
     number: int
@@ -151,7 +151,7 @@ class PromptRead:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """AsyncLLM tells the Router that requests are over for their engine, so that it can count."""
+    """AsyncLLM tells the Router that requests are over for their engine; the Router counts them."""
 
     request_ids: tuple[str, ...]
 
@@ -160,11 +160,11 @@ class Released:
 
 
 class StepOutput(NamedTuple):
-    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought about.
+    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
     are only counted: then every chunk of `batch` that samples and every decoding request got one
-    token a step. `blocked` says what keeps the next in the queue waiting, when the (first) step's
+    token a step. `blocked` says what keeps the next request in the queue waiting, when the (first) step's
     plan left `num_free_blocks_planned` blocks and `num_waiting_planned` requests.
     """
 

@@ -1,7 +1,7 @@
-"""Policies as they are asked for: by name, or as a class in somebody's file.
+"""Policies as they are asked for: by name, or as a class in a user's file.
 
 A file is read and run here, once; what it holds is checked before anything starts and then wrapped
-(`actors/core/policies/guard.py`), because whoever wrote it is not here to answer for it.
+(`actors/core/policies/guard.py`), because it is not our code.
 """
 
 import ast
@@ -66,7 +66,7 @@ def _class(file: Path, class_name: str) -> type[Policy]:
 
 
 def _load(file: Path) -> ModuleType:
-    """Run a user's file as a module of its own, which dataclasses and annotations can find."""
+    """Run a user's file as a module of its own, in which dataclasses and annotations resolve."""
     try:
         source = file.read_text(encoding="utf-8")
         _refuse_unrepeatable(file, ast.parse(source, str(file)))
@@ -95,7 +95,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _refuse_unrepeatable(file: Path, tree: ast.Module) -> None:
-    """A policy draws from the run's own stream, and knows no clock but the run's."""
+    """Refuse imports of other clocks and random numbers: a policy uses the run's own."""
     for node in ast.walk(tree):
         for name in _used(node):
             if name.split(".")[0] in UNREPEATABLE or name.startswith(("numpy.random", "os.urandom")):

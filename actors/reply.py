@@ -1,7 +1,7 @@
-"""Questions and answers: a message names the type of its answer, which is here or will come.
+"""Questions and answers: a message names the type of its answer, which is there or will come.
 
-A message that is asked names its answer (`Ask`), so the wire from the one who asks to the method that
-answers is checked from end to end. A refusal is an answer.
+A message that is asked names its answer (`Ask`), so the wire from the asking actor to the method that answers
+is type-checked from end to end. A refusal is an answer.
 """
 
 import logging
@@ -21,15 +21,15 @@ log = logging.getLogger("sundog.actors")
 class Ask(Protocol[M_co, R_contra]):
     """A message of type M that is answered with an R.
 
-    It says so by one method that nobody calls, and not by a base class: a NamedTuple can have none,
-    nor, where mypyc compiles it, can a dataclass have a generic one.
+    It says so by a method that is never called, not by a base class: a NamedTuple can have no base class, and
+    a dataclass that mypyc compiles no generic one.
     """
 
     def answered_by(self, answer: R_contra, /) -> M_co: ...
 
 
 class Reply(Generic[R_co]):
-    """An answer that is here or will come: set once, and read by one task or one callback.
+    """An answer that is there or will come: set once, and read by one task or one callback.
 
     A second answer, a second reader while one waits, and a second callback are bugs, and raise.
     """
@@ -43,7 +43,7 @@ class Reply(Generic[R_co]):
         self._task: trio.lowlevel.Task | None = None
         self._then: Callable[[R_co | None, BaseException | None], None] | None = None
 
-    def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker sets it, and knows R
+    def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
         """The answer."""
         self._settle(value, None)
 
@@ -66,7 +66,7 @@ class Reply(Generic[R_co]):
         return self.wait().__await__()
 
     def result(self) -> R_co:
-        """The answer that is here, or raise the error that came instead of it."""
+        """The answer, which must be there; raises the error that came instead of it."""
         assert self.is_settled
         if self._error is not None:
             raise self._error
@@ -75,7 +75,7 @@ class Reply(Generic[R_co]):
     def then(self, callback: Callable[[R_co | None, BaseException | None], None]) -> None:
         """Call back with the answer or the error, now or when it comes.
 
-        A callback has no task to crash in: one that raises is logged, and nobody else is harmed.
+        A callback has no task to crash in: if it raises, the error is logged and nothing else is harmed.
         """
         if self._task is not None or self._then is not None:
             self._refuse_reader()
@@ -133,6 +133,6 @@ def answer(message: object, given: object) -> Answered:
 
 
 def discard(given: object) -> None:
-    """Nobody waits any more for what a handler gave."""
+    """Drop what a handler gave: no caller waits for it any more."""
     if isinstance(given, Coroutine):
         given.close()

@@ -30,7 +30,7 @@ class Delta:
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:
-    """Deltas, in order, as if they had been written at once; costs O(what is in them)."""
+    """Deltas, in order, as if they had been written at once. O(their contents)."""
     if len(deltas) == 1:
         return deltas[0]
     last = deltas[-1]
@@ -58,7 +58,7 @@ class DeltaStream:
         self._task: trio.lowlevel.Task | None = None
 
     def put(self, delta: Delta) -> None:
-        """Add what is new; it merges with whatever the reader has not taken yet."""
+        """Add a delta; it merges with what the reader has not taken yet."""
         self._unread.append(delta)
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)

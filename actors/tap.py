@@ -1,4 +1,4 @@
-"""The tap: one listener to every message of a graph. It can harm none: when it fails, it is dropped."""
+"""The tap: one listener to every message of a graph. A tap that fails is dropped and harms nothing."""
 
 import logging
 from collections.abc import Callable
@@ -33,5 +33,5 @@ class GuardedTap:
 
 
 def guarded(tap: Tap | None) -> Tap | None:
-    """A tap that never raises; the actors of a graph that are given one share its fate."""
+    """A tap that never raises; all actors of a graph share the one that they are given."""
     return tap if tap is None or isinstance(tap, GuardedTap) else GuardedTap(tap)

@@ -1,4 +1,4 @@
-"""The HTTP surface, OpenAI-compatible: what enters and leaves the graph over a socket.
+"""The HTTP surface, OpenAI-compatible: everything that enters or leaves the graph over a socket.
 
 `routes/` holds a file for each family of routes, `bodies/` what clients may send, `responses/` what
 they get, `errors.py` what they get instead, `edge/` all that adapts Quart and Hypercorn.

@@ -1,4 +1,4 @@
-"""`--api-key`: whoever calls /v1 must show the key; health and metrics stay open."""
+"""`--api-key`: every call of /v1 must carry the key; health and version stay open."""
 
 import hmac
 
@@ -8,7 +8,7 @@ from actors.api.errors import ApiError
 
 
 def check_key(request: Request, api_key: str) -> None:
-    """Raises 401 unless a request under /v1 carries the key; takes the same time for any guess."""
+    """Raise 401 unless a request under /v1 carries the key; every guess takes the same time."""
     if request.path != "/v1" and not request.path.startswith("/v1/"):
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")

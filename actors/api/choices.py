@@ -1,4 +1,4 @@
-"""The choices of one answer: asked for together, read in any order, never left behind.
+"""The choices of one answer: asked for together, read in any order, never left running unread.
 
 Law: a choice that its client does not read to the end is cancelled at the moment the HTTP request
 ends, for whatever reason. The id is made here and not by AsyncLLM, so that a choice whose client
@@ -74,7 +74,7 @@ class Choice:
         return delta
 
     def cancel_unless_finished(self) -> None:
-        """Tell AsyncLLM that nobody reads on; synchronous, so it works inside a cancellation."""
+        """Tell AsyncLLM that the rest will not be read; synchronous, so it works inside a cancellation."""
         if not self.finished:
             self.finished = True
             with suppress(ActorDied):  # then there is nothing left to cancel
@@ -125,9 +125,9 @@ async def _pump(choice: Choice, send: trio.MemorySendChannel[Read]) -> None:
 async def start_choices(
     llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: ExitStack
 ) -> Choices:
-    """Ask for every choice in turn; `at_end` cancels what has not finished when it closes.
+    """Ask for every choice in turn; when `at_end` closes, it cancels those that have not finished.
 
-    Raises ApiError for the first that AsyncLLM refuses.
+    Raises ApiError for the first choice that AsyncLLM refuses.
     """
     started, usage = [], Usage()
     for index, generate in enumerate(generates):

@@ -1,4 +1,4 @@
-"""What the routes are lent: the way to AsyncLLM, the model's card, and what was remarked so far."""
+"""What the routes share: the address of AsyncLLM, the model's card, and what was logged so far."""
 
 import logging
 from collections.abc import Callable
@@ -57,8 +57,8 @@ class ServedModel:
 class ApiContext:
     """Shared by all routes of one app.
 
-    `new_id` makes the unique part of an answer's id; `remarked` holds the fields that the log
-    already named. `large_bodies` are parsed one at a time.
+    `new_id` makes the unique part of an answer's id; `remarked` holds the unknown fields already logged.
+    `large_bodies` are parsed one at a time.
     """
 
     llm: LLM
@@ -78,7 +78,7 @@ class ApiContext:
             )
 
     def remark(self, name: str) -> None:
-        """Say once per field name that a field nobody knows was ignored."""
+        """Log that an unknown field was ignored, once per name."""
         short = shown(name)
         if short not in self.remarked and len(self.remarked) < MAX_REMARKS:
             self.remarked.add(short)

@@ -1,7 +1,7 @@
 """Every error leaves in OpenAI's shape: {"error": {message, type, param, code}}.
 
-Law: a mistake of the caller is an `ApiError` with a 4xx status; whatever else is raised is a bug,
-goes to the log with its traceback and leaves as a 500 that shows nothing of the inside.
+Law: a mistake of the caller is an `ApiError` with a 4xx status; any other exception is a bug: it goes to the
+log with its traceback, and the client gets a 500 without internals.
 """
 
 import json
@@ -87,7 +87,7 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
 
 
 def unavailable(message: str, retry_after_s: float | None) -> ApiError:
-    """503: no engine is up; None if none will be again."""
+    """503: no engine is up; `retry_after_s` None if none ever will be."""
     return ApiError(503, message, None, "engine_unavailable", retry_after(retry_after_s))
 
 

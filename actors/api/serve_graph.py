@@ -23,7 +23,7 @@ from actors.messages import Heard
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the server listens and whom it lets in; port 0 takes a free one.
+    """Where the server listens and which requests it lets in; port 0 takes a free one.
 
     After a signal to stop, running streams have `grace_s` to finish. A larger body than
     `max_body_bytes` is refused.

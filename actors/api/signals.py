@@ -17,9 +17,9 @@ EXIT_CODE = 130
 
 
 class Stopping:
-    """How far a server is on its way to its end.
+    """How far a server's shutdown has come.
 
-    `drain` is set by the first signal, or by whoever else wants the server to finish; `cut` is
+    `drain` is set by the first signal, or by the program that runs the server; `cut` is
     cancelled by the next one. Until `ready` is set nothing runs that could be drained.
     """
 
@@ -31,7 +31,7 @@ class Stopping:
         self._by_force.daemon = True
 
     def hear(self) -> None:
-        """A signal has come."""
+        """Take note of a signal."""
         if self.ready.is_set() and not self.drain.is_set():
             log.info("stopping: running answers may finish; a second signal cuts them")
             self.drain.set()
@@ -41,9 +41,9 @@ class Stopping:
 
     @contextmanager
     def until_cut(self) -> Iterator[None]:
-        """The block that a cut ends; raises KeyboardInterrupt if one did.
+        """A block that a cut cancels; raises KeyboardInterrupt if one did.
 
-        The process is ended by force if that takes longer than LEAVE_S: a thread may hold it up.
+        If leaving takes longer than LEAVE_S, because a thread holds it up, the process is ended by force.
         """
         try:
             with self.cut:
@@ -57,7 +57,7 @@ class Stopping:
 async def obey_signals(
     stopping: Stopping, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Pass every signal on until cancelled; after a cut the process is on its way out, and deaf."""
+    """Pass every signal on until cancelled; after a cut further signals are ignored."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         with trio.open_signal_receiver(*SIGNALS) as signals:

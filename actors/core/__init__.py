@@ -1,1 +1,1 @@
-"""The functional core: what decides, as pure state machines over the standard library alone."""
+"""The functional core: all decisions, as pure state machines over the standard library alone."""

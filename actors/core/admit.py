@@ -1,9 +1,9 @@
-"""Admit those that wait, in the policy's order, as far as budget, running slots and blocks go.
+"""Admit waiting requests in the policy's order, as far as budget, running slots and blocks go.
 
-The first that lacks something blocks all behind it, as in vLLM. Two options soften that: with
-`max_overtakes`, requests behind one that lacks blocks may be admitted, each being overtaken at most
-N times in one wait, so that none starves; with `preempt_for_priority`, the next in the queue may
-take the place of running requests that are strictly less urgent, if that surely lets it in.
+The first request that lacks something blocks all behind it, as in vLLM. Two options soften that. With
+`max_overtakes`, requests behind one that lacks blocks may be admitted; a request is overtaken at most N times
+in one wait, so that none starves. With `preempt_for_priority`, the next request in the queue may take the
+place of running requests that are strictly less urgent, if that is sure to admit it.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ from actors.core.state import SchedulerState
 class Demand(NamedTuple):
     """What a waiting request needs to be admitted into a step.
 
-    It computes `num_tokens` beyond the cached blocks `hit`, and must find room for
-    `num_fitting_tokens` in all.
+    The request computes `num_tokens` beyond the cached blocks `hit`, and needs room for `num_fitting_tokens`
+    in all.
     """
 
     hit: list[int]
@@ -53,11 +53,11 @@ def admit_waiting(state: SchedulerState, draft: Draft) -> None:
 
 
 def admit_urgent(state: SchedulerState, draft: Draft) -> None:
-    """Let the next in the queue in before those that run, if any of them is less urgent.
+    """Admit the next request in the queue before running requests grow, if any of these is less urgent.
 
-    They are preempted if need be: none unless that lets it in, and no more than are needed, the
-    least urgent and latest admitted first. What the others need to grow in this step is left to
-    them. A request that is kept out even so stays out until another leaves. O(running).
+    Less urgent requests are preempted if that admits it: as few as needed, the least urgent and latest
+    admitted first. The blocks that the others need to grow in this step are left to them. A request that is
+    kept out even so waits until another leaves. O(running).
     """
     state.waiting.rerank()
     request = state.waiting.peek()
@@ -84,7 +84,7 @@ def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
 
 
 def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> str | None:
-    """What a demand lacks before those that run have grown, were the victims gone."""
+    """What a demand would lack before running requests have grown, if the victims were gone."""
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]
     if len(running) >= state.config.max_num_running:
@@ -132,7 +132,7 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
 
 
 def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
-    """The request runs from now on, with the blocks and tokens that it demands."""
+    """Make the request run, with the blocks and tokens that it demands."""
     state.waiting.discard(request)
     state.kv.admit(request, demand.hit, demand.num_held_tokens)
     request.num_computed_tokens = len(demand.hit) * state.config.block_size

@@ -1,9 +1,9 @@
 """One step on the wire: what the Scheduler sends down and what comes back, as diffs.
 
-The decoding set is a rule both ends keep, so that a step in which nothing changes costs nothing
-to say: a request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and
-from the next step on computes exactly one token and samples one in every step, unless the batch
-names it in `idle` (this step only), `preempted` or `finished` (it leaves, and is forgotten).
+Both ends keep the decoding set by the same rule, so that a step in which nothing changes needs no words: a
+request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and from the next step on
+computes exactly one token and samples one in every step, unless the batch names it in `idle` (this step
+only), `preempted` or `finished` (it leaves, and is forgotten).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from actors.core.sampling import Sampling
 
 
 class Admission(NamedTuple):
-    """A request that begins to run in this step, or runs again after a preemption.
+    """A request that begins to run in this step, or resumes after a preemption.
 
     `token_ids` are all tokens known now: the prompt, and the outputs so far when it resumes;
     None in a world that only counts. `num_tokens` is their number, the first
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     `finished` may name requests that ended while they waited, of which the runner knows nothing.
     Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
     to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
-    `num_decodes` is how many the last are. A batch with `max_steps` above 1 has no chunks and goes
+    `num_decodes` counts the latter. A batch with `max_steps` above 1 has no chunks and goes
     only to backends that count: the blocks of its later steps are not said. `preempted_for` names
     for each of `preempted` the request whose growth needed its blocks (perhaps its own); None: a reset did.
     """
@@ -84,9 +84,9 @@ class StepResult(NamedTuple):
     that only counts, where each sampling request got one token a step and `ended` names those
     whose token in the last step was the end token.
 
-    `failed` pairs each request that cannot go on with the reason, in words for its client: the
-    last step computed it like the others and gave it no token. It ends alone. The backend keeps it
-    in the decoding set until a batch names it in `finished`; what it yields meanwhile is dropped.
+    `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
+    computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
+    until a batch names it in `finished`; what it yields meanwhile is dropped.
     """
 
     step: int

@@ -88,10 +88,10 @@ class BlockPool:
             self._num_refs[block] += 1
 
     def release(self, table: Sequence[int]) -> None:
-        """Let go of a request's blocks, tail first, so that prefixes survive longest.
+        """Release a request's blocks, tail first, so that prefixes survive longest.
 
-        Blocks nobody holds any more join the free queue: empty ones at its front, the tail block
-        foremost, cached ones at its back.
+        Blocks that no request holds any more join the free queue: empty ones at its front, with the tail
+        block first, cached ones at its back.
         """
         refs, keys, place, queue = self._num_refs, self._keys, self._place, self._queue
         empty: list[int] = []
@@ -132,7 +132,7 @@ class BlockPool:
         self.num_cached += 1
 
     def own(self, blocks: Sequence[int], owner: object) -> None:
-        """Remember that held blocks hold tokens that nobody but `owner` can have.
+        """Remember that held blocks hold tokens that only `owner` can have.
 
         No lookup finds them: the owner remembers where they are, and asks whether they still are.
         """
@@ -159,7 +159,7 @@ class BlockPool:
         return self._num_refs[block]
 
     def forget(self, block: int) -> None:
-        """What a registered block holds is nothing to be found any more."""
+        """Forget what a registered block holds: no lookup finds it any more."""
         key, self._keys[block] = self._keys[block], None
         self.num_cached -= 1
         if key not in self._cached:
@@ -171,7 +171,7 @@ class BlockPool:
             del blocks[block]
 
     def forget_all(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while any block is held."""
+        """Forget all cached prefixes; does nothing and returns False while any block is held."""
         if self.num_free != self.num_blocks - 1:
             return False
         self._cached.clear()
@@ -191,7 +191,7 @@ class BlockPool:
         free = {block for block in range(1, self.num_blocks) if held[block] == 0}
         order = self.free_order
         if free != set(order) or len(order) != len(free) or len(free) != self.num_free or held[0]:
-            raise AssertionError("the free queue is not the set of blocks nobody holds")
+            raise AssertionError("the free queue is not the set of blocks that no request holds")
         cached = {block: key for key, blocks in self._cached.items() for block in blocks}
         keyed = {block: key for block, key in enumerate(self._keys) if key is not None}
         found = {block: key for block, key in keyed.items() if key in self._cached}

@@ -14,7 +14,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     lockstep.planned = draft.step
     lockstep.in_flight.append(InFlight(draft.step))
     idle = _idle(state, draft) if state.catching_up else ()
-    # What was computed before this step: said before the step counts as computed.
+    # Stated as of before this step: read it before the step counts as computed.
     admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
     chunks = _chunks(state, draft) if draft.scheduled else ()
     preempted: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
 
 
 def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
-    """Requests that decode and are left out of this step."""
+    """Decoding requests that are left out of this step."""
     left_out = [
         request
         for name, request in state.catching_up.items()
@@ -51,7 +51,7 @@ def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
 
 
 def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
-    """What the touched requests compute, without decodes that the runner knows of."""
+    """What the touched requests compute, except decodes that the runner knows of."""
     chunks = []
     for request, num_tokens in draft.scheduled.values():
         caught_up = _catch_up(state, request, num_tokens)
@@ -61,7 +61,7 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 
 
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """New blocks of requests that ran before: an admission says its own."""
+    """New blocks of requests that ran before; an Admission names its own."""
     fresh = {request.request_id for request, _ in draft.admitted}
     return tuple((name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh)
 
@@ -90,7 +90,7 @@ def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
 
 
 def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
-    """Whether the runner knows that the request decodes; counts those for which it does."""
+    """Whether the runner knows that the request decodes; if so, count it."""
     if request.decodes_on_wire:
         draft.num_decodes += 1
         return True

@@ -1,4 +1,4 @@
-"""What the scheduler and the block pool are told once, under vLLM's names, checked and frozen."""
+"""The configuration of the scheduler and the block pool: vLLM's names, checked and frozen."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ class SchedulerConfig:
     `least-recompute` preempts, when blocks run out, the request that loses the fewest computed tokens.
 
     `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in
-    the very step that preempts it stay in the prefix cache, though nobody computes their tokens.
+    the very step that preempts it stay in the prefix cache, though their tokens are never computed.
     """
 
     max_num_seqs: int = 256
@@ -78,5 +78,5 @@ class SchedulerConfig:
 
     @property
     def max_num_running(self) -> int:
-        """The most requests that run at once."""
+        """At most this many requests run at once."""
         return self.max_num_active_seqs or self.max_num_seqs

@@ -1,6 +1,6 @@
 """Runs of decode steps: one batch for many steps in which nothing but lengths changes.
 
-Law: a run leaves what its steps would have left, one by one: the same blocks in the same order.
+Law: a run leaves the state that its steps would have left one by one: the same blocks in the same order.
 """
 
 from actors.core.draft import admission_order
@@ -8,11 +8,11 @@ from actors.core.state import SchedulerState
 
 
 def run_length(state: SchedulerState) -> int:
-    """Steps, the planned one included, until anything but lengths can change.
+    """How many steps, the planned one included, can change nothing but lengths.
 
-    Until a request reaches its length limit or blocks might run out. Those that wait go on waiting:
-    blocks only become fewer, none leaves the batch or its budget, and no rank or urgency changes
-    unless the policy is dynamic.
+    A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
+    waiting: blocks only become fewer, no request leaves the batch, and no rank or urgency changes unless the
+    policy is dynamic.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
@@ -28,8 +28,8 @@ def run_length(state: SchedulerState) -> int:
 def extend(state: SchedulerState, num_steps: int) -> None:
     """Plan `num_steps` more steps like the last one, which a run has done already.
 
-    Blocks are taken in the order in which step after step would have taken them. O(those that
-    grow), and a slice each.
+    Blocks are taken in the order in which single steps would have taken them. O(requests that grow), with one
+    slice each.
     """
     lockstep, kv = state.lockstep, state.kv
     first, last = lockstep.planned + 1, lockstep.planned + num_steps

@@ -10,7 +10,7 @@ from actors.core.state import SchedulerState
 class Draft:
     """What has been decided so far, and what is left of the budget.
 
-    `reserved_blocks` are kept for those that run while others are admitted before them.
+    `reserved_blocks` are kept for running requests while others are admitted before them.
     """
 
     __slots__ = (
@@ -40,15 +40,15 @@ class Draft:
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []
         self.quotas: dict[str, int | None] = {}
-        """Those of running requests, asked before anything is decided, so that they hold throughout."""
+        """Quotas of running requests, asked before anything is decided, so that they hold throughout."""
         self.blocked: Blocked | None = None
 
 
 def preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request) -> None:
-    """Preempt for `needy`; what the victim was given in this very step goes back to the budget.
+    """Preempt a victim for `needy`; the tokens it was given in this very step return to the budget.
 
-    Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the
-    prefix cache, where a later hit finds keys and values that nobody ever wrote.
+    Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the prefix
+    cache, where a later hit finds keys and values that were never written.
     """
     if victim.request_id in draft.scheduled and not state.leaves_uncomputed:
         state.kv.unregister(victim, victim.num_computed_tokens)
@@ -77,7 +77,7 @@ def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
 
 
 def ask_quotas(state: SchedulerState, draft: Draft) -> None:
-    """Ask the policy of each running request with more than one token to compute. O(those)."""
+    """Ask the policy for a quota of each running request with several tokens to compute. O(these)."""
     if state.quota is not None:
         for name, request in state.catching_up.items():
             if pending(state, draft, request) > 1:
@@ -98,5 +98,5 @@ def blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Reques
 
 
 def admission_order(request: Request) -> int:
-    """Those that run are scheduled, and told of, in order of their latest admission."""
+    """The order in which running requests are scheduled and reported: that of their latest admission."""
     return request.order

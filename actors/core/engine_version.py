@@ -1,11 +1,11 @@
-"""Whose behaviour is predicted: what the versions of vLLM do differently."""
+"""Which vLLM is predicted, and what its versions do differently."""
 
 from typing import Literal
 
 from actors.core.config import ConfigError
 
 NEWEST = "0.33"
-"""The version whose behaviour is predicted where nobody says."""
+"""The version whose behaviour is predicted by default."""
 ASYNC_SINCE = (0, 14)
 """The first vLLM that schedules asynchronously unless told not to."""
 
@@ -19,10 +19,10 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_async(version: str) -> bool:
-    """Whether that vLLM plans a step while the one before it runs, by default."""
+    """Whether this version plans a step while the one before it runs, by default."""
     return parse_version(version) >= ASYNC_SINCE
 
 
 def decisions_of(version: str) -> Literal["0.32", "0.33"]:
-    """Whose scheduling decisions those are, of the versions that differ."""
+    """Which of the versions that differ takes the same scheduling decisions as this one."""
     return "0.33" if parse_version(version) >= (0, 33) else "0.32"

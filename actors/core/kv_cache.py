@@ -34,7 +34,7 @@ class KVCache:
     def find_hit(self, request: Request) -> list[int]:
         """The longest run of cached blocks that hold the request's first tokens.
 
-        At least one token is left to compute, for there must be something to sample from. O(hit).
+        At least one token is left to compute, because a token is sampled from the last one. O(hit).
         """
         if not self.caching:
             return []
@@ -60,8 +60,8 @@ class KVCache:
     def _num_named_blocks(self, request: Request) -> int:
         """How many of the request's first blocks have keys that others may look up.
 
-        Where tokens are only counted, nobody else can have the same ones beyond those that the
-        request came with keys for.
+        Where tokens are only counted, no other request can share any beyond the blocks whose keys came with
+        the request.
         """
         if request.token_ids is None or self.hash_block is None:
             return len(request.block_keys)
@@ -74,7 +74,7 @@ class KVCache:
     def fits(self, hit: list[int], num_tokens: int, reserved_blocks: int) -> bool:
         """Whether a request that shares `hit` can have `num_tokens` tokens in all.
 
-        Shared blocks that nobody holds count as taken: they leave the free queue.
+        Shared blocks that no request holds count as taken: they leave the free queue.
         """
         is_free = self.pool.is_free
         needed = max(self.num_blocks(num_tokens) - len(hit), 0) + sum(map(is_free, hit))
@@ -83,7 +83,7 @@ class KVCache:
     def fits_without(
         self, victims: list[Request], hit: list[int], num_tokens: int, reserved_blocks: int
     ) -> bool:
-        """Whether it would fit if all of `victims` were preempted. O(their blocks)."""
+        """Whether the request would fit if all of `victims` were preempted. O(their blocks)."""
         pool = self.pool
         counts = Counter(block for victim in victims for block in victim.block_ids)
         freed = {block for block, count in counts.items() if pool.num_refs(block) == count}
@@ -119,7 +119,7 @@ class KVCache:
     def register(self, request: Request, num_tokens: int) -> None:
         """Register the request's full blocks among its first `num_tokens` known tokens.
 
-        Its own blocks are only counted until it lets go of them: nobody could find them before.
+        Its own blocks are only counted until it releases them: no lookup could find them before.
         """
         num_full = num_tokens // self.block_size
         if not self.caching or num_full <= request.num_registered_blocks:
@@ -145,7 +145,7 @@ class KVCache:
         request.num_registered_blocks = 0
 
     def _own(self, request: Request, returns: bool) -> None:
-        """Leave the request's own full blocks as such, and if it returns, remember where."""
+        """Mark the request's own full blocks as its own, and remember where they are if it returns."""
         pool, first = self.pool, request.num_named_blocks
         own = request.block_ids[first : request.num_registered_blocks]
         if returns:

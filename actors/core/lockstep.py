@@ -19,8 +19,8 @@ Calendar = dict[int, list[Request]]
 class InFlight:
     """A planned step whose result has not come back.
 
-    `samplers` are those that sample in it without being in lockstep any more; outputs of
-    `dropped` requests are thrown away when they come.
+    `samplers` sample in it without being in lockstep any more; outputs of `dropped` requests are thrown away
+    when they come.
     """
 
     __slots__ = ("dropped", "samplers", "step")
@@ -36,7 +36,7 @@ def _order(request: Request) -> int:
 
 
 class Lockstep:
-    """The members, the steps planned so far and those whose results have come back."""
+    """The members, the number of steps planned and the number whose results have come back."""
 
     __slots__ = (
         "_expiry_steps",
@@ -57,7 +57,7 @@ class Lockstep:
         self.service = None if token_weights is None else TenantService(token_weights, self)
         self.members: dict[str, Request] = {}
         self.max_order = 0
-        """No member was admitted later than this."""
+        """No member's latest admission is later than this."""
         self.planned = 0
         self.done = 0
         self.in_flight: list[InFlight] = []

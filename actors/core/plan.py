@@ -1,10 +1,10 @@
-"""Plan one step: whose tokens are computed, in whose blocks.
+"""Plan one step: which tokens of which requests are computed, in which blocks.
 
-There are no prefill and decode phases. Every request has computed tokens and known tokens, and a
-step lets the first catch up with the second under one token budget: those that run go first, in
-order of admission; then those that wait are admitted (`admit.py`), the first that does not fit
-blocking all behind it. When blocks run out, a victim is preempted and recomputed later. Policies
-choose the next and the victim, and may let prefills go first.
+There are no prefill and decode phases. Every request has computed tokens and known tokens, and a step lets
+the computed ones catch up with the known ones under one token budget. Running requests go first, in order of
+admission; then waiting ones are admitted (`admit.py`), and the first that does not fit blocks all behind it.
+When blocks run out, a victim is preempted and recomputed later. Policies choose the next request and the
+victim, and may let prefills go first.
 
 Without the options that vLLM does not have, the decisions are vLLM V1's, step for step. Cost is
 O(what changed): requests in lockstep are touched only when they need or fill a block; when blocks
@@ -20,9 +20,9 @@ from actors.core.state import SchedulerState
 
 
 def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:
-    """The next step, and what keeps the next in the queue waiting, if somebody waits.
+    """The next step, and what keeps the next request in the queue waiting, if there is one.
 
-    Unless it `may_run`, it is one step whatever the state says of runs.
+    Unless it `may_run`, it is a single step even where the state allows runs.
     """
     lockstep = state.lockstep
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
@@ -51,7 +51,7 @@ def _blocked_by_preemption(state: SchedulerState) -> Blocked:
 
 
 def _threshold(state: SchedulerState) -> int:
-    """Most tokens of one prefill in this step; 0 is no limit, and adaptive to nothing."""
+    """The most tokens of one prefill in this step; 0 is no limit."""
     config, num_requests = state.config, len(state.running) + len(state.waiting)
     threshold = config.long_prefill_token_threshold
     if not threshold or num_requests <= 1:
@@ -95,14 +95,14 @@ def _prefills_first(request: Request) -> tuple[bool, int]:
 
 
 def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
-    """Requests not in lockstep that are to be scheduled, without those admitted before them."""
+    """Requests not in lockstep that are to be scheduled, except those this plan has admitted already."""
     if not draft.scheduled:
         return state.catching_up
     return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
 
 
 def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
-    """Whether every member surely gets its token and its block, in the order of the plain loop."""
+    """Whether every member is sure of its token and its block, in the order of the plain loop."""
     lockstep, num_members = state.lockstep, len(state.lockstep.members)
     budget = draft.budget - num_members
     if not num_members or budget < 0:
@@ -123,7 +123,7 @@ def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, 
 
 
 def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
-    """Schedule one running request, preempting others if need be. False ends the phase."""
+    """Schedule one running request, preempting others if necessary. False ends the phase."""
     num_tokens = min(pending(state, draft, request), draft.budget)
     if num_tokens == 0:
         return draft.budget > 0

@@ -13,8 +13,8 @@ class Submit:
     There is no output length: the future is not a part of a request. `prompt_token_ids` is None
     in a world that only counts; `block_hashes` identifies the prompt's full blocks for the prefix
     cache, None when nothing is known about them. `arrival_s` is on the run's clock. `slo_ttft_s`
-    is the wanted time to the first token. `predicted_tokens` is what somebody in front of the
-    engine guesses of the answer's length, right or wrong: it orders requests and ends none.
+    is the wanted time to the first token. `predicted_tokens` is a guess, made before the engine, of the
+    answer's length; right or wrong, it orders requests and ends none.
     """
 
     request_id: str
@@ -89,7 +89,7 @@ class Request:
         self.waiting_since = 0
         """The step that was planned next when it last began to wait."""
         self.num_overtakes = 0
-        """How often another was admitted before it, in this wait, because it did not fit."""
+        """How often, in this wait, another was admitted before it because it did not fit."""
         self.admission_step = 0
         self.num_tokens_at_admission = 0
         self.order = 0

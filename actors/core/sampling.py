@@ -1,4 +1,4 @@
-"""How one request wants its tokens chosen."""
+"""How the tokens of one request are chosen."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""What one scheduler knows: the requests, which wait, which run, and the KV space they share.
+"""The state of one scheduler: its requests, which of them wait or run, and the KV space they share.
 
-A plain record with one owner. `plan` and `update` move it from step to step; the functions here
-are the transitions of single requests that both of them, and aborts, are made of.
+A plain record with one owner. `plan` and `update` move it from step to step; the functions here are the
+transitions of single requests of which both, and aborts, are made.
 
 Laws: a request is waiting, running or gone. `running` is in order of admission. Every running
 request is either in lockstep or in `catching_up`. Blocks are held by running requests only.
@@ -23,7 +23,7 @@ class SchedulerState:
     """One scheduler's state.
 
     `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
-    stand for many decode steps, for backends that only count. What a policy draws comes from `seed`.
+    stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class SchedulerState:
         return request
 
     def admit(self, request: Request, step: int) -> None:
-        """A request that has been given its blocks runs from `step` on, last in the list."""
+        """Make a request that has its blocks run from `step` on, last in the list."""
         if request.status is Status.WAITING and self.lockstep.service is not None:
             self.lockstep.service.admit(request)
         request.status = Status.RUNNING
@@ -127,7 +127,7 @@ class SchedulerState:
         self.waiting.put_back(request)
 
     def finish(self, request: Request) -> None:
-        """Forget a request in any state; its blocks are free at once."""
+        """Forget a request, whatever its state; its blocks are free at once."""
         if self.on_finished is not None:
             self.on_finished(request, self.view)
         if request.status is Status.RUNNING:
@@ -138,11 +138,11 @@ class SchedulerState:
         del self.requests[request.request_id]
         self.finished_ids.append(request.request_id)
         for record in self.lockstep.in_flight:
-            # Another request may take its name before these come back.
+            # Another request may take its id before these results come back.
             record.dropped.add(request.request_id)
 
     def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
-        """End requests in any state; returns those that were alive.
+        """End requests, whatever their state; returns those that had not ended.
 
         Unknown ids are ignored, and an id that is named twice ends its request once.
         """

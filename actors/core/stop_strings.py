@@ -12,7 +12,7 @@ class StopStrings:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """What of the text may be shown now, and the stop string it ran into, if any.
+        """The text that may be shown now, and the stop string that it met, if any.
 
         The text ends before the stop string, which is never shown.
         """
@@ -27,6 +27,6 @@ class StopStrings:
         return text[:shown], None
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text held back, once no more comes."""
         held, self._held = self._held, ""
         return held

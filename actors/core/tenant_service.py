@@ -1,12 +1,12 @@
-"""What each tenant has been served: virtual token counters, kept in O(what changed).
+"""How much each tenant has been served: virtual token counters, kept in O(what changed).
 
-A counter is `w_p * prompt tokens admitted + w_q * output tokens + lift`. A tenant that enters the
-queue of those that wait is lifted to the least served tenant there, or, if nobody waits, to the one
-that left last: absence earns no credit (Sheng et al., OSDI 2024, algorithm 2).
+A counter is `w_p * prompt tokens admitted + w_q * output tokens + lift`. A tenant whose first request begins
+to wait is lifted to the least served tenant that waits, or, if none does, to the one that left last: absence
+earns no credit (Sheng et al., OSDI 2024, algorithm 2).
 
-Law: at any moment the counts are those that counting token by token would have given. The members
+Law: at any moment the counts equal those of counting token by token. The members
 of the lockstep get one token each with every step, so a tenant's are `members * steps done` plus a
-constant. Counts are whole numbers, so that no order of adding can change a sum.
+constant. Counts are whole numbers, so that the order of adding cannot change a sum.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Tenant = str | None
 
 
 class Steps(Protocol):
-    """Knows how many steps are done: the Lockstep."""
+    """What knows how many steps are done: the Lockstep."""
 
     done: int
 
@@ -53,7 +53,7 @@ class TenantService:
         return 0.0 if account is None else self._raw(account) + account.lift
 
     def enter(self, request: Request) -> None:
-        """The request begins to wait. O(tenants that wait) if none of its tenant's did."""
+        """The request begins to wait. O(waiting tenants) if no other of its tenant's waited."""
         tenant = request.submit.tenant
         account = self._accounts.setdefault(tenant, Account())
         account.num_waiting += 1

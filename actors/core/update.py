@@ -10,7 +10,7 @@ from actors.core.state import SchedulerState
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
-    """Move the state on by a step that is done, or a run of them; returns those that ended.
+    """Move the state on by a step, or a run of steps, that is done; returns the requests that ended.
 
     The steps of a run after its first have been planned by `extend`.
     """
@@ -45,7 +45,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
 def _append(
     state: SchedulerState, tokens: tuple[tuple[str, int], ...], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Append the tokens; those that they end."""
+    """Append the tokens; returns the requests that end by them."""
     ended = []
     requests = state.requests
     for name, token in tokens:
@@ -63,7 +63,7 @@ def _append(
 def _fail(
     state: SchedulerState, failed: tuple[tuple[str, str], ...], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Those that end because the backend could not go on with them."""
+    """The requests that end because the backend could not go on with them."""
     requests = state.requests
     return [
         (requests[name], Finish(name, "error", error=message))
@@ -85,7 +85,7 @@ def _finish(request: Request, token: int) -> Finish:
 def _count(
     state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Those that end where tokens are only counted: by an end token, else by length."""
+    """The requests that end where tokens are only counted: by an end token, else by length."""
     requests = state.requests
     ended = {
         name: (requests[name], Finish(name, "stop"))
@@ -100,7 +100,7 @@ def _count(
 
 
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
-    """Under async scheduling a token is known, and so a full block has a key, only now."""
+    """Register full blocks: under async scheduling a token is known, and a block has a key, only now."""
     lockstep = state.lockstep
     touched = samplers + list(lockstep.due_to_fill(step))
     for request in sorted(touched, key=lambda r: r.order):

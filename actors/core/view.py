@@ -1,4 +1,4 @@
-"""What a policy may look at beside the requests themselves: facts, all of them of the past."""
+"""What a policy may look at beside the requests: facts of the past alone."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -26,59 +26,59 @@ class View:
         """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
 
     def show(self, waiting: Iterable[Request]) -> None:
-        """Let those that wait be seen: the scheduler's own, once."""
+        """Show the waiting requests; the scheduler calls this once."""
         self._waiting = waiting
 
     def advance(self, now_s: float) -> None:
-        """It is this late: said by the Scheduler before each step, by nobody else."""
+        """Set the time; only the Scheduler calls this, before each step."""
         self._now_s = now_s
 
     @property
     def now_s(self) -> float:
-        """When the step that is planned could begin, or the one that ended did; on the run's clock."""
+        """When the planned step can begin at the earliest, or when the last one ended; on the run's clock."""
         return self._now_s
 
     @property
     def step(self) -> int:
-        """The number of the step that is planned now, or next."""
+        """The number of the step being planned, or of the next one."""
         return self._lockstep.planned + 1
 
     @property
     def running(self) -> Mapping[str, Request]:
-        """Those that run, in order of admission."""
+        """The running requests, in order of admission."""
         return MappingProxyType(self._running)
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """Those that wait, the next one first. O(n log n)."""
+        """The waiting requests, the next one first. O(n log n)."""
         return tuple(self._waiting)
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds; what they hold may still be found in the prefix cache."""
+        """Blocks that no request holds; their contents may still be found in the prefix cache."""
         return self._kv.pool.num_free
 
     def random(self, *key: Request | str | int) -> float:
         """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone.
 
-        However often and in whatever order it is asked for, it is the same.
+        It does not depend on how often or in which order it is asked for.
         """
         names = [part.request_id if isinstance(part, Request) else part for part in key]
         digest = hashlib.blake2b(repr((self._seed, names)).encode(), digest_size=8).digest()
         return (int.from_bytes(digest, "big") >> 11) / 2.0**53
 
     def num_output_tokens(self, request: Request) -> int:
-        """Tokens that the request has been given so far."""
+        """Output tokens of the request so far."""
         return self._lockstep.num_tokens(request) - request.submit.num_prompt_tokens
 
     def num_new_tokens(self, request: Request) -> int:
-        """Tokens that it has been given since its latest admission; 0 while it waits."""
+        """Output tokens of the request since its latest admission; 0 while it waits."""
         if request.status is not Status.RUNNING:
             return 0
         return self._lockstep.num_tokens(request) - request.num_tokens_at_admission
 
     def num_waited_steps(self, request: Request) -> int:
-        """Steps of its wait; of the latest one, if it runs."""
+        """Steps that the request has waited; if it runs, those of its latest wait."""
         runs = request.status is Status.RUNNING
         return (request.admission_step if runs else self.step) - request.waiting_since
 
@@ -92,7 +92,7 @@ class View:
         return max(self._lockstep.num_computed(request) - shared, 0)
 
     def service(self, tenant: str | None) -> float:
-        """Weighted tokens that the tenant has been given, lifted when it comes back to wait."""
+        """Weighted tokens that the tenant has received, lifted when it waits again after an absence."""
         service = self._lockstep.service
         if service is None:
             raise LookupError("no service is counted: the policy gives no token_weights")

@@ -1,4 +1,4 @@
-"""The queue of requests that wait, in the order a policy gives them."""
+"""The queue of waiting requests, in the policy's order."""
 
 import heapq
 from collections.abc import Iterator
@@ -34,23 +34,23 @@ class WaitingQueue:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, the next one first. O(n log n)."""
+        """All waiting requests, the next one first. O(n log n)."""
         return (request for _, _, request in sorted(self._entries.values()))
 
     def push(self, request: Request) -> None:
-        """A request arrives: behind those of equal rank."""
+        """Queue a request that arrives, behind those of equal rank."""
         self._turn_back += 1
         self._push(request, self._turn_back)
 
     def put_back(self, request: Request) -> None:
-        """A request returns: in front of those of equal rank, if the policy says so."""
+        """Queue a request that returns, in front of those of equal rank if the policy says so."""
         if not self._policy.returns_to_front:
             return self.push(request)
         self._turn_front -= 1
         self._push(request, self._turn_front)
 
     def peek(self) -> Request | None:
-        """The next request of those not passed over; None if there is none."""
+        """The next request that is not passed over; None if there is none."""
         heap, entries = self._heap, self._entries
         while heap:
             _, turn, request = heap[0]
@@ -61,11 +61,11 @@ class WaitingQueue:
         return None
 
     def pass_over(self) -> None:
-        """Look behind the next one, which keeps its place, until `rewind`."""
+        """Skip the next request, which keeps its place, until `rewind`."""
         self._passed.append(heapq.heappop(self._heap))
 
     def rewind(self) -> None:
-        """Look at all of them again."""
+        """Look at all requests again."""
         for entry in self._passed:
             heapq.heappush(self._heap, entry)
         self._passed.clear()
@@ -76,7 +76,7 @@ class WaitingQueue:
             self.rank_anew()
 
     def rank_anew(self, _reason: object = None) -> None:
-        """Ask for every rank anew; also in the middle of that, when another policy takes over. O(n)"""
+        """Ask for every rank anew, even in the middle of `rerank`, when another policy takes over. O(n)"""
         rank, view = self._policy.rank, self._view
         passed = {request.request_id for _, _, request in self._passed}
         for name, (_, turn, request) in self._entries.items():
@@ -86,7 +86,7 @@ class WaitingQueue:
         heapq.heapify(self._heap)
 
     def discard(self, request: Request) -> None:
-        """The request waits no longer, if it did."""
+        """Remove the request, if it waits."""
         left = self._entries.pop(request.request_id, None)
         if left is not None and self._service is not None:
             self._service.leave(request)

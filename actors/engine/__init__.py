@@ -1,1 +1,1 @@
-"""One replica: Scheduler, KVCacheManager, Executor and Runners, which live and die together."""
+"""One replica: Scheduler, KVCacheManager, Executor and Runners, which start and end together."""

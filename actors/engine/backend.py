@@ -10,7 +10,7 @@ from actors.messages import Batch, Capacity, StepResult
 class Backend(Protocol):
     """What computes: torch in `runtime/`, a cost model in `sim/`.
 
-    One that can be asked for runs of many steps is a `DoesRuns`, too, and answers with a Reply.
+    A backend that can be asked for runs of many steps is a `DoesRuns`, too, and answers with a Reply.
     """
 
     def load(self) -> Coroutine[object, object, Capacity]:
@@ -18,21 +18,21 @@ class Backend(Protocol):
         ...
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
-        """Fold the batch into the backend's state and do its step(s), after those before it.
+        """Fold the batch into the backend's state and do its step(s), after all earlier ones.
 
-        Either a coroutine, which the Runner waits for before it hands over the next batch, or a
+        Returns a coroutine, which the Runner awaits before it hands over the next batch, or a
         Reply with a StepResult, for a backend that keeps its own time and its own queue.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what `load` took."""
+        """Release what `load` took."""
         ...
 
 
 @runtime_checkable
 class DoesRuns(Protocol):
-    """What a Backend has, too, if it may be asked for runs of many steps."""
+    """What a Backend also has if it may be asked for runs of many steps."""
 
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""

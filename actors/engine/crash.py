@@ -1,4 +1,4 @@
-"""Why an engine core crashed, out of everything that was raised when it did: in a line, in a block."""
+"""Why an engine core crashed, in one line or one block, from everything that was raised."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ MOST_CHARACTERS = 300
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error that made the others: those who were waiting for the dead only say that it died."""
+    """The error that caused the others: actors that waited for the dead one only say that it died."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if not isinstance(leaf, ActorDied)), leaves[0])
 

@@ -1,4 +1,4 @@
-"""The EngineCore: the nursery in which one replica's four actors live and die together."""
+"""The EngineCore: the nursery in which one replica's four actors start and end together."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from actors.messages import EngineRefs, Load, PolicyFailed, StepOutput
 log = logging.getLogger("sundog.engine")
 
 CLOSE_S = 10.0
-"""How long a backend may take to give back what it holds, when the core has been cut or crashed."""
+"""How long a backend may take to release what it holds, after the core was cut or crashed."""
 
 
 async def run_engine_core(
@@ -34,9 +34,9 @@ async def run_engine_core(
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
 ) -> None:
-    """Run a core to its end, from which all that `backends`, one per rank, took is given back.
+    """Run a core to its end, and release everything that `backends`, one per rank, took.
 
-    When a policy that is not ours fails, the `fallback` takes over; None: the core crashes.
+    When a user's policy fails, the `fallback` takes over; None: the core crashes.
     """
     try:
         await _run_actors(replica, config, listeners, fallback, tap, backends, on_up)
@@ -109,7 +109,7 @@ async def _run_actors(
 def _policy(
     replica: int, policy: Policy, fallback: Policy | None, listeners: Sequence[Ref[PolicyFailed]]
 ) -> Policy:
-    """The policy as this replica may use it, which shares nothing with the others'."""
+    """This replica's own policy object, which shares nothing with those of other replicas."""
 
     def tell(error: PolicyError) -> None:
         assert fallback is not None

@@ -8,10 +8,10 @@ from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Executor(Actor[Batch | Interrupt | Load]):
-    """Keeps ranks in step: a batch goes to all of them, and rank 0 answers for all when all have.
+    """Keeps ranks in step: a batch goes to all, and rank 0's answer is given once all have answered.
 
-    It does not wait for the answer, so that an Interrupt finds it free. A rank that dies, or does
-    other steps than rank 0, is named in the error that answers instead.
+    The Executor does not block on the answers, so that an Interrupt finds it free. A rank that dies, or does
+    other steps than rank 0, is named in the error given instead of an answer.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Executor(Actor[Batch | Interrupt | Load]):
 
     def _execute(self, batch: Batch) -> Reply[StepResult]:
         replies = [runner.request(batch) for runner in self._runners]
-        if len(replies) == 1:  # nobody to agree with, and this is every step of most engines
+        if len(replies) == 1:  # no other rank to agree with: every step of most engines takes this path
             return replies[0]
         return AllRanks(batch.step, [runner.receiver for runner in self._runners], replies).reply
 
@@ -43,7 +43,7 @@ class Executor(Actor[Batch | Interrupt | Load]):
             runner.tell(interrupt)
 
     async def _load(self, load: Load) -> Capacity:
-        """What every rank can hold."""
+        """The smallest capacity of all ranks."""
         replies = [runner.request(load) for runner in self._runners]
         capacities = [await reply.wait() for reply in replies]
         for runner, capacity in zip(self._runners, capacities, strict=True):

@@ -1,7 +1,7 @@
-"""What has come for a Scheduler and has not taken effect yet, in the order in which it came.
+"""Messages that have reached a Scheduler and have not taken effect yet, in order of arrival.
 
-Law: before a plan everything takes effect. Before an update only aborts do, and with them the
-requests that they end, so that each of those is told of like any other; the rest waits for the plan.
+Law: before a plan everything takes effect. Before an update only aborts do, and with them the arrival of the
+requests that they end, so that each of these is reported like any other; the rest waits for the plan.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from actors.messages import Abort, Batch, Blocked, Done, Finish, Refused, ResetP
 
 
 class Tracer(Protocol):
-    """Is told of each decision at the moment when it has been taken, and changes nothing."""
+    """A listener to each decision at the moment it is taken; it changes nothing."""
 
     def planned(self, batch: Batch, blocked: Blocked | None) -> None: ...
 
@@ -23,7 +23,7 @@ class Tracer(Protocol):
 
 
 class Reset(NamedTuple):
-    """A reset of the prefix cache that is to come, and where its answer goes."""
+    """A reset of the prefix cache that is due, and where its answer goes."""
 
     message: ResetPrefixCache
     reply: Reply[Done | Refused]
@@ -52,7 +52,7 @@ class Inbox:
         self._messages.append(message)
 
     def take_all(self) -> list[Finish]:
-        """Before a plan: those that were aborted."""
+        """Apply everything, before a plan; returns the aborted requests."""
         finished: list[Finish] = []
         for message in self._messages:
             if isinstance(message, Submit):
@@ -65,7 +65,7 @@ class Inbox:
         return finished
 
     def take_aborts(self) -> list[Finish]:
-        """Before an update: those that were aborted, in the queue or on the way to it."""
+        """Apply aborts alone, before an update; returns requests aborted in the queue or before it."""
         messages, self._messages = self._messages, []
         finished: list[Finish] = []
         for message in messages:

@@ -1,8 +1,8 @@
 """The KVCacheManager: owns the block pool and its prefix cache, and lends them to one Scheduler.
 
-Bookkeeping takes no modelled time, so the Scheduler calls the lent pool, and only between two
-awaits. What others want of the pool comes here as messages. What would change it is passed on to the
-Scheduler, which does it between two steps, in order with new requests and aborts.
+Bookkeeping takes no modelled time, so the Scheduler calls the lent pool directly, and only between two
+awaits. Requests of other actors come here as messages. Those that change the pool are passed on to the
+Scheduler, which applies them between two steps, in order with new requests and aborts.
 """
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
@@ -23,7 +23,7 @@ class KVCacheManager(Actor[ResetPrefixCache]):
         self._scheduler: Ref[ResetPrefixCache] | None = None
 
     def lend(self) -> KVCache:
-        """The KV cache, for the one Scheduler that may call it."""
+        """The KV cache, lent to the one Scheduler that may call it."""
         if self._is_lent:
             raise RuntimeError(f"{self.name} has lent its pool already: it has one Scheduler")
         self._is_lent = True
@@ -45,5 +45,5 @@ class KVCacheManager(Actor[ResetPrefixCache]):
             self._scheduler.close()
 
     def _reset(self, reset: ResetPrefixCache) -> Reply[Done | Refused]:
-        assert self._scheduler is not None, "the pool is lent before anybody asks"
+        assert self._scheduler is not None, "the pool is lent before the first message"
         return self._scheduler.request(reset)

@@ -13,9 +13,9 @@
 | INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
 
 With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
-each step of a run is planned while the one before it runs, so that nothing that comes changes the
-next: when the run ends, that next step is planned as it would have been a step ago, and then the one
-after it, which sees everything.
+each step of a run counts as planned while the one before it runs, so that no message changes the next step:
+when the run ends, that next step is planned as it would have been one step earlier, and then the one after
+it, which sees every message.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""One batch on many ranks: their results come together, or the rank that differs is named."""
+"""One batch on many ranks: their results are gathered, or the rank that differs is named."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,11 +12,11 @@ class RankDied(ActorDied):
 
 
 class RanksDisagree(Exception):
-    """A rank did other steps than rank 0: its state is no longer that of the others."""
+    """A rank did other steps than rank 0: its state no longer agrees with the others'."""
 
 
 class AllRanks:
-    """Gathers what all ranks answer to a batch: `reply` is rank 0's result, when all have come."""
+    """Gathers the answers of all ranks to a batch: `reply` is rank 0's result, once all have come."""
 
     __slots__ = ("_names", "_num_missing", "_results", "_step", "reply")
 

@@ -1,8 +1,8 @@
 """The Scheduler: one step after another, each in three beats: plan, execute, update.
 
 New requests and resets take effect before a plan, aborts before a plan and before an update. With
-async scheduling step k+1 is planned while step k runs; otherwise one step runs at a time. Everything
-that is decided is decided in `actors/core/`. The phases it goes through are in `phase.py`.
+async scheduling step k+1 is planned while step k runs; otherwise one step runs at a time. All decisions are
+taken in `actors/core/`. The Scheduler's phases are in `phase.py`.
 """
 
 from collections import deque
@@ -32,11 +32,11 @@ from actors.messages import (
 )
 
 MAX_EMPTY_STEPS = 50
-"""More steps in a row that compute no token are a stall."""
+"""More steps than this in a row without a token computed are a stall."""
 
 
 class Stalled(Exception):
-    """Step after step nothing can be scheduled: the next in the queue will never fit."""
+    """Step after step nothing can be scheduled: the next request in the queue will never fit."""
 
 
 class BeginStep:
@@ -60,8 +60,7 @@ BEGIN_STEP = BeginStep()
 class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep]):
     """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
 
-    `start_s` of what listeners are told is when the step's own work began, though it was planned
-    before.
+    The `start_s` that listeners are told is when the step's own work began, even if it was planned earlier.
     """
 
     def __init__(
@@ -88,10 +87,10 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._steps: deque[Planned] = deque()
         """The steps that run, the oldest first: at most `_depth`."""
         self._results: deque[StepResult] = deque()
-        """Results that came while a step was about to begin."""
+        """Results that came while a step was beginning."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
-        """Named by the next StepOutput beside those that end by their tokens."""
+        """Aborted requests, which the next StepOutput names beside those that ended by their tokens."""
         self._somebody_ended = False
         """Whether a request ended with the last step: then the next plan says so."""
         self._num_empty_steps = 0
@@ -121,7 +120,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._executor.close()
 
     def _take(self, message: Submit | Abort | Reset) -> None:
-        """Keep a message until its time; a run must end for it."""
+        """Keep a message until it takes effect; a run ends for it."""
         self._inbox.put(message)
         if self.phase is Phase.IDLE:
             self._begin_soon()
@@ -166,7 +165,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             self._fall_idle()
 
     def _plan(self, *, may_run: bool = True) -> int:
-        """Plan one step, or a run of them, and have it executed; the number of a step's tokens."""
+        """Plan one step, or a run of them, and have it executed; returns the tokens of one step."""
         state = self._state
         batch, blocked = plan(state, may_run=may_run)
         num_tokens = batch.num_tokens
@@ -187,7 +186,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if result.num_steps > 1:
             extend(state, result.num_steps - 1)
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
-            # As it would have been planned when the run's last step began.
+            # Planned as it would have been when the run's last step began.
             if result.num_steps > 1:
                 state.view.advance(result.end_times_s[-2])
             self._plan(may_run=False)

@@ -1,8 +1,8 @@
-"""What keeps a replica's engine core running: it is started, and started again when it crashed.
+"""The EngineSupervisor: starts a replica's engine core, and starts it again after a crash.
 
-Laws: nothing of a core that crashed is left when the Router hears of the crash, so that nothing
-comes from it any more. A new core has a new backend and remembers nothing. A core that cannot even
-be started the first time ends the run, whatever the table of fates says.
+Laws: nothing of a crashed core is left when the Router hears of the crash, so no message from it can follow.
+A new core has a new backend and an empty state. A core that cannot be started the first time ends the run,
+whatever the table of fates says.
 """
 
 import logging
@@ -31,7 +31,7 @@ class Backoff:
 
     The first wait is `first_s`, each further one twice as long, at most `longest_s`. A core that
     was ready for `stable_s` begins anew. After `most_crashes` in succession there is no further
-    start: what fails that often is not mended by trying, and whoever watches /health can act.
+    start: what fails that often is not cured by another try, and an operator who watches /health can act.
     """
 
     first_s: float = 0.1
@@ -48,7 +48,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How a graph meets failures: a column of the table of fates, and what a restart takes.
+    """How a graph meets failures: a column of the table of fates, and what a restart needs.
 
     `new_backend` makes a replica's next backend, for an engine that is restarted.
     """
@@ -82,7 +82,7 @@ class EngineSupervisor:
     async def run(
         self, backend: Backend, *, task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Until the core ends because all have hung up, or for good, or `stop`."""
+        """Run until the core ends because all have hung up, until it is dead for good, or until `stop`."""
         with self._scope:
             wait_s: float | None = await self._run_once(backend, task_status.started)
             while wait_s is not None:
@@ -94,7 +94,7 @@ class EngineSupervisor:
                 )
 
     def stop(self) -> None:
-        """Nobody needs the engine any more: let it end, and start no other."""
+        """The engine is needed no more: let it end, and start no other."""
         self._is_stopping = True
         if self._engine is None:
             self._scope.cancel()
@@ -102,7 +102,7 @@ class EngineSupervisor:
             self._engine.close()
 
     async def _run_once(self, backend: Backend, report: OnUp) -> float | None:
-        """Run a core to its end; how long to wait before the next, None if there is to be none."""
+        """Run a core to its end; returns how long to wait before the next, None for no next one."""
 
         def up(engine: EngineRefs) -> None:
             self._engine, self._up_s, self._has_been_up = engine, now_s(), True
@@ -111,7 +111,7 @@ class EngineSupervisor:
         self._started_s = now_s()
         try:
             await self._run_core([backend], up)
-        except Exception as error:  # noqa: BLE001  # whatever a core raises is its crash
+        except Exception as error:  # noqa: BLE001  # whatever a core raises is a crash
             cause = root_cause(error)
             if self._supervision.fates.engine is not Fate.RESTARTED or not self._has_been_up:
                 raise cause from None
@@ -119,7 +119,7 @@ class EngineSupervisor:
         return None
 
     def _crashed(self, cause: BaseException) -> float | None:
-        """Say what happened, to the log and to the Router; how long to wait before a restart."""
+        """Report the crash to the log and to the Router; returns how long to wait before a restart."""
         backoff = self._supervision.backoff
         start_s = self._up_s - self._started_s if self._engine is not None else now_s() - self._started_s
         if self._engine is not None and now_s() - self._up_s >= backoff.stable_s:

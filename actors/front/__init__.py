@@ -1,1 +1,1 @@
-"""The front of the engine: from a prompt to a submitted request, and from tokens to a stream of text."""
+"""The front of the engine: from a prompt to a submitted request, from tokens to a stream of text."""

@@ -1,4 +1,4 @@
-"""One accepted request, from its first token to its last: what its reader has been given of it."""
+"""One accepted request from its first token to its last, and what its reader has been given."""
 
 import logging
 
@@ -35,7 +35,7 @@ class ActiveRequest:
         self.stop_strings = StopStrings(submit.sampling.stop)
         self.num_cached_tokens = 0
         self.is_admitted = False
-        """What comes for its id before is still for an earlier request of that name."""
+        """Until then, what comes for its id is for an earlier request of that id."""
         self.has_begun = False
         """Whether its reader has been given a token."""
         self.num_losses = 0
@@ -43,11 +43,11 @@ class ActiveRequest:
 
     @property
     def may_begin_anew(self) -> bool:
-        """Whether another engine may have it: its reader would not notice, nor is it to blame."""
+        """Whether it may go to another engine: its reader would not notice, and it is not to blame."""
         return not self.has_begun and self.num_losses < MOST_LOSSES
 
     def decode(self, token: int, time_s: float, finish: Finish | None) -> Delta:
-        """What one token adds for its reader; with a finish reason if the request ends by it."""
+        """The delta that one token adds; with a finish reason if the request ends by it."""
         self.has_begun = True
         try:
             return self._decode(token, time_s, finish)

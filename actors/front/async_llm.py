@@ -1,8 +1,8 @@
 """AsyncLLM: a request from its arrival to its end. Tokenise, submit, detokenise, stream, cancel.
 
-Laws: whatever is accepted ends with exactly one last delta, and its blocks are free within a step
-of the moment nobody wants it any more. The engine never waits for a reader. A request whose engine
-is lost is submitted again if its reader has been given nothing, and ends with an error otherwise.
+Laws: an accepted request ends with exactly one last delta, and its blocks are free within a step after its
+client has left. The engine never waits for a reader. A request whose engine is lost is submitted again if its
+reader has been given nothing, and ends with an error otherwise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ FrontMessage = Generate | PromptRead | Cancel | CheckHealth | StepOutput | Engin
 
 
 class AsyncLLM(Actor[FrontMessage]):
-    """The front of the engine: API and replayed clients talk to it and to nobody else."""
+    """The front of the engine: the one actor that the API and replayed clients talk to."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._leaving: set[str] = set()
         """Over for their readers, but not yet for the engine: their ids are still in use."""
         self._stranded: dict[str, ActiveRequest] = {}
-        """Those of the requests that wait for an engine to come back."""
+        """Requests that wait for an engine to come back."""
         self._num_accepted = 0
 
     @property
@@ -118,7 +118,7 @@ class AsyncLLM(Actor[FrontMessage]):
         return accepted
 
     def _prompt_read(self, read: PromptRead) -> None:
-        """A reader is done with a prompt for which somebody may still wait."""
+        """A PromptReader is done with a prompt; its client may have left meanwhile."""
         accepted = self._readings.end(read)
         if accepted is not None:
             accepted.set(self._accept(read.submit))
@@ -141,7 +141,7 @@ class AsyncLLM(Actor[FrontMessage]):
         return name in self._requests or name in self._leaving or name in self._readings
 
     def _new_id(self) -> str:
-        """The next id that no client has taken for its own."""
+        """The next id that no client has chosen for a request."""
         while self._is_in_use(name := f"request-{self._num_accepted}"):
             self._num_accepted += 1
         return name
@@ -165,7 +165,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._lost(down.request_ids)
 
     def _lost(self, request_ids: Iterable[str]) -> None:
-        """No engine has these any more: end them, or find them another."""
+        """No engine has these requests any more: end them, or find them another engine."""
         self._leaving.difference_update(request_ids)
         for name in request_ids:
             request = self._requests.get(name)
@@ -179,7 +179,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._rescue()
 
     def _rescue(self) -> None:
-        """Send those that wait for an engine to one that is up; end them if none ever will be."""
+        """Send requests that wait for an engine to one that is up; end them if none ever will be."""
         health = self._replicas.health()
         if not self._stranded or health.status == "restarting":
             return
@@ -217,7 +217,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._end(request, end)
 
     def _let_go(self, finishes: dict[str, Finish]) -> None:
-        """Those whose readers had left are over for the engine, too."""
+        """Forget requests whose readers had left: they are over for the engine, too."""
         gone = tuple(name for name in finishes if name in self._leaving)
         if gone:
             self._leaving.difference_update(gone)
@@ -234,7 +234,7 @@ class AsyncLLM(Actor[FrontMessage]):
             self._end(request, delta)
 
     def _cut(self, request: ActiveRequest, last: Delta, reason: Literal["abort", "stop"] = "abort") -> None:
-        """End a request of which its engine knows no end."""
+        """End a request before its engine does."""
         name = request.submit.request_id
         if name not in self._stranded:
             self._leaving.add(name)

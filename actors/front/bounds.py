@@ -1,7 +1,7 @@
-"""The bounds of what a request may ask for, whatever door it came by.
+"""The bounds of a request's fields, however it came in.
 
-A value outside of them would break something further down: a tensor of 64-bit integers, an order
-of requests, a record. It is refused by the name of its field.
+A value outside its bounds would break something further down: a tensor of 64-bit integers, an order of
+requests, a record. It is refused by the name of its field.
 """
 
 import math

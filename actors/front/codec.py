@@ -1,4 +1,4 @@
-"""What AsyncLLM needs of a model's tokenizer: text to tokens and back, and the ids there are."""
+"""What AsyncLLM needs of a model's tokenizer: text to tokens and back, and the known ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ class TokenDecoder(Protocol):
         ...
 
     def flush(self) -> str:
-        """What is left of a character that the last token cut off."""
+        """The rest of a character that the last token cut off."""
         ...
 
 
 class TooManyTokens(Exception):
-    """A prompt has at least `num_tokens` tokens, which is more than was asked for."""
+    """A prompt has at least `num_tokens` tokens, which is more than `most_tokens`."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(f"at least {num_tokens} tokens")
@@ -30,7 +30,7 @@ class TooManyTokens(Exception):
 class TextCodec(Protocol):
     """Text to tokens and back, from any thread.
 
-    More tokens than `most_tokens` are TooManyTokens, which may be certain before they are made.
+    A prompt of more than `most_tokens` tokens is TooManyTokens, which may be certain before tokenising.
     """
 
     def encode(self, text: str, most_tokens: int | None = None) -> list[int]: ...
@@ -46,7 +46,7 @@ class TextCodec(Protocol):
 class Vocabulary:
     """The token ids of a model: how many there are, and which of them end an answer.
 
-    Nothing is known where tokens are only counted. `stop_token_ids` are further end tokens beside
+    Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens beside
     `eos_token_id`.
     """
 

@@ -1,4 +1,4 @@
-"""How the engines are, as the front is told: what /health says, and when the door is closed."""
+"""The health of the engines, as the front knows it: what /health says, and when requests are refused."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ class ReplicaHealth:
         self._num_replicas = num_replicas
         self._down: dict[int, EngineDown] = {}
         self._replaced: dict[int, PolicyFailed] = {}
-        """The replicas that a policy serves which nobody asked for."""
+        """Replicas served by another policy than the one asked for."""
 
     def policy_failed(self, failed: PolicyFailed) -> None:
         """A replica goes on with another policy, until it is started again."""
@@ -30,7 +30,7 @@ class ReplicaHealth:
         self._down.pop(replica, None)
 
     def health(self) -> Health:
-        """How they are now, and of those that are down why."""
+        """The health of all replicas now, with the reasons of those that are down."""
         waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
         known: dict[int, EngineDown | PolicyFailed] = {**self._replaced, **self._down}
         reasons = [f"replica {number}: {why.reason}" for number, why in sorted(known.items())]

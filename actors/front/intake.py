@@ -1,4 +1,4 @@
-"""What becomes of a Generate: a `Submit`, or a refusal that says why and what would do.
+"""From a Generate to a `Submit`, or to a refusal that says why and what would be accepted.
 
 Check the bounds of its fields, tokenise, check against the context and the vocabulary, hash the
 prompt's full blocks. A prompt that is too long is refused as soon as its length in bytes tells.
@@ -24,7 +24,7 @@ Tokens = tuple[int, ...]
 
 
 class Intake:
-    """Turns Generates into Submits for the engine; keeps nothing of them.
+    """Turns Generates into Submits for the engine; keeps no state of them.
 
     `submit` may run in any thread.
     """
@@ -46,12 +46,12 @@ class Intake:
         self._codec = codec
 
     def connect(self, capacity: Capacity) -> None:
-        """Learn of a replica: no request may outgrow its KV cache."""
+        """Note a replica's limits: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
 
     def overload(self, num_unfinished: int) -> Refused | None:
-        """Why no more requests are taken, if this many unfinished ones are enough."""
+        """Why no more requests are taken, if this many unfinished ones are the limit."""
         limit = self._config.max_waiting
         if limit is None or num_unfinished < limit:
             return None
@@ -62,7 +62,7 @@ class Intake:
         )
 
     def decoder(self, submit: Submit) -> TokenDecoder | Refused | None:
-        """What makes the answer's text; None where there is none."""
+        """The decoder of the answer's text; None where tokens are only counted."""
         if submit.prompt_token_ids is None or self._codec is None:
             return None
         try:
@@ -72,7 +72,7 @@ class Intake:
             return Refused("the answer cannot be turned into text", kind="failed")
 
     def submit(self, generate: Generate, request_id: str, arrival_s: float) -> Submit | Refused:
-        """The request that `generate` is to the engine, under the id `request_id`."""
+        """`generate` as the engine's request `request_id`, or why it is refused."""
         refused = out_of_bounds(generate, self._vocabulary.size)
         if refused is not None:
             return refused
@@ -115,7 +115,7 @@ class Intake:
         """The tokens, or why this one prompt cannot be tokenised."""
         try:
             return tuple(tokens())
-        # Names of their own: a compiled variable has one type.
+        # Two names, because a compiled variable has one type.
         except TooManyTokens as too_many:
             return self._too_long(f"at least {too_many.num_tokens}", param)
         except UnicodeEncodeError as not_text:
@@ -128,7 +128,7 @@ class Intake:
             return Refused("the prompt could not be tokenised", kind="failed", param=param)
 
     def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
-        """Why the request cannot be served, if so."""
+        """Why the request is too long to be served, if it is."""
         param = "messages" if _is_chat(generate.prompt) else "prompt"
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
@@ -195,7 +195,7 @@ class Intake:
 
 
 def effort(generate: Generate) -> int:
-    """How much work it is to read a prompt: characters to tokenise, or tokens to check and hash.
+    """The work of reading a prompt: characters to tokenise, or tokens to check and hash.
 
     Either takes about 0.1 µs.
     """

@@ -1,7 +1,7 @@
 """The PromptReader: tokenises long prompts away from the streams, one after another.
 
-Tokenising takes a microsecond for every few characters, and while it takes them nobody else is
-served: so what is long is a message and runs in a thread.
+Tokenising takes a microsecond for every few characters, and on the loop it would stop every stream. So a long
+prompt is a message, and is tokenised in a thread.
 """
 
 from actors.actor import Actor, Handled, Tap, answer
@@ -11,7 +11,7 @@ from actors.messages import PromptRead, ReadPrompt
 
 
 class PromptReader(Actor[ReadPrompt]):
-    """Turns each Generate into what it is to the engine, or the reason why it is nothing."""
+    """Turns each Generate into the engine's Submit, or a refusal."""
 
     def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
         super().__init__(name, tap=tap)

@@ -1,5 +1,4 @@
-"""Prompts that are being read by others, and who waits for them: two lanes, so that long ones do
-not wait for longer ones."""
+"""Prompts that PromptReaders are reading: two lanes, so that long ones do not wait for longer ones."""
 
 from actors.actor import Ref, Reply
 from actors.clock import now_s
@@ -13,14 +12,14 @@ LONG = 100_000
 
 
 class Readings:
-    """The prompts under way, by request id."""
+    """The prompts that are being read, by request id."""
 
     __slots__ = ("_answers", "_number", "_readers")
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers
         self._answers: dict[str, tuple[int, Reply[Accepted | Refused]]] = {}
-        """The number of each, and where its answer goes."""
+        """The number of each prompt, and where its answer goes."""
         self._number = 0
 
     def __len__(self) -> int:
@@ -32,7 +31,7 @@ class Readings:
     def begin(
         self, generate: Generate, request_id: str, num_characters: int
     ) -> tuple[Reply[PromptRead], str, Reply[Accepted | Refused]]:
-        """Have a prompt read: the PromptRead to come, from whom, and the answer that waits for it."""
+        """Have a prompt read: the PromptRead to come, its PromptReader, the answer that waits for it."""
         self._number += 1
         answer: Reply[Accepted | Refused] = Reply()
         self._answers[request_id] = self._number, answer
@@ -41,7 +40,7 @@ class Readings:
         return read, reader.receiver, answer
 
     def end(self, read: PromptRead) -> Reply[Accepted | Refused] | None:
-        """The answer that waits for this, if it has not been cancelled."""
+        """The answer that waits for this prompt, unless it has been cancelled."""
         number, answer = self._answers.get(read.request_id, (0, None))
         if number != read.number:
             return None
@@ -49,7 +48,7 @@ class Readings:
         return answer
 
     def cancel(self, request_id: str) -> None:
-        """Whoever waits for this prompt is answered at once, with a request that was aborted."""
+        """Answer the client that waits for this prompt at once, with an aborted request."""
         answer = self._answers.pop(request_id, (0, None))[1]
         if answer is not None:
             stream = DeltaStream()
@@ -57,6 +56,6 @@ class Readings:
             answer.set(Accepted(request_id, 0, stream))
 
     def close(self) -> None:
-        """Hang up on the readers."""
+        """Hang up on the PromptReaders."""
         for reader in self._readers:
             reader.close()

@@ -11,8 +11,8 @@ from actors.messages import Abort, EngineDown, EngineRefs, EngineUp, Released, S
 class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
     """`round-robin` takes turns; `least-requests` takes the replica with the fewest unfinished.
 
-    Only replicas that are up are sent anything. Of one that crashed the Router says which requests
-    were lost, and what is sent to it before its crash is known here is among them.
+    Only replicas that are up are sent requests. When one crashes, the Router reports which requests were
+    lost; those sent before it knew of the crash are among them.
     """
 
     def __init__(self, name: str, policy: str, *, tap: Tap | None = None) -> None:
@@ -34,7 +34,7 @@ class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
         self._num_requests.append(0)
 
     def report_to(self, async_llm: Ref[EngineDown | EngineUp | Undelivered]) -> None:
-        """Whom to tell of replicas that are lost and back, before the Router starts."""
+        """Learn where to report replicas that are lost and back, before the Router starts."""
         self._async_llm = async_llm
 
     def handle(self, message: Submit | Released | Abort | EngineDown | EngineUp) -> None:
@@ -68,7 +68,7 @@ class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
             engine.scheduler.tell(submit)
 
     def _choose(self) -> int | None:
-        """The replica whose turn it is, of those that are up."""
+        """The replica that is next, of those that are up."""
         if not self._replicas_up:
             return None
         if self._policy == "least-requests":

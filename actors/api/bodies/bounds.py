@@ -1,6 +1,6 @@
-"""The types of fields: every number of a body has a least and a most, every list a longest.
+"""The types of fields: every number in a body has a lower and an upper bound, every list a longest length.
 
-Nothing behind the API has to fear a number that fits no register or no float32. The bounds lie
+So nothing behind the API meets a number that does not fit a register or a float32. The bounds lie
 beyond what any model has; narrower ones, such as the model's context, are checked where they are
 known.
 """

@@ -47,13 +47,13 @@ def _text_of_part(index: int, part: object) -> str:
 
 
 class MessageBody(JsonObject):
-    """One turn; an assistant's turn may come back to us as it left, null and empty fields in it."""
+    """One turn; an assistant's turn may come back as it was sent, with its null and empty fields."""
 
     role: Name
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)]
 
     def checked(self, where: str) -> ChatMessage:
-        """The turn for the chat template; raises 400 for what no template would be shown."""
+        """The turn for the chat template; raises 400 for content that no template is given."""
         if self.role not in ROLES:
             raise invalid(
                 f"{where}.role is {shown(self.role)}: the roles {', '.join(ROLES)} are supported.",
@@ -73,7 +73,7 @@ class ChatBody(SamplingBody):
 
     @property
     def token_limit(self) -> int | None:
-        """The newer name wins; None is up to the context's end."""
+        """The limit on tokens; the newer name wins, and None means up to the end of the context."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens
         return self.max_tokens

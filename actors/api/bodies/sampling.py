@@ -43,7 +43,7 @@ def as_stops(value: object) -> tuple[str, ...]:
 
 
 class StreamOptions(JsonObject):
-    """What a stream tells about usage."""
+    """What a stream says about usage."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -68,7 +68,7 @@ class SamplingBody(JsonObject):
     stream_options: StreamOptions | None = None
 
     def sampling(self, max_tokens: int | None) -> Sampling:
-        """The sampling parameters, with the route's own idea of `max_tokens`; raises 400."""
+        """The sampling parameters, with `max_tokens` as the route defines it; raises 400."""
         if max_tokens is not None and self.min_tokens > max_tokens:
             raise invalid(
                 f"min_tokens is {self.min_tokens}: it must not exceed max_tokens ({max_tokens}).",
@@ -87,7 +87,7 @@ class SamplingBody(JsonObject):
         )
 
     def usage_wanted(self) -> UsageWanted:
-        """Which chunks of a stream carry usage; raises 400 for options without a stream."""
+        """Which chunks of a stream carry usage; raises 400 for stream options without a stream."""
         if self.stream_options is None:
             return "never"
         if not self.stream:

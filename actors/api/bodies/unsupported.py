@@ -1,7 +1,7 @@
 """Fields of OpenAI's and vLLM's API that are not honoured, and what is done about them.
 
-Law: a field that would change the answer is refused by name, unless it holds a value that asks for
-nothing; a field that changes nothing is passed over; a field nobody knows is remarked on once.
+Law: a field that would change the answer is refused by name, unless its value asks for the ordinary
+behaviour; a field that changes nothing is ignored; an unknown field is logged once.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Hypercorn on Trio, composed by hand: listen, serve, stop without losing or awaiting anyone.
+"""Hypercorn on Trio, composed by hand: listen, serve, and stop without dropping an answer or hanging.
 
 Hypercorn's own `serve` hides its connections, and stopping for certain needs them. The app has no
 lifespan hooks, so none are run.
@@ -55,7 +55,7 @@ async def serve_http(
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
-    After `shutdown()` nobody new is accepted, idle connections close at once, and answers have
+    After `shutdown()` no new connection is accepted, idle ones close at once, and answers have
     `grace_s` to finish; then they are cut. Reports the bound port through `task_status`; port 0
     binds a free one. Raises ConfigError if it cannot listen.
     """
@@ -84,7 +84,7 @@ async def serve_http(
 async def _abort_when_cancelled(
     open_connections: OpenConnections, *, task_status: trio.TaskStatus[None]
 ) -> None:
-    """Hypercorn shields its writes: a client that does not read ends only with its socket."""
+    """Hypercorn shields its writes: only closing its socket ends a client that does not read."""
     task_status.started()
     try:
         await trio.sleep_forever()

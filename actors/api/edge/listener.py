@@ -41,7 +41,7 @@ async def accept_for_ever(
     async with listener:
         while True:
             try:
-                # Out of descriptors Linux refuses before it looks whether anybody waits: look first.
+                # Without a free descriptor Linux refuses even if no client is waiting: check for one first.
                 await trio.lowlevel.wait_readable(listener.socket)
                 stream = await listener.accept()
             except OSError as error:

@@ -11,7 +11,7 @@ quart-trio runs a receiver and a handler in one nursery, and the first to end ca
 - A target that is no URL (`http://[`) raises before there is a request. Cure: it is answered here.
 - A streamed answer whose generator was never entered, because its client left first, would never
   run its `finally`. Cure: what must happen when the request ends is on `at_end`, which this class
-  closes, whatever happened.
+  closes, on every way out.
 """
 
 from contextlib import ExitStack

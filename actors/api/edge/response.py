@@ -16,7 +16,7 @@ def json_response(
 
 
 def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
-    """A streamed answer that no timer cuts and no proxy collects."""
+    """A streamed answer that no timer cuts and no proxy buffers."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     response = TrioResponse(events, 200, headers, content_type="text/event-stream; charset=utf-8")
     response.timeout = None

@@ -29,7 +29,7 @@ FIRST_REQUEST_S = 5.0
 
 
 class OpenConnections:
-    """All connections of one server, and which of them may be closed to make room for others."""
+    """All connections of one server, and which of them may be closed to make room."""
 
     def __init__(self) -> None:
         self._all: set[TcpConnection] = set()
@@ -68,7 +68,7 @@ class OpenConnections:
 
 
 class TcpConnection(TCPServer):
-    """One accepted socket, in `open_connections` as long as it is served."""
+    """One accepted socket, kept in `open_connections` while it is served."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TcpConnection(TCPServer):
             self._open_connections.discard(self)
 
     def abort(self) -> None:
-        """Close the socket at once; whoever is reading or writing it is woken."""
+        """Close the socket at once; tasks that read or write it are woken."""
         self.stream.socket.close()
 
     async def _read_data(self) -> None:

@@ -1,1 +1,1 @@
-"""A file for each family of routes: each gives a blueprint, bound to what it is lent."""
+"""A file for each family of routes: each makes a blueprint, bound to its context."""

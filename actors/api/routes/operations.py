@@ -15,7 +15,7 @@ from actors.messages import CheckHealth
 
 
 def operations_routes(context: ApiContext) -> Blueprint:
-    """The routes that tell how the server is, and what it is."""
+    """The routes that report the server's health and version."""
     routes = Blueprint("operations", __name__)
 
     @routes.get("/health")

@@ -1,4 +1,4 @@
-"""Scheduling policies: small frozen objects of pure functions, usable by name in every world."""
+"""Scheduling policies: small frozen objects of pure functions, chosen by name in every world."""
 
 from collections.abc import Callable
 
@@ -29,4 +29,4 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "prefill-first": PrefillFirst,
     "decode-first": Fcfs,
 }
-"""The policies that can be asked for by name; `decode-first` is what `fcfs` does."""
+"""The policies that can be asked for by name; `decode-first` is another name for `fcfs`."""

@@ -1,7 +1,7 @@
 """Parameters of a policy, as text: `vtc:input_weight=1,output_weight=4`.
 
-Each is KEY=VALUE; a comma or a backslash that belongs to a value has a backslash before it. What a
-value is follows from the type that the policy declares for it, and without one from how it looks.
+Each is KEY=VALUE; a comma or a backslash that belongs to a value has a backslash before it. The type of a
+value is the one that the policy declares, or, without a declaration, the one its text looks like.
 """
 
 import inspect
@@ -21,7 +21,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def construct(name: str, make: Callable[..., Policy], text: str) -> Policy:
-    """The policy with these parameters. Raises ConfigError that names the one that is wrong."""
+    """The policy with these parameters. Raises ConfigError that names a wrong one."""
     parameters = inspect.signature(make).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     hints = _hints(make)
@@ -47,7 +47,7 @@ def _hints(make: object) -> dict[str, object]:
     """The declared types, as far as they can be found out."""
     try:
         return get_type_hints(make) | get_type_hints(getattr(make, "__init__", make))
-    except Exception:  # noqa: BLE001  # annotations are code, and somebody else's
+    except Exception:  # noqa: BLE001  # annotations are code, and a user's
         return {}
 
 

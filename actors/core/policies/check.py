@@ -1,4 +1,4 @@
-"""Is it a policy, and does it say what its author meant? Asked once, when it is loaded."""
+"""Check, once when it is loaded, that a class is a policy and that no name in it is misspelt."""
 
 import inspect
 
@@ -21,7 +21,7 @@ KNOWN = (*METHODS, *CLAIMS, "token_weights")
 
 
 def check_policy(policy: Policy, name: str) -> None:
-    """Raises ConfigError for what would be ignored, or would fail when it is first asked."""
+    """Raise ConfigError for what would be ignored, or would fail at its first call."""
     _check_names(policy, name)
     for method, arguments in METHODS.items():
         _check_signature(policy, name, method, arguments)
@@ -38,7 +38,7 @@ def check_policy(policy: Policy, name: str) -> None:
 
 
 def _check_names(policy: Policy, name: str) -> None:
-    """A name that is almost one of ours was meant to be it; others are the author's own."""
+    """Refuse names that are almost ours: such a name was meant to be ours; others are the author's own."""
     for cls in type(policy).__mro__:
         if cls.__module__.startswith("actors.core.policies."):
             break
@@ -76,7 +76,7 @@ def _check_weights(policy: Policy, name: str) -> None:
 
 
 def _check_memory(policy: Policy, name: str) -> None:
-    """What changes between two calls is counted by the scheduler, never kept by the policy."""
+    """Refuse fields that can change: what changes between two calls is kept by the scheduler."""
     for field, value in getattr(policy, "__dict__", {}).items():
         if isinstance(value, list | dict | set | bytearray):
             raise ConfigError(
@@ -86,7 +86,7 @@ def _check_memory(policy: Policy, name: str) -> None:
 
 
 def freeze(policy: Policy) -> Policy:
-    """The same object, which refuses to keep what a method would write on it."""
+    """The same object, frozen: it refuses what a method would write on it."""
     cls = type(policy)
 
     def refuse(self: Policy, name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Earliest deadline first: each request brings the time to its first token that it wants."""
+"""Earliest deadline first: each request brings its target for the time to first token."""
 
 from dataclasses import dataclass
 from math import inf
@@ -13,8 +13,8 @@ from actors.core.view import View
 class EarliestDeadline(Policy):
     """EDF (Jackson, 1955; Liu and Layland, JACM 20, 1973, section 7) over arrival + `slo_ttft_s`.
 
-    A request without a target has `default_slo_s`; by default no deadline, so that it comes after
-    all that have one. Nobody with a deadline waits forever, as later ones fall due later.
+    A request without a target has `default_slo_s`; by default it has no deadline, and comes after all that
+    have one. No request with a deadline waits for ever, as later requests fall due later.
     """
 
     default_slo_s: float = inf

@@ -8,9 +8,9 @@ from actors.core.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Fcfs(Policy):
-    """In order of arrival; the most recently admitted is preempted, and goes first again.
+    """In order of arrival; the most recently admitted is preempted, and then goes first again.
 
-    Those that run, decodes among them, take their tokens before anybody is admitted: the order
+    Running requests, decodes among them, take their tokens before any is admitted: the order
     of Sarathi-Serve (Agrawal et al., OSDI 2024, section 4.2), which keeps decodes from stalling.
     """
 

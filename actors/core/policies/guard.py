@@ -1,8 +1,8 @@
-"""A policy that somebody else wrote, wrapped once: whatever it does wrong is one error with a name.
+"""A user's policy, wrapped once: whatever it does wrong becomes one error with a name.
 
-Our own are trusted and never wrapped. What a wrapped one returns is checked: ranks must be comparable
-with each other, a victim must run. A failure ends the run, unless there is a fallback to take over:
-then the policy ends alone, and those that are told of it rank the queue anew.
+Our own policies are trusted and never wrapped. What a wrapped one returns is checked: ranks must be
+comparable with each other, a victim must be running. A failure ends the run, unless there is a fallback: then
+the policy alone ends, and the queue is ranked anew.
 """
 
 import copy
@@ -18,7 +18,7 @@ from actors.core.request import Request
 from actors.core.view import View
 
 Kind = str | tuple["Kind", ...]
-"""What values are compared as: a number, text, or a tuple of such."""
+"""As what values are compared: a number, a text, or a tuple of these."""
 
 
 class PolicyError(ConfigError):
@@ -54,13 +54,13 @@ class Guarded(Policy):
             rank = self.inner.rank(request, view)
             if type(rank) is not self._usual or rank != rank:
                 self._check_kind("rank", rank)
-        except Exception as error:  # noqa: BLE001  # whatever somebody else's code raises
+        except Exception as error:  # noqa: BLE001  # whatever a user's code raises
             self._fail("rank", request.request_id, error)
             return self.inner.rank(request, view)
         return rank
 
     def urgency(self, request: Request, view: View) -> Rank:
-        """Nobody is more urgent than anybody once the policy has failed."""
+        """The request's urgency; all are equally urgent once the policy has failed."""
         if self.failure is None:
             try:
                 urgency = self.inner.urgency(request, view)
@@ -113,13 +113,13 @@ class Guarded(Policy):
         self._kinds: dict[str, Kind] = {}
         self._usual: type | None = None
         """Ranks of this type need no second look, unless they are NaN."""
-        # What a class says of all its objects, said of this one.
+        # What the wrapped class says of its objects, said of this one.
         self.returns_to_front = inner.returns_to_front  # type: ignore[misc]
         self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
         self.prefills_first = inner.prefills_first  # type: ignore[misc]
 
     def _check_kind(self, method: str, value: object) -> None:
-        """Values of one method must be of one kind, or sorting them would fail, now or later."""
+        """Check that a method's values are of one kind: sorting mixed ones would fail, now or later."""
         kind = _kind(value)
         usual = self._kinds.setdefault(method, kind)
         if kind != usual:
@@ -140,7 +140,7 @@ class Guarded(Policy):
 
 
 def guarded(policy: Policy, name: str | None = None) -> Policy:
-    """The policy as one replica may use it: somebody else's is wrapped, ours is as it is."""
+    """The policy as one replica may use it: a user's is wrapped, ours is not."""
     if isinstance(policy, Guarded):
         return policy.for_replica()
     if type(policy).__module__.startswith("actors.core.policies."):
@@ -149,7 +149,7 @@ def guarded(policy: Policy, name: str | None = None) -> Policy:
 
 
 def _kind(value: object) -> Kind:
-    """Raises _Wrong for what has no place in an order."""
+    """The kind of a value; raises _Wrong for values that cannot be ordered."""
     if isinstance(value, tuple) and value:
         return tuple(map(_kind, value))
     if isinstance(value, str):

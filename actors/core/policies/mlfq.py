@@ -1,4 +1,4 @@
-"""Multi-level feedback queues with skip-join: short answers first, without knowing them."""
+"""Multi-level feedback queues with skip-join: short answers first, without knowing lengths."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,8 +16,8 @@ class Mlfq(Policy):
     Level i gives `quantum_steps` * 2^i output tokens, then the request is demoted to the next. It
     joins at the first level whose quantum its prefill fits into (skip-join), a step being worth
     `prompt_tokens_per_step`. A request that has waited `starve_steps` is at the top until it has used the top
-    quantum, so nobody starves. With `preempt_for_priority` higher levels take the place of lower
-    ones at once, as in the paper.
+    quantum, so none starves. With `preempt_for_priority` higher levels take the place of lower ones at once,
+    as in the paper.
     """
 
     is_dynamic: ClassVar[bool] = True

@@ -1,8 +1,8 @@
 """What a scheduling policy decides: which request is admitted next, and which is preempted.
 
-Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past;
-whatever has to be counted is counted by the scheduler's state, or in the memory that the policy
-declares, so that it runs alike in every world. Nothing it can see knows how long an answer will be.
+Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past. What has to
+be counted is counted in the scheduler's state, or in the memory that the policy declares, so that the policy
+runs alike in every world. Nothing it can see tells how long an answer will be.
 """
 
 from typing import ClassVar, Protocol, Self
@@ -23,24 +23,25 @@ class Policy:
     """A subclass states what it needs and inherits the rest, which is first come, first served."""
 
     returns_to_front: ClassVar[bool] = False
-    """Whether a preempted request goes before all that wait with the same rank."""
+    """Whether a preempted request goes before all waiting ones of the same rank."""
     is_dynamic: ClassVar[bool] = False
-    """Whether ranks, or the urgency of those that run, may change while somebody waits.
+    """Whether ranks, or the urgency of running requests, may change while a request waits.
 
-    Then ranks are asked anew before each admission, O(waiting), and a run of decode steps in one
-    event is made only while nobody waits."""
+    Then ranks are asked anew before each admission, O(waiting), and a run of decode steps is one event only
+    while no request waits.
+    """
     prefills_first: ClassVar[bool] = False
     """Whether prefills, waiting ones included, take from the token budget before decodes."""
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
-        """Weights of prompt and output tokens in `View.service`; None keeps no such account."""
+        """Weights of prompt and output tokens in `View.service`; None: service is not counted."""
         return None
 
     def rank(self, request: Request, view: View) -> Rank:
-        """The request's place among those that wait: the smallest runs first.
+        """The request's place in the waiting queue: the smallest rank runs first.
 
-        Ties are broken by order of arrival in the queue. Asked once whenever it enters the queue,
+        Ties are broken by order of arrival in the queue. Called once whenever the request enters the queue,
         and again before each admission if the policy `is_dynamic`.
         """
         return 0
@@ -56,24 +57,23 @@ class Policy:
     def quota(self, request: Request, view: View) -> int | None:
         """Most of the request's known tokens to compute in this step, at least 1; None: no limit.
 
-        Asked at the start of a step of each running request that has more than one to compute, and
-        of a waiting one when it is next. Needs chunked prefill.
+        Called at the start of a step for each running request with more than one token to compute, and for a
+        waiting one when it is next. Needs chunked prefill.
         """
         return None
 
     def new_memory(self) -> object:
         """What the policy remembers, made anew for each replica: `view.memory` everywhere else.
 
-        It may be changed in `admitted` and `finished` alone: how often the other methods are asked
-        is the scheduler's own affair.
+        Only `admitted` and `finished` may change it: how often the other methods are called is not promised.
         """
         return None
 
     def admitted(self, request: Request, view: View) -> None:
-        """A waiting request runs from this step on, for the first time or again."""
+        """Called when a waiting request is admitted, for the first time or again."""
 
     def finished(self, request: Request, view: View) -> None:
-        """A request has ended, or was aborted, wherever it was."""
+        """Called when a request has ended or was aborted, running or waiting."""
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
         """The request to preempt when blocks run out; `running` is not empty, in order of admission."""
@@ -81,7 +81,7 @@ class Policy:
 
 
 def defines(policy: Policy, method: str) -> bool:
-    """Whether the policy has its own method of this name, instead of the one that all inherit."""
+    """Whether the policy has its own method of this name, instead of the inherited one."""
     own = getattr(policy, "inner", policy)
     return getattr(type(own), method) is not getattr(Policy, method)
 
@@ -92,5 +92,5 @@ def has_urgency(policy: Policy) -> bool:
 
 
 def class_name(policy: Policy) -> str:
-    """What its author calls the policy."""
+    """The policy's name in its author's words."""
     return type(getattr(policy, "inner", policy)).__name__

@@ -12,7 +12,7 @@ class PrefillFirst(Policy):
 
     The prefill-prioritising schedule of Orca and early vLLM, as Sarathi-Serve (Agrawal et al.,
     OSDI 2024, section 3) describes it: first tokens come sooner, running answers stall meanwhile.
-    Nobody is admitted into blocks that a running request needs in the same step.
+    No request is admitted into blocks that a running request needs in the same step.
     """
 
     returns_to_front: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Shortest prompt first: the prefill is the one part of the work that is known beforehand."""
+"""Shortest prompt first: the prefill is the one part of the work whose size is known in advance."""
 
 from dataclasses import dataclass
 

@@ -13,7 +13,7 @@ class ShortestRemaining(Policy):
     """SRPT (Schrage, Operations Research 16, 1968) over predicted output tokens, as for language
     models TRAIL does (Shahout et al., ICLR 2025).
 
-    The prediction is `Submit.predicted_tokens`, somebody's guess; without one it is `max_tokens`.
+    The prediction is `Submit.predicted_tokens`, or `max_tokens` where there is none.
     An answer that outlives its prediction counts as about to end. With `preempt_for_priority` a
     shorter request takes the place of a longer one. Long answers may wait for as long as short
     ones keep coming.

@@ -13,7 +13,7 @@ def least_urgent(policy: Policy, running: dict[str, Request], view: View) -> Req
 def least_recompute(running: dict[str, Request], view: View) -> Request:
     """The request that loses the fewest computed tokens; of equals the latest admitted.
 
-    Tokens in blocks that another request holds too are not lost. The one that would lose most is
-    never chosen while others run, so one of them always gets on.
+    Tokens in blocks that another request holds too are not lost. The request that would lose most is never
+    chosen while others run, so one request always advances.
     """
     return min(reversed(running.values()), key=view.num_lost_tokens)
