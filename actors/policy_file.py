@@ -69,12 +69,13 @@ def _load(file: Path) -> ModuleType:
     """Run a user's file as a module of its own, in which dataclasses and annotations resolve."""
     try:
         source = file.read_text(encoding="utf-8")
-        _refuse_unrepeatable(file, ast.parse(source, str(file)))
+        tree = ast.parse(source, str(file))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"policy file {file} cannot be read: {reason}") from None
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"policy file {file} cannot be loaded: {_one_line(error)}") from None
+    _refuse_unrepeatable(file, tree)
     name = f"sundog_policy_file.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
