@@ -76,7 +76,7 @@ class Gpu:
         """Dense FLOP/s in `dtype`; raises ConfigError where the GPU has no such units."""
         if dtype not in self.peak_flops_per_s:
             known = ", ".join(sorted(self.peak_flops_per_s))
-            raise ConfigError(f"{self.name} does not compute in {dtype}; it knows {known}")
+            raise ConfigError(f"{self.name} does not compute in {dtype}; it knows {known}: change --dtype")
         return self.peak_flops_per_s[dtype]
 
 

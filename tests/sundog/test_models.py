@@ -111,6 +111,15 @@ def test_what_cannot_be_predicted_is_refused_by_name(arguments: list[str], words
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+def test_a_gpu_by_its_data_sheet_says_so_and_refuses_what_it_lacks() -> None:
+    """MI300X is priced by a roofline, B200 by measured kernels; a T4 has no bfloat16."""
+    assert "no kernels were measured on AMD Instinct MI300X" in replay("--gpu", "mi300x").stderr
+    assert "roofline" not in replay("--gpu", "b200").stderr
+    small = ("--gpu", "t4", "--model", "qwen3-0.6b", "--max-model-len", "4096")
+    assert "T4 16 GB does not compute in bfloat16" in replay(*small).stderr
+    assert replay(*small, "--dtype", "float16").returncode == 0
+
+
 def test_data_parallel_ranks_of_a_dense_model_are_replicas() -> None:
     """The same bytes."""
     assert replay("-dp", "2").stdout == replay("--replicas", "2").stdout

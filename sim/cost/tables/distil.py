@@ -20,6 +20,7 @@ import numpy as np
 DATA = Path(__file__).parent / "data"
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
+    "b200": "b200_sxm",
     "h100": "h100_sxm",
     "h200": "h200_sxm",
     "l40s": "l40s",
