@@ -1,20 +1,28 @@
 """One replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import ConfigError
 from sundog.axes import with_fields
 from sundog.ends import leaves
+from sundog.options.config_file import recorded
 from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Target, Terms, parse_rate
+from sundog.options.simulation import Load, Reading, Target, Terms, parse_rate
+from sundog.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
     from sim.figures.sweep.outcome import Failed, Job, Settings
     from sim.figures.sweep.played import Played
+    from sim.record.recorder import Recorder
+    from sim.record.run_output import RunOutput
+    from sim.record.unkept import Unkept
     from sim.trace.record import TraceRequest
     from sim.workload.spec import Source
+    from sundog.simulated import Simulated
 
 T = TypeVar("T", Engine, Target, Load)
 
@@ -30,6 +38,8 @@ class Plan:
     load: Load
     terms: Terms
     resample: bool = False
+    folder: SweepFolder | None = None
+    messages: bool = False
 
     def source(self, settings: "Settings") -> "Source":
         """The cell's workload; raises ConfigError."""
@@ -47,6 +57,16 @@ class Plan:
             return self.source(settings).repeats
         except ConfigError:
             return False  # Its run says why.
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the options that a setting gives it; the engine's seed is its own."""
+
+    settings: "Settings"
+    engine: Engine
+    target: Target
+    load: Load
 
 
 class Runner:
@@ -74,36 +94,89 @@ class Runner:
 
     def _played(self, job: "Job") -> "Played":
         from sim.figures.sweep.played import played
-        from sim.predictor import find_predictor
-        from sim.replay import replay
+        from sim.record.unkept import Unkept
         from sundog.simulated import Simulated
 
-        settings, seed = job
-        plan, load = self._plan, changed(self._plan.load, settings)
-        simulated = Simulated.of(changed(plan.engine, settings), changed(plan.target, settings))
-        recorder = replay(
-            self._requests(settings, load, seed),
+        plan, (settings, number) = self._plan, job
+        engine = changed(plan.engine, settings)
+        run = Run(
+            settings,
+            replace(engine, seed=engine.seed + number),
+            changed(plan.target, settings),
+            changed(plan.load, settings),
+        )
+        simulated = Simulated.of(run.engine, run.target)
+        terms = simulated.terms(plan.terms)
+        if plan.folder is None:
+            return played(self._replayed(run, simulated, Unkept()), terms)
+        place = plan.folder.run(settings, run.engine.seed)
+        if not place.exists():
+            self._keep(run, simulated, place)
+        from sim.figures.sweep.stored import read_played
+
+        return read_played(
+            place,
+            front_end_s=simulated.front_end_s,
+            num_replicas=simulated.config.replicas,
+            num_blocks=simulated.capacity.num_blocks - 1,
+            terms=terms,
+        )
+
+    def _keep(self, run: "Run", simulated: "Simulated", place: Path) -> None:
+        """Make the run and leave it in its folder, from where `replay --config` makes it again."""
+        from sim.figures.metrics import summarize
+        from sim.record.journal_rows import Header
+        from sim.record.run_id import replay_id
+        from sim.record.run_output import RunOutput
+
+        plan = self._plan
+        trace, reading = self._trace(run)
+        options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
+        header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
+        with RunOutput(place, header, options, plan.messages) as output:
+            recorder = self._replayed(run, simulated, output)
+            output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
+
+    def _replayed(self, run: "Run", simulated: "Simulated", output: "RunOutput | Unkept") -> "Recorder":
+        from sim.predictor import find_predictor
+        from sim.replay import replay
+        from sim.workload.retime import retimed
+
+        load, seed = run.load, run.engine.seed
+        requests: Iterable[TraceRequest] = self._requests(run)
+        if load.request_rate is not None:
+            requests = retimed(requests, parse_rate(load.request_rate), seed)
+        return replay(
+            requests,
             replace(simulated.config, decode_runs=True),
             simulated.cost,
             simulated.capacity,
             predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
             front_end_s=simulated.front_end_s,
             max_concurrency=load.max_concurrency,
+            sink=output.sink,
+            listeners=output.listeners,
+            tap=output.tap,
         )
-        return played(recorder, simulated.terms(plan.terms))
 
-    def _requests(self, settings: "Settings", load: Load, seed: int) -> "list[TraceRequest]":
+    def _trace(self, run: "Run") -> tuple[str, Reading]:
+        """A file with the requests that the run is given, and how it is read."""
+        from sim.workload.spec import Scaled
+
+        plan, source = self._plan, self._plan.source(run.settings)
+        if isinstance(source, Scaled) and source.is_plain and not plan.resample:
+            return source.trace, Reading(limit=source.limit, tokenizer=source.tokenizer)
+        assert plan.folder is not None
+        return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), Reading()
+
+    def _requests(self, run: "Run") -> "list[TraceRequest]":
         from sim.workload.resample import resampled
-        from sim.workload.retime import retimed
 
-        requests = self._given(self._plan.source(settings), seed)
+        seed = run.engine.seed
+        requests = self._given(self._plan.source(run.settings), seed)
         if not requests:
             raise ConfigError(f"{self._plan.where} gives no request with seed {seed}")
-        if self._plan.resample:
-            requests = resampled(requests, seed)
-        if load.request_rate is None:
-            return requests
-        return list(retimed(requests, parse_rate(load.request_rate), seed))
+        return resampled(requests, seed) if self._plan.resample else requests
 
     def _given(self, source: "Source", seed: int) -> "list[TraceRequest]":
         from sim.workload.spec import Scaled

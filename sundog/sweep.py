@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,15 @@ from sundog.cell import Plan
 from sundog.ends import Stopped, remark
 from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
+from sundog.options.config_file import recorded
 from sundog.options.engine import Engine
 from sundog.options.simulation import Load, Reading, Target, Terms
 from sundog.options.takes import command, takes
+from sundog.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.sweep import Cell
+    from sim.figures.sweep.outcome import Settings
+    from sim.figures.sweep.sweep import Cell, Rule
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -40,7 +44,19 @@ class Sweep:
         (), Text("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
-    as_json: bool = option(False, Switch(pair=False), "Every run's figures as JSON.", flag="--json")
+    as_json: bool = option(
+        False, Switch(pair=False), "Every run's figures as JSON.", flag="--json", kept=False
+    )
+    out: str | None = option(
+        None,
+        Text("DIR"),
+        "Keep every run there, and the table; the same command goes on after a break.",
+        names=("-o",),
+        kept=False,
+    )
+    messages: bool = option(
+        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+    )
 
     resample: bool = option(
         False,
@@ -77,8 +93,7 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     from sim.figures.sweep.sweep import Rule, grid
-    from sim.show.progress import runs_progress
-    from sim.show.sweep_table import print_cells, to_json
+    from sim.show.sweep_table import as_rows, print_cells, to_json
 
     _check_metrics(asked.metric)
     shown = asked.metric or SHOWN
@@ -88,19 +103,58 @@ def sweep(
         with_fields(workload, settings)
     most = max(asked.max_replications, asked.replications)
     rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence)
-    plan = Plan(workload, source, engine, target, load, terms, asked.resample)
-    with runs_progress() as on_progress:
-        experiment = Experiment(plan, cells, on_progress)
-        try:
-            found = experiment.run(rule, asked.warmup_s, asked.jobs or os.cpu_count() or 1)
-        except KeyboardInterrupt:
-            done = f"{experiment.num_done} of {experiment.num_asked} runs"
-            raise Stopped(f"interrupted after {done}") from None
+    plan = Plan(
+        workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
+    )
+    if plan.folder is not None:
+        plan.folder.begin(_identity(plan, reading))
+    found = _run(plan, cells, rule, asked)
+    if plan.folder is not None:
+        text = to_json(found, shown[0], asked.confidence)
+        plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
     _check_any(found)
     if asked.as_json:
         click.echo(to_json(found, shown[0], asked.confidence))
     else:
         print_cells(found, shown, asked.confidence)
+
+
+def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) -> "list[Cell]":
+    """All cells; Ctrl-C says how far they came."""
+    from sim.show.progress import runs_progress
+
+    with runs_progress() as on_progress:
+        experiment = Experiment(plan, cells, on_progress)
+        try:
+            return experiment.run(rule, asked.warmup_s, asked.jobs or os.cpu_count() or 1)
+        except KeyboardInterrupt:
+            done = f"{experiment.num_done} of {experiment.num_asked} runs"
+            kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
+            raise Stopped(f"interrupted after {done}{kept}") from None
+
+
+def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
+    if asked.out is None:
+        if asked.messages:
+            raise ConfigError("--messages needs a folder to write them to: give --out DIR")
+        return None
+    return SweepFolder(Path(asked.out), tuple(cells))
+
+
+def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
+    """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
+    from sim.record.run_id import replay_id
+
+    assert plan.folder is not None
+    folder = plan.folder.path
+    options = recorded((plan.engine, plan.target, plan.load, plan.terms, reading), plan.where, folder)
+    files = [options, *({"policy": cell.get("policy")} for cell in plan.folder.cells)]
+    return {
+        **options,
+        "resample": plan.resample,
+        "vary": list(plan.folder.cells),
+        "files": [replay_id(each, folder) for each in files],
+    }
 
 
 def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:

@@ -128,26 +128,7 @@ class OnDisk:
     def requests(self) -> Iterator[Rows]:
         """Part of Source."""
         for table in _groups(self._folder / REQUESTS):
-            reasons, tenants = (table[name].to_pylist() for name in ("reason", "tenant"))
-
-            def numbers(name: str, table: pa.Table = table) -> Any:
-                return table[name].to_numpy()
-
-            yield Rows(
-                numbers("arrival_s"),
-                numbers("first_scheduled_s"),
-                numbers("first_token_s"),
-                numbers("finish_s"),
-                numbers("num_prompt_tokens"),
-                numbers("num_output_tokens"),
-                numbers("num_preemptions"),
-                numbers("prefix_hit_tokens"),
-                numbers("recomputed_tokens"),
-                table["replica"].is_valid().to_numpy(),
-                finished(reasons),
-                reasons,
-                tenants,
-            )
+            yield rows_of(table)
 
     def intervals(self) -> Iterator[Intervals]:
         """Part of Source."""
@@ -158,6 +139,30 @@ class OnDisk:
             yield np.diff(end_s, prepend=before_s), table["num_intervals"].to_numpy()
             before_s = float(end_s[-1])
         yield np.array(self._gaps_s), None
+
+
+def rows_of(table: pa.Table) -> Rows:
+    """The requests of a table that was written here."""
+    reasons, tenants = (table[name].to_pylist() for name in ("reason", "tenant"))
+
+    def numbers(name: str) -> Any:
+        return table[name].to_numpy()
+
+    return Rows(
+        numbers("arrival_s"),
+        numbers("first_scheduled_s"),
+        numbers("first_token_s"),
+        numbers("finish_s"),
+        numbers("num_prompt_tokens"),
+        numbers("num_output_tokens"),
+        numbers("num_preemptions"),
+        numbers("prefix_hit_tokens"),
+        numbers("recomputed_tokens"),
+        table["replica"].is_valid().to_numpy(),
+        finished(reasons),
+        reasons,
+        tenants,
+    )
 
 
 def _groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -45,6 +45,11 @@ class Scaled:
         return first.hash_block_tokens if self.prompt_scale == 1 else 0
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is the trace as it was recorded."""
+        return self.rate_scale == self.prompt_scale == self.output_scale == 1
+
+    @property
     def repeats(self) -> bool:
         """Whether every seed gives the same requests."""
         return True
@@ -59,7 +64,7 @@ class Scaled:
         return rows
 
     def _scaled(self, row: TraceRequest) -> TraceRequest:
-        if self.rate_scale == self.prompt_scale == self.output_scale == 1:
+        if self.is_plain:
             return row
         kept = self.prompt_scale == 1
         return row._replace(

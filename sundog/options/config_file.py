@@ -6,7 +6,7 @@ read so; a key that is no option, or a value that the option does not take, is r
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import click
 from actors.config import ConfigError
 from actors.core.names import did_you_mean
 from sundog.options.kinds import Text
-from sundog.options.row import Row
+from sundog.options.row import Row, rows
 from sundog.options.takes import Command
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -84,6 +84,17 @@ def kept_options(directory: str | Path) -> dict[str, object]:
         value = context.params[name]
         if value is not None:
             kept[name] = to_file(row, value, Path(directory))
+    return kept
+
+
+def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str, object]:
+    """The same of a run that no command line asked for by itself, from its records of options."""
+    kept = {TRACE.name: to_file(TRACE, trace, directory)}
+    for record in records:
+        for row in filter(lambda row: row.kept, rows(type(record))):
+            value = getattr(record, row.name)
+            if value is not None:
+                kept[row.name] = to_file(row, value, directory)
     return kept
 
 

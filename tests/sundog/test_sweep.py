@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,3 +117,46 @@ def test_ctrl_c_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
         for _ in range(100):  # Python's own resource tracker goes a moment later.
             os.killpg(process.pid, 0)
             time.sleep(0.1)
+
+
+def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
+    """Each run is as `replay` makes it; finished ones are read; another spec is refused by name."""
+    out = tmp_path / "out"
+    asked = (TRACE, "--limit", "40", "--vary", "max_num_seqs=2,8", "--resample", "--replications", "2")
+    first = cells(*asked, "--out", str(out))
+    table = (out / "table.csv").read_text().splitlines()
+    assert table[0].startswith("max_num_seqs,rank,failed,num_warmup") and len(table) == 3
+    assert json.loads((out / "table.json").read_text())["cells"] == first
+    runs = sorted(out.glob("runs/*/seed-*"))
+    assert len(runs) == 4 and first == cells(*asked), "kept or not, the figures are the same"
+    again = subprocess.run(
+        [sys.executable, "-m", "sundog", "replay", "--config", f"{runs[3]}/config.toml", "--json"],
+        capture_output=True,
+        text=True,
+    )
+    summary = json.loads((runs[3] / "summary.json").read_text())
+    assert json.loads(again.stdout).items() <= summary.items()
+    rows = (runs[0] / "requests.parquet").stat().st_mtime_ns
+    shutil.rmtree(runs[3])
+    assert cells(*asked, "--out", str(out)) == first
+    assert runs[3].is_dir() and (runs[0] / "requests.parquet").stat().st_mtime_ns == rows
+    done = sweep(*asked, "--out", str(out), "--max-num-batched-tokens", "512")
+    assert done.returncode == 2 and "max_num_batched_tokens null, not 512" in done.stderr
+    done = sweep(*asked, "--out", str(tmp_path))
+    assert done.returncode == 2 and "no sweep's folder" in done.stderr
+
+
+def test_a_drawn_workload_leaves_its_traces(tmp_path: Path) -> None:
+    """One for each seed and workload; the run's config.toml names it."""
+    spec = tmp_path / "load.toml"
+    spec.write_text(
+        'duration_s = 5\n[arrivals]\nkind = "poisson"\nrate_per_s = 4\n'
+        '[prompt]\nkind = "fixed"\ntokens = 200\n[output]\nkind = "fixed"\ntokens = 20\n'
+    )
+    vary = ("--vary", "workload.arrivals.rate_per_s=2,4", "--replications", "2", "--seed", "7")
+    found = cells(str(spec), *vary, "--out", str(tmp_path / "out"))
+    assert len(found) == 2 and found == cells(str(spec), *vary)
+    names = [path.name for path in (tmp_path / "out" / "traces").iterdir()]
+    assert len(names) == 4 and all("seed-7" in name or "seed-8" in name for name in names)
+    (config,) = tmp_path.glob("out/runs/0-*/seed-8/config.toml")
+    assert "rate_per_s=2-seed-8.jsonl.gz" in config.read_text()
