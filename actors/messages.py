@@ -1,16 +1,20 @@
 """The vocabulary: every message that an actor sends, grouped by wire.
 
-Messages are frozen records without tensors, callables or handles (streams and addresses excepted).
+Messages are records without tensors, callables or handles (streams and addresses excepted), and nobody
+changes one: `dataclasses.replace` makes another. What is made in every step or for every request is
+written as `Submit` is: a dataclass with slots and an `__init__` of its own, which compilation makes a
+struct. A NamedTuple, or a dataclass that is frozen or has a generated `__init__`, is made by interpreted
+code even then, at four to twenty times the cost; for what is made seldom a frozen dataclass will do.
+
 What takes time or crosses a fate boundary is a message; everything else is a call. A message that is asked
 names the type of its answer in `answered_by`, which is never called (`actors/reply.py`).
 """
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.request import Submit
-from actors.core.sampling import Sampling
+from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import (
     Abort,
     Capacity,
@@ -77,7 +81,7 @@ class ChatMessage:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Generate:
     """API (or a replayed client) asks AsyncLLM for one completion.
 
@@ -87,27 +91,54 @@ class Generate:
     """
 
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
-    sampling: Sampling = field(default_factory=Sampling)
-    request_id: str | None = None
-    priority: int = 0
-    cache_salt: str | None = None
-    block_hashes: tuple[object, ...] | None = None
-    tenant: str | None = None
-    slo_ttft_s: float | None = None
-    predicted_tokens: int | None = None
+    sampling: Sampling
+    request_id: str | None
+    priority: int
+    cache_salt: str | None
+    block_hashes: tuple[object, ...] | None
+    tenant: str | None
+    slo_ttft_s: float | None
+    predicted_tokens: int | None
+
+    def __init__(
+        self,
+        prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int,
+        sampling: Sampling = DEFAULTS,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        block_hashes: tuple[object, ...] | None = None,
+        tenant: str | None = None,
+        slo_ttft_s: float | None = None,
+        predicted_tokens: int | None = None,
+    ) -> None:
+        self.prompt = prompt
+        self.sampling = sampling
+        self.request_id = request_id
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.block_hashes = block_hashes
+        self.tenant = tenant
+        self.slo_ttft_s = slo_ttft_s
+        self.predicted_tokens = predicted_tokens
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Accepted:
     """AsyncLLM took the request: read `stream` to its end, or tell `Cancel`."""
 
     request_id: str
     num_prompt_tokens: int
     stream: DeltaStream
+
+    def __init__(self, request_id: str, num_prompt_tokens: int, stream: DeltaStream) -> None:
+        self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.stream = stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +180,21 @@ class PromptRead:
 # --- AsyncLLM to Router: Submit (core/request.py), Abort and ---------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Released:
     """AsyncLLM tells the Router that requests are over for their engine; the Router counts them."""
 
     request_ids: tuple[str, ...]
 
+    def __init__(self, request_ids: tuple[str, ...]) -> None:
+        self.request_ids = request_ids
+
 
 # --- Scheduler to its listeners ------------------------------------------------------------------
 
 
-class StepOutput(NamedTuple):
+@dataclass(init=False, slots=True)
+class StepOutput:
     """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
@@ -177,9 +212,37 @@ class StepOutput(NamedTuple):
     num_running: int
     num_waiting: int
     num_free_blocks: int
-    blocked: Blocked | None = None
-    num_free_blocks_planned: int | None = None
-    num_waiting_planned: int = 0
+    blocked: Blocked | None
+    num_free_blocks_planned: int | None
+    num_waiting_planned: int
+
+    def __init__(
+        self,
+        replica: int,
+        batch: Batch,
+        start_s: float,
+        end_times_s: tuple[float, ...],
+        tokens: tuple[tuple[str, int], ...] | None,
+        finished: tuple[Finish, ...],
+        num_running: int,
+        num_waiting: int,
+        num_free_blocks: int,
+        blocked: Blocked | None = None,
+        num_free_blocks_planned: int | None = None,
+        num_waiting_planned: int = 0,
+    ) -> None:
+        self.replica = replica
+        self.batch = batch
+        self.start_s = start_s
+        self.end_times_s = end_times_s
+        self.tokens = tokens
+        self.finished = finished
+        self.num_running = num_running
+        self.num_waiting = num_waiting
+        self.num_free_blocks = num_free_blocks
+        self.blocked = blocked
+        self.num_free_blocks_planned = num_free_blocks_planned
+        self.num_waiting_planned = num_waiting_planned
 
     @property
     def step(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import trio
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Delta:
     """New text and tokens of one request since the last read.
 
@@ -15,14 +15,34 @@ class Delta:
     `times_s` are the end times of the steps that produced the tokens, one each.
     """
 
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    num_tokens: int = 0
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    num_cached_tokens: int = 0
-    times_s: tuple[float, ...] = ()
-    error: str | None = None
+    text: str
+    token_ids: tuple[int, ...]
+    num_tokens: int
+    finish_reason: str | None
+    stop_reason: str | int | None
+    num_cached_tokens: int
+    times_s: tuple[float, ...]
+    error: str | None
+
+    def __init__(
+        self,
+        text: str = "",
+        token_ids: tuple[int, ...] = (),
+        num_tokens: int = 0,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+        num_cached_tokens: int = 0,
+        times_s: tuple[float, ...] = (),
+        error: str | None = None,
+    ) -> None:
+        self.text = text
+        self.token_ids = token_ids
+        self.num_tokens = num_tokens
+        self.finish_reason = finish_reason
+        self.stop_reason = stop_reason
+        self.num_cached_tokens = num_cached_tokens
+        self.times_s = times_s
+        self.error = error
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from actors.actor import Reply
 from actors.clock import Event, Timer, call_at, now_s, sleep_until
@@ -21,7 +21,8 @@ from sim.cost.work_fold import WorkFold
 from sim.ticks import end_times_s, instant, to_s, to_ticks
 
 
-class Sampled(NamedTuple):
+@dataclass(init=False, slots=True)
+class Sampled:
     """What some steps sampled: `tokens` None where they are only counted, else of one step.
 
     `ended` names the requests whose token in the last step was the end token.
@@ -29,6 +30,10 @@ class Sampled(NamedTuple):
 
     tokens: tuple[tuple[str, int], ...] | None
     ended: tuple[str, ...]
+
+    def __init__(self, tokens: tuple[tuple[str, int], ...] | None, ended: tuple[str, ...]) -> None:
+        self.tokens = tokens
+        self.ended = ended
 
 
 class TokenSource(Protocol):
@@ -163,8 +168,8 @@ class CostBackend:
             num_steps = len(self._end_times_s)
             self._pace.done(self._end_times_s[-1])
             self._fold.advance(num_steps)
-            tokens, ended = self._source.sample(num_steps)
-            result = StepResult(batch.step, self._end_times_s, tokens, ended)
+            sampled = self._source.sample(num_steps)
+            result = StepResult(batch.step, self._end_times_s, sampled.tokens, sampled.ended)
             if self._queue:
                 self._begin(*self._queue.popleft())
         except Exception as error:

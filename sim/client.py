@@ -6,6 +6,7 @@ a session ask after the answer to the last, and a cap on concurrency makes all o
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -20,10 +21,14 @@ Progress = Callable[[int], None]
 """Told how many requests have arrived."""
 
 
-class Ended(NamedTuple):
+@dataclass(init=False, slots=True)
+class Ended:
     """Recording tells the Client whose requests ended."""
 
     request_ids: tuple[str, ...]
+
+    def __init__(self, request_ids: tuple[str, ...]) -> None:
+        self.request_ids = request_ids
 
 
 class Due(NamedTuple):

@@ -62,9 +62,9 @@ class Oracle:
         for admission in batch.admitted:
             known = admission.num_tokens - admission.num_prompt_tokens
             self._generated[admission.request_id] = known
-        for request_id, _, samples in batch.chunks:
-            if samples:
-                self._samples_first(request_id)
+        for chunk in batch.chunks:
+            if chunk.samples:
+                self._samples_first(chunk.request_id)
         for request_id in batch.idle:
             end = self._ends.get(request_id)
             if end is not None:

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,7 @@ class Vulnerable:
         if self._faults.fails_a_row and result.tokens:
             self._faults.fails_a_row = False
             (name, _), *others = result.tokens
-            result = result._replace(tokens=tuple(others), failed=((name, "injected into this row"),))
+            result = replace(result, tokens=tuple(others), failed=((name, "injected into this row"),))
         return result
 
     async def close(self) -> None:

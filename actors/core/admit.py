@@ -6,7 +6,7 @@ in one wait, so that none starves. With `preempt_for_priority`, the next request
 place of running requests that are strictly less urgent, if that is sure to admit it.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from actors.core.batch import Blocked
 from actors.core.draft import Draft, blocks_to_grow, preempt
@@ -14,7 +14,8 @@ from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
 
 
-class Demand(NamedTuple):
+@dataclass(init=False, slots=True)
+class Demand:
     """What a waiting request needs to be admitted into a step.
 
     The request computes `num_tokens` beyond the cached blocks `hit`, and needs room for `num_fitting_tokens`
@@ -25,6 +26,14 @@ class Demand(NamedTuple):
     num_tokens: int
     num_held_tokens: int
     num_fitting_tokens: int
+
+    def __init__(
+        self, hit: list[int], num_tokens: int, num_held_tokens: int, num_fitting_tokens: int
+    ) -> None:
+        self.hit = hit
+        self.num_tokens = num_tokens
+        self.num_held_tokens = num_held_tokens
+        self.num_fitting_tokens = num_fitting_tokens
 
 
 def admit_waiting(state: SchedulerState, draft: Draft) -> None:

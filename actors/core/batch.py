@@ -7,12 +7,14 @@ only), `preempted` or `finished` (it leaves, and is forgotten).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.sampling import Sampling
 
 
-class Admission(NamedTuple):
+@dataclass(init=False, slots=True)
+class Admission:
     """A request that begins to run in this step, or resumes after a preemption.
 
     `token_ids` are all tokens known now: the prompt, and the outputs so far when it resumes;
@@ -29,10 +31,31 @@ class Admission(NamedTuple):
     block_ids: tuple[int, ...]
     token_ids: tuple[int, ...] | None
     sampling: Sampling
-    resumed: bool = False
+    resumed: bool
+
+    def __init__(
+        self,
+        request_id: str,
+        num_tokens: int,
+        num_prompt_tokens: int,
+        num_computed_tokens: int,
+        block_ids: tuple[int, ...],
+        token_ids: tuple[int, ...] | None,
+        sampling: Sampling,
+        resumed: bool = False,
+    ) -> None:
+        self.request_id = request_id
+        self.num_tokens = num_tokens
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_computed_tokens = num_computed_tokens
+        self.block_ids = block_ids
+        self.token_ids = token_ids
+        self.sampling = sampling
+        self.resumed = resumed
 
 
-class Chunk(NamedTuple):
+@dataclass(init=False, slots=True)
+class Chunk:
     """`num_tokens` known tokens to compute for a request that has not caught up yet.
 
     With `samples` the chunk reaches the last known token: one token is sampled from its last
@@ -43,8 +66,14 @@ class Chunk(NamedTuple):
     num_tokens: int
     samples: bool
 
+    def __init__(self, request_id: str, num_tokens: int, samples: bool) -> None:
+        self.request_id = request_id
+        self.num_tokens = num_tokens
+        self.samples = samples
 
-class Batch(NamedTuple):
+
+@dataclass(init=False, slots=True)
+class Batch:
     """What one step does, or the first of up to `max_steps` equal decode steps.
 
     `finished` may name requests that ended while they waited, of which the runner knows nothing.
@@ -56,15 +85,39 @@ class Batch(NamedTuple):
     """
 
     step: int
-    admitted: tuple[Admission, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
-    idle: tuple[str, ...] = ()
-    new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    preempted: tuple[str, ...] = ()
-    preempted_for: tuple[str | None, ...] = ()
-    finished: tuple[str, ...] = ()
-    num_decodes: int = 0
-    max_steps: int = 1
+    admitted: tuple[Admission, ...]
+    chunks: tuple[Chunk, ...]
+    idle: tuple[str, ...]
+    new_blocks: tuple[tuple[str, tuple[int, ...]], ...]
+    preempted: tuple[str, ...]
+    preempted_for: tuple[str | None, ...]
+    finished: tuple[str, ...]
+    num_decodes: int
+    max_steps: int
+
+    def __init__(
+        self,
+        step: int,
+        admitted: tuple[Admission, ...] = (),
+        chunks: tuple[Chunk, ...] = (),
+        idle: tuple[str, ...] = (),
+        new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        preempted: tuple[str, ...] = (),
+        preempted_for: tuple[str | None, ...] = (),
+        finished: tuple[str, ...] = (),
+        num_decodes: int = 0,
+        max_steps: int = 1,
+    ) -> None:
+        self.step = step
+        self.admitted = admitted
+        self.chunks = chunks
+        self.idle = idle
+        self.new_blocks = new_blocks
+        self.preempted = preempted
+        self.preempted_for = preempted_for
+        self.finished = finished
+        self.num_decodes = num_decodes
+        self.max_steps = max_steps
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +129,8 @@ class Batch(NamedTuple):
         return self
 
 
-class StepResult(NamedTuple):
+@dataclass(init=False, slots=True)
+class StepResult:
     """What the backend did with a batch.
 
     `end_times_s` holds the end of each step done, on the run's clock; its length is the number
@@ -91,9 +145,23 @@ class StepResult(NamedTuple):
 
     step: int
     end_times_s: Sequence[float]
-    tokens: tuple[tuple[str, int], ...] | None = None
-    ended: tuple[str, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()
+    tokens: tuple[tuple[str, int], ...] | None
+    ended: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]
+
+    def __init__(
+        self,
+        step: int,
+        end_times_s: Sequence[float],
+        tokens: tuple[tuple[str, int], ...] | None = None,
+        ended: tuple[str, ...] = (),
+        failed: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.step = step
+        self.end_times_s = end_times_s
+        self.tokens = tokens
+        self.ended = ended
+        self.failed = failed
 
     @property
     def num_steps(self) -> int:
@@ -111,7 +179,8 @@ class Blocked(NamedTuple):
     reason: str
 
 
-class Finish(NamedTuple):
+@dataclass(init=False, slots=True)
+class Finish:
     """A request that ended: `reason` is stop, length, abort or error.
 
     `stop_reason` is the stop token, `error` says what went wrong.
@@ -119,5 +188,13 @@ class Finish(NamedTuple):
 
     request_id: str
     reason: str
-    stop_reason: int | None = None
-    error: str | None = None
+    stop_reason: int | None
+    error: str | None
+
+    def __init__(
+        self, request_id: str, reason: str, stop_reason: int | None = None, error: str | None = None
+    ) -> None:
+        self.request_id = request_id
+        self.reason = reason
+        self.stop_reason = stop_reason
+        self.error = error

@@ -1,12 +1,12 @@
 """One request: as it arrives, and as the scheduler keeps it."""
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from actors.core.sampling import Sampling
+from actors.core.sampling import DEFAULTS, Sampling
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Submit:
     """AsyncLLM tells the Scheduler, through the Router, of a new request.
 
@@ -21,15 +21,45 @@ class Submit:
     arrival_s: float
     num_prompt_tokens: int
     max_tokens: int
-    prompt_token_ids: tuple[int, ...] | None = None
-    block_hashes: tuple[object, ...] | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    eos_token_id: int | None = None
-    priority: int = 0
-    cache_salt: str | None = None
-    tenant: str | None = None
-    slo_ttft_s: float | None = None
-    predicted_tokens: int | None = None
+    prompt_token_ids: tuple[int, ...] | None
+    block_hashes: tuple[object, ...] | None
+    sampling: Sampling
+    eos_token_id: int | None
+    priority: int
+    cache_salt: str | None
+    tenant: str | None
+    slo_ttft_s: float | None
+    predicted_tokens: int | None
+
+    def __init__(
+        self,
+        request_id: str,
+        arrival_s: float,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        prompt_token_ids: tuple[int, ...] | None = None,
+        block_hashes: tuple[object, ...] | None = None,
+        sampling: Sampling = DEFAULTS,
+        eos_token_id: int | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str | None = None,
+        slo_ttft_s: float | None = None,
+        predicted_tokens: int | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.arrival_s = arrival_s
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.prompt_token_ids = prompt_token_ids
+        self.block_hashes = block_hashes
+        self.sampling = sampling
+        self.eos_token_id = eos_token_id
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.tenant = tenant
+        self.slo_ttft_s = slo_ttft_s
+        self.predicted_tokens = predicted_tokens
 
 
 class Status(enum.Enum):

@@ -21,3 +21,6 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+
+
+DEFAULTS = Sampling()

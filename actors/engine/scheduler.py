@@ -7,7 +7,7 @@ taken in `actors/core/`. The Scheduler's phases are in `phase.py`.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event, now_s
@@ -44,7 +44,8 @@ class BeginStep:
     an instant is in the step that begins in it."""
 
 
-class Planned(NamedTuple):
+@dataclass(init=False, slots=True)
+class Planned:
     """A step whose result is to come."""
 
     batch: Batch
@@ -52,6 +53,15 @@ class Planned(NamedTuple):
     num_free_blocks: int
     num_waiting: int
     start_s: float
+
+    def __init__(
+        self, batch: Batch, blocked: Blocked | None, num_free_blocks: int, num_waiting: int, start_s: float
+    ) -> None:
+        self.batch = batch
+        self.blocked = blocked
+        self.num_free_blocks = num_free_blocks
+        self.num_waiting = num_waiting
+        self.start_s = start_s
 
 
 BEGIN_STEP = BeginStep()

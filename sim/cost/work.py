@@ -1,6 +1,7 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,8 @@ L2 = 2
 """How much faster than memory the L2 cache is taken to be; not fitted."""
 
 
-class StepWork(NamedTuple):
+@dataclass(init=False, slots=True)
+class StepWork:
     """What one step computes.
 
     `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values
@@ -21,9 +23,23 @@ class StepWork(NamedTuple):
 
     num_decodes: int
     decode_context_tokens: int
-    chunks: tuple[tuple[int, int], ...] = ()
-    num_samples: int = 0
-    num_shared_tokens: int = 0
+    chunks: tuple[tuple[int, int], ...]
+    num_samples: int
+    num_shared_tokens: int
+
+    def __init__(
+        self,
+        num_decodes: int,
+        decode_context_tokens: int,
+        chunks: tuple[tuple[int, int], ...] = (),
+        num_samples: int = 0,
+        num_shared_tokens: int = 0,
+    ) -> None:
+        self.num_decodes = num_decodes
+        self.decode_context_tokens = decode_context_tokens
+        self.chunks = chunks
+        self.num_samples = num_samples
+        self.num_shared_tokens = num_shared_tokens
 
     @property
     def num_tokens(self) -> int:

@@ -85,11 +85,12 @@ class WorkFold:
                     self._shares = True
                     for name in self._members:
                         self._read(self._tables[name])
-        for request_id, num_tokens, samples in batch.chunks:
+        for chunk in batch.chunks:
+            request_id, num_tokens = chunk.request_id, chunk.num_tokens
             before = prefilling[request_id]
             chunks.append((num_tokens, before))
             prefilling[request_id] = before + num_tokens
-            if samples:
+            if chunk.samples:
                 self._joining.append((request_id, before + num_tokens + 1))
         return tuple(chunks)
 

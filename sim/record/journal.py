@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from actors.actor import Actor
 from actors.core.batch import Batch
-from actors.core.sampling import Sampling
+from actors.core.sampling import DEFAULTS, Sampling
 from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
@@ -128,5 +128,5 @@ def decisions(outputs: Sequence[StepOutput]) -> list[tuple[float, Batch]]:
 
 
 def _bare(batch: Batch) -> Batch:
-    admitted = tuple(a._replace(token_ids=None, sampling=Sampling()) for a in batch.admitted)
-    return batch._replace(admitted=admitted)
+    admitted = tuple(replace(a, token_ids=None, sampling=DEFAULTS) for a in batch.admitted)
+    return replace(batch, admitted=admitted)

@@ -120,7 +120,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
             (a.request_id, a.num_tokens, a.num_computed_tokens, int(a.resumed)) for a in batch.admitted
         ]
     if batch.chunks:
-        row["chunks"] = [(name, num, int(samples)) for name, num, samples in batch.chunks]
+        row["chunks"] = [(c.request_id, c.num_tokens, int(c.samples)) for c in batch.chunks]
     if batch.idle:
         row["idle"] = batch.idle
     if batch.preempted:

@@ -152,11 +152,11 @@ class Recorder:
                 columns.first_scheduled_s[row] = output.start_s
                 columns.prefix_hit_tokens[row] = hit_tokens
                 columns.replica[row] = output.replica
-        for request_id, num_tokens, samples in batch.chunks:
-            request = live.get(request_id)
+        for chunk in batch.chunks:
+            request = live.get(chunk.request_id)
             if request is not None:
-                request.computed_tokens += num_tokens
-                if samples:
+                request.computed_tokens += chunk.num_tokens
+                if chunk.samples:
                     request.start = now
                     request.first_s = output.end_times_s[0]
                     starting.append(request)
@@ -217,7 +217,8 @@ class Recorder:
         columns, steps = self.columns, self.steps[output.replica]
         end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
         delivered: set[str] | None = None
-        for request_id, reason, _, _ in output.finished:
+        for finish in output.finished:
+            request_id, reason = finish.request_id, finish.reason
             request = self._live.pop(request_id, None)
             if request is None:
                 continue

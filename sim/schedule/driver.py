@@ -183,7 +183,7 @@ class Driver:
         first = self._step_of.pop(batch.step)
         num_steps = min(self._source.begin(batch), self._steps_until_anything(first))
         last = first + num_steps - 1
-        tokens, ended = self._source.sample(num_steps)
+        sampled = self._source.sample(num_steps)
         if num_steps > 1:
             self._step += num_steps - 1
             await sleep_until(float(self._step), Event.STEP_END)
@@ -193,7 +193,7 @@ class Driver:
         self._dropped = self.state.lockstep.in_flight[0].dropped
         end_times_s = [float(step + 1) for step in range(first, last + 1)]
         self._backend.is_interrupted = False
-        reply.set(StepResult(batch.step, end_times_s, tokens, ended))
+        reply.set(StepResult(batch.step, end_times_s, sampled.tokens, sampled.ended))
         self._ending_step = None
 
     def _steps_until_anything(self, first: int) -> int:

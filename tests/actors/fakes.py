@@ -113,10 +113,10 @@ class FakeBackend:
             self.num_outputs[admission.request_id] = known
         sampling = [name for name in self.decoding if name not in batch.idle]
         assert len(sampling) == batch.num_decodes
-        for name, _, samples in batch.chunks:
-            if samples:
-                sampling.append(name)
-                self.decoding[name] = None
+        for chunk in batch.chunks:
+            if chunk.samples:
+                sampling.append(chunk.request_id)
+                self.decoding[chunk.request_id] = None
         return sampling
 
     def _sample(self, name: str) -> int:

@@ -30,8 +30,8 @@ def without_tokens(log: Log) -> Log:
     """The log of a world of tokens as a world of counts would have it."""
 
     def untold(batch: Batch) -> Batch:
-        admitted = tuple(admission._replace(token_ids=None) for admission in batch.admitted)
-        return batch._replace(admitted=admitted)
+        admitted = tuple(replace(admission, token_ids=None) for admission in batch.admitted)
+        return replace(batch, admitted=admitted)
 
     return [
         replace(event, batch=untold(event.batch))
@@ -81,7 +81,7 @@ def test_a_decode_run_leaves_what_its_steps_would_have_left(seeds: range) -> Non
         for event in in_runs:
             if isinstance(event, Planned):
                 num_runs[counted(seed)["config"]["async_scheduling"]] += event.batch.max_steps > 1
-                event = replace(event, batch=event.batch._replace(max_steps=1))
+                event = replace(event, batch=replace(event.batch, max_steps=1))
             assert event == events[type(event), event.step], f"seed {seed}"
         assert [e.finished for e in in_runs if isinstance(e, Updated) and e.finished] == [
             e.finished for e in stepwise if isinstance(e, Updated) and e.finished

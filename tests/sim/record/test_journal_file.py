@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from actors.config import EngineConfig
-from actors.core.batch import Chunk
 from actors.messages import Capacity
 from sim.explain.journal_reader import journal_header, journal_records
 from sim.explain.load import load
@@ -68,11 +67,13 @@ def test_what_is_read_is_what_was_said(tmp_path: Path, seed: int) -> None:
             output.end_times_s,
             output.replica,
         )
-        assert step.chunks == tuple(Chunk(*chunk) for chunk in batch.chunks)
+        assert step.chunks == batch.chunks
         assert [a.request_id for a in step.admitted] == [a.request_id for a in batch.admitted]
         assert [p.request_id for p in step.preempted] == list(batch.preempted)
         assert [p.for_request for p in step.preempted] == list(batch.preempted_for)
-        assert [(e.request_id, e.reason) for e in step.ended] == [f[:2] for f in output.finished]
+        assert [(e.request_id, e.reason) for e in step.ended] == [
+            (f.request_id, f.reason) for f in output.finished
+        ]
         assert (step.idle, step.num_decodes) == (batch.idle, batch.num_decodes)
         assert (step.blocked, step.num_free_blocks) == (output.blocked, output.num_free_blocks)
 

@@ -3,6 +3,7 @@
 import functools
 import io
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -196,7 +197,7 @@ def test_busy_seconds_are_those_in_which_a_step_runs() -> None:
         recorder.arrived(name, start, 4)
         batch = Batch(1, (Admission(name, 4, 4, 0, (), None, Sampling()),), (Chunk(name, 4, True),))
         ended = output(batch, start + 5, Finish(name, "stop"))
-        recorder.observe(ended._replace(start_s=start))
+        recorder.observe(replace(ended, start_s=start))
     summary = summarize(recorder)
     assert summary.duration_s == 95 and summary.busy_fraction == pytest.approx(10 / 95)
     assert summary.tokens_per_step == 4
