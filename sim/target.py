@@ -107,7 +107,7 @@ class Target:
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
         from sim.cost.tables import has_tables
-        from sim.cost.tables.model import unlike_tables
+        from sim.cost.tables.model import lacks_format, unlike_tables
         from sim.cost.tables.store import load
 
         if not has_tables(self.gpu.key):
@@ -116,8 +116,8 @@ class Target:
             return f"no experts were measured on {self.gpu.name}"
         if lack := unlike_tables(self.model):
             return lack
-        if self.model.weights is not None:
-            return f"kernels were measured in 16 bits, not in {self.model.weights.name}"
+        if lack := lacks_format(self.model, self.gpu.key):
+            return lack
         if self.kv_dtype == "float8":
             return "kernels were measured with a cache of 16 bits, not of float8"
         if self.expert_parallel:

@@ -38,6 +38,9 @@ def kv_dtype_name(name: str) -> str | None:
     return dtype
 
 
+ALL_PARTS = frozenset(("attention", "dense", "experts"))
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """How quantised weights are stored and multiplied.
@@ -51,7 +54,7 @@ class Format:
     name: str
     bits: float
     units: str | None
-    parts: frozenset[str] = frozenset(("attention", "dense", "experts"))
+    parts: frozenset[str] = ALL_PARTS
 
     def without(self, part: str) -> "Format":
         """The same, with that part left in 16 bits."""

@@ -111,6 +111,16 @@ def test_what_cannot_be_predicted_is_refused_by_name(arguments: list[str], words
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+def test_measured_products_price_dense_models_in_eight_bits() -> None:
+    """No change of cost model on an H100; a roofline where the GPU has no units, and it says both."""
+    eight, plain = replay("--quantization", "fp8"), replay()
+    assert "remarks" not in json.loads(eight.stdout)
+    ratio = json.loads(eight.stdout)["tpot_s"]["mean"] / json.loads(plain.stdout)["tpot_s"]["mean"]
+    assert 0.5 < ratio < 0.8
+    remarks = json.loads(replay("--quantization", "fp8", "--gpu", "a100").stdout)["remarks"]
+    assert "in 16 bits, not in fp8" in remarks[0] and "has no float8 units" in remarks[1]
+
+
 def test_a_gpu_by_its_data_sheet_says_so_and_refuses_what_it_lacks() -> None:
     """MI300X is priced by a roofline, B200 by measured kernels; a T4 has no bfloat16."""
     assert "no kernels were measured on AMD Instinct MI300X" in replay("--gpu", "mi300x").stderr

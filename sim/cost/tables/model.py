@@ -20,9 +20,9 @@ from sim.cost.tables.experts import Experts as RoutedExperts
 from sim.cost.tables.interpolate import Coverage, Lines, log_interp
 from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.products import Products
-from sim.cost.tables.store import load
+from sim.cost.tables.store import has_tables, load
 from sim.cost.work import L2, Seconds, StepWork
-from sim.hardware.formats import DTYPE_BYTES
+from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
 from sim.hardware.layers import Experts, Heads, Latent, Mlp
 from sim.hardware.memory import check_parallel
@@ -52,6 +52,21 @@ def unlike_tables(model: ModelShape) -> str | None:
     return None
 
 
+def file_of(name: str, form: Format) -> str:
+    """The file of a GPU's dense products in that format."""
+    return f"{name}-{form.name.replace(' ', '-')}"
+
+
+def lacks_format(model: ModelShape, name: str) -> str | None:
+    """Why the weights of a model cannot be priced by the tables of that GPU, if so."""
+    form = model.weights
+    if form is None:
+        return None
+    if model.has_experts or form.parts != ALL_PARTS or not has_tables(file_of(name, form)):
+        return f"kernels were measured in 16 bits, not in {form.name}"
+    return None
+
+
 def priced_layer(model: ModelShape) -> tuple[Heads, Mlp | Experts]:
     """The attention and the MLP of all layers."""
     layer = model.only_layer
@@ -63,7 +78,8 @@ def priced_layer(model: ModelShape) -> tuple[Heads, Mlp | Experts]:
 class TablesCost:
     """Seconds of a step of `model` on `tensor_parallel_size` GPUs called `name`; a CostModel.
 
-    `name` is that of the GPU's tables (`has_tables`). Weights and cache are bfloat16.
+    `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, and so are weights
+    that are not of a format whose products were measured (`lacks_format`).
     """
 
     def __init__(self, model: ModelShape, gpu: Gpu, name: str, *, tensor_parallel_size: int = 1) -> None:
@@ -78,12 +94,16 @@ class TablesCost:
         kv_heads = math.ceil(attention.num_kv_heads / ranks)
         dim, hidden = attention.head_dim, model.hidden_size
         products = Products(tables, gpu, self.coverage)
-        self._ms: list[float] = products.ms.astype(np.float64).tolist()
-        layer = products.curve((heads + 2 * kv_heads) * dim, hidden)
-        layer = layer + products.curve(hidden, heads * dim)
+        linear = products
+        if form := model.weights:
+            linear = Products(load(file_of(name, form)), gpu, self.coverage, form)
+        self._ms: list[float] = linear.ms.astype(np.float64).tolist()
+        self._head_ms: list[float] = products.ms.astype(np.float64).tolist()
+        layer = linear.curve((heads + 2 * kv_heads) * dim, hidden)
+        layer = layer + linear.curve(hidden, heads * dim)
         self._experts: RoutedExperts | None = None
         if inner := mlp.shared // ranks:
-            layer = layer + products.curve(2 * inner, hidden) + products.curve(hidden, inner)
+            layer = layer + linear.curve(2 * inner, hidden) + linear.curve(hidden, inner)
         if mlp.num_experts > 1:
             shape = (hidden, mlp.inner, mlp.per_token, mlp.num_experts)
             self._experts = RoutedExperts(tables, shape, ranks, self.coverage)
@@ -180,7 +200,7 @@ class TablesCost:
         seconds = self._sample_s.get(num_samples)
         if seconds is None:
             logits_bytes = num_samples * self._model.vocab_size * DTYPE_BYTES["float32"]
-            seconds = log_interp(num_samples, self._ms, self._head)
+            seconds = log_interp(num_samples, self._head_ms, self._head)
             seconds += LOGIT_PASSES * logits_bytes / self._bandwidth
             self._sample_s[num_samples] = seconds
         return seconds

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from sim.cost.tables.interpolate import Coverage, Floats, Points, around, log_interp, rising
+from sim.hardware.formats import Format
 from sim.hardware.gpu import Gpu
 
 WEIGHT_BYTES = 2
@@ -24,11 +25,14 @@ class Products:
     proportion to the weights; never below the floor of bandwidth and arithmetic.
     """
 
-    def __init__(self, tables: dict[str, Any], gpu: Gpu, coverage: Coverage) -> None:
+    def __init__(
+        self, tables: dict[str, Any], gpu: Gpu, coverage: Coverage, form: Format | None = None
+    ) -> None:
         points: Points = tables["gemm"]
         self._coverage = coverage
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * STREAMED
-        self._flops = gpu.peak("bfloat16")
+        self._flops = gpu.peak("bfloat16" if form is None or form.units is None else form.units)
+        self._weight_bytes = WEIGHT_BYTES if form is None else form.bits / 8
         self.ms, m_index = np.unique(points[:, 0], return_inverse=True)
         self._ns, n_index = np.unique(points[:, 1], return_inverse=True)
         self._ks, k_index = np.unique(points[:, 2], return_inverse=True)
@@ -50,7 +54,7 @@ class Products:
 
     def floor(self, n: int, k: int) -> Floats:
         """The least seconds at each of `ms` that memory and arithmetic allow."""
-        read_s = KERNEL_S + n * k * WEIGHT_BYTES / self._bandwidth
+        read_s = KERNEL_S + n * k * self._weight_bytes / self._bandwidth
         compute_s = 2.0 * n * k * self.ms.astype(np.float64) / self._flops
         floor: Floats = np.maximum(read_s, compute_s)
         return floor

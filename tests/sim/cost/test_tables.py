@@ -22,6 +22,7 @@ from sim.cost.tables.store import load
 from sim.cost.work import StepWork
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
+from sim.hardware.quantization import FP8
 from sim.target import Target
 
 GPUS = [name for name in known_gpus() if has_tables(name)]
@@ -290,6 +291,18 @@ def test_every_model_is_priced_near_its_roofline(gpu: str, name: str) -> None:
         ratio = tables.step_s(work) / roofline.step_s(work)
         # Ranks over PCIe reduce several times slower than the roofline's link.
         assert 0.4 < ratio < (2.5 if ranks == 1 else 5), (work, ratio)
+
+
+@pytest.mark.parametrize("gpu", [name for name in GPUS if has_tables(f"{name}-fp8")])
+def test_products_in_eight_bits_are_faster_and_near_their_roofline(gpu: str) -> None:
+    """A decode reads half the bytes; the head and attention stay in 16 bits."""
+    described, plain = load_gpu(gpu), load_model("qwen3-32b")
+    shape = plain.stored_as(FP8)
+    eight, sixteen = (TablesCost(each, described, described.key) for each in (shape, plain))
+    roofline = Roofline(shape, described)
+    for work in (StepWork(1, 1000, (), 1), StepWork(16, 16_000, (), 16), StepWork(0, 0, ((2048, 0),), 1)):
+        assert 0.5 < eight.step_s(work) / sixteen.step_s(work) < 0.75, work
+        assert 0.9 < eight.step_s(work) / roofline.step_s(work) < 1.5, work
 
 
 def test_more_context_is_never_cheaper_and_never_ends() -> None:
