@@ -1,0 +1,70 @@
+"""The pages of the project name tests and files that exist."""
+
+import re
+from functools import cache
+
+import pytest
+
+from tests.test_layers import ROOT
+
+LAWS = ("docs/laws.md", "docs/kernel.md", "docs/fates.md")
+PAGES = ("README.md", "CONTRIBUTING.md", *LAWS)
+ROOMS_OF_TESTS = ("", "tests/", "tests/actors/")
+"""A page may leave out the folder that it is about."""
+
+
+@cache
+def found_in(file: str) -> frozenset[str]:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return frozenset(re.findall(r"^ *(?:async )?def (test_\w+)", text, re.MULTILINE))
+
+
+@cache
+def every_test() -> frozenset[str]:
+    files = (ROOT / "tests").rglob("test_*.py")
+    return frozenset().union(*(found_in(str(file.relative_to(ROOT))) for file in files))
+
+
+def is_there(word: str) -> bool:
+    """Whether a file of tests, one of its tests, or a test by the beginning of its name exists."""
+    file, _, name = word.rpartition("::") if "::" in word else ("", "", word)
+    if name.endswith(".py"):
+        return any((ROOT / room / name).is_file() for room in ROOMS_OF_TESTS)
+    known = found_in(file) if file and (ROOT / file).is_file() else frozenset[str]() if file else every_test()
+    start = name.removesuffix("…")
+    return name in known or (name != start and any(test.startswith(start) for test in known))
+
+
+@pytest.mark.parametrize("page", LAWS)
+def test_every_test_that_a_page_of_laws_names_exists(page: str) -> None:
+    words = re.findall(r"`([\w/.:…]*\btest_[\w.:/…]+)`", (ROOT / page).read_text(encoding="utf-8"))
+    assert words
+    assert not [word for word in words if not is_there(word)]
+
+
+def test_a_test_that_is_not_there_would_be_found() -> None:
+    assert is_there("tests/test_laws.py::test_time_never_goes_back")
+    assert is_there("test_kernel_laws.py")
+    assert is_there("test_1_…")
+    assert not is_there("tests/test_laws.py::test_time_goes_back")
+    assert not is_there("tests/test_none.py::test_time_never_goes_back")
+    assert not is_there("test_none.py")
+    assert not is_there("test_0_…")
+
+
+def test_every_law_has_a_number_of_its_own_and_a_test() -> None:
+    rows = re.findall(
+        r"^\| ([A-Z]\d+) \|.*?\|(.*?)\|", (ROOT / "docs/laws.md").read_text(encoding="utf-8"), re.M
+    )
+    numbers = [number for number, _ in rows]
+    assert len(numbers) == len(set(numbers)) > 30
+    assert not [number for number, tests in rows if "::test_" not in tests]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    """By its path from the root; a bare name is the page's own shorthand."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rooms = r"actors|runtime|sim|sundog|tests|docs|traces"
+    paths = re.findall(rf"`((?:{rooms})/[\w/.-]*\w/?)`", text)
+    assert not [path for path in paths if not (ROOT / path).exists()]
