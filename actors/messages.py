@@ -153,10 +153,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """AsyncLLM asks a PromptReader to tokenise a prompt that is too long for the loop.
-
-    `number` tells two requests of one id apart.
-    """
+    """AsyncLLM asks a PromptReader to tokenise a long prompt; `number` tells apart requests of one id."""
 
     generate: Generate
     request_id: str
@@ -197,10 +194,9 @@ class Released:
 class StepOutput:
     """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
 
-    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens
-    are only counted: then every chunk of `batch` that samples and every decoding request got one
-    token a step. `blocked` says what keeps the next request in the queue waiting, when the (first) step's
-    plan left `num_free_blocks_planned` blocks and `num_waiting_planned` requests.
+    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
+    counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
+    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
     """
 
     replica: int
