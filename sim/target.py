@@ -14,6 +14,8 @@ from sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
+MACHINE_GPUS = 8
+"""The most GPUs that one machine links to each other, in most."""
 HUGE_GPU_BYTES = 160 * 2**30
 
 
@@ -44,6 +46,8 @@ class Target:
         if form is not None and (form.units is None or form.units not in peaks):
             lacks = f"{self.gpu.name} has no {form.units} units: " if form.units else ""
             found.append(f"{lacks}{form.name} weights are read as they are stored and multiplied in 16 bits")
+        if self.tensor_parallel_size > MACHINE_GPUS:
+            found.append(f"{self.tensor_parallel_size} ranks are taken to share one machine's link")
         if self.expert_parallel:
             found.append("ranks are taken to be sent equally many tokens for their experts")
         return tuple(f"{model.name}: {text}" for text in found)

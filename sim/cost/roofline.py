@@ -26,6 +26,7 @@ from sim.cost.layer_roofline import LATENT_FLOPS, LayerRoofline, Rates
 from sim.cost.work import Seconds, StepWork
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
+from sim.hardware.layers import Latent
 from sim.hardware.memory import check_parallel
 from sim.hardware.shape import ModelShape
 
@@ -36,10 +37,19 @@ LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
 LOGIT_PASSES = 2
 """Passes of the sampler over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""
 
+FITTED_GPU = "h100"
+"""Whose efficiencies were fitted to servers, of dense models in 16 bits."""
+
+
+def _is_plain(model: ModelShape) -> bool:
+    latent = any(isinstance(layer.attention, Latent) for layer, _ in model.layers)
+    return not (latent or model.has_windows or model.has_experts or model.weights)
+
 
 class Roofline:
     """The roofline cost model of `model` on `tensor_parallel_size` GPUs; implements CostModel.
 
+    `was_fitted` says that the efficiencies were fitted to models of this kind on this GPU.
     `dtype` is of activations and of weights that are not quantised, `kv_dtype` of the cache; both
     default to the model's.
     """
@@ -54,6 +64,7 @@ class Roofline:
         "_rates",
         "_windows",
         "layers",
+        "was_fitted",
     )
 
     def __init__(
@@ -92,6 +103,8 @@ class Roofline:
             if layer.window is not None
         ]
         self._decode_s: dict[int, float] = {}
+        sixteen_bits = DTYPE_BYTES[dtype] == DTYPE_BYTES[kv_dtype or dtype] == 2
+        self.was_fitted = gpu.key == FITTED_GPU and sixteen_bits and _is_plain(model)
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""

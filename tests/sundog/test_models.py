@@ -130,6 +130,12 @@ def test_a_gpu_by_its_data_sheet_says_so_and_refuses_what_it_lacks() -> None:
     assert replay(*small, "--dtype", "float16").returncode == 0
 
 
+def test_ranks_of_two_machines_are_not_priced_in_silence() -> None:
+    """Sixteen ranks are taken to share NVLink, and a remark says so."""
+    done = replay("--model", "deepseek-v3", "-tp", "16")
+    assert "16 ranks are taken to share one machine's link" in json.loads(done.stdout)["remarks"][-1]
+
+
 def test_data_parallel_ranks_of_a_dense_model_are_replicas() -> None:
     """The same bytes."""
     assert replay("-dp", "2").stdout == replay("--replicas", "2").stdout

@@ -7,12 +7,14 @@ import pytest
 
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated, errors, fit, nonnegative_least_squares
+from sim.cost.doubt import ROOFLINE, UNFITTED, step_doubt
 from sim.cost.overhead import HostOverhead, WithOverhead, host_overhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables import TablesCost
 from sim.cost.work import CostModel, StepWork
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
+from sim.hardware.quantization import FP8
 from tests.sim.roofline_points import POINTS, predicted_s
 
 H100 = load_gpu("h100")
@@ -118,6 +120,21 @@ def test_a_cache_of_eight_bits_halves_decode_attention() -> None:
     read = decode(10, 1_000_000)
     ratio = (half.step_s(read) - half.step_s(none)) / (full.step_s(read) - full.step_s(none))
     assert ratio == pytest.approx(0.5)
+
+
+def test_a_roofline_is_in_more_doubt_where_nothing_was_fitted() -> None:
+    """Another GPU, format, cache or kind of layer: three times the range of a dense model on an H100."""
+    llama = load_model("llama-3.1-8b")
+    assert step_doubt(WithOverhead(roofline(), HostOverhead())) == ROOFLINE < UNFITTED
+    for other in (
+        Roofline(llama, load_gpu("mi300x")),
+        Roofline(llama.stored_as(FP8), H100),
+        roofline(kv_dtype="float8"),
+        roofline("deepseek-v2-lite"),
+        roofline("gemma-2-9b"),
+        roofline("mixtral-8x7b", tensor_parallel_size=2),
+    ):
+        assert step_doubt(other) == UNFITTED
 
 
 def test_a_gpu_without_the_units_refuses_the_dtype() -> None:
