@@ -89,6 +89,14 @@ class Simulated:
         )
 
 
+def priced(engine: Engine, target: Target) -> tuple[str, ...]:
+    """What the cost of steps rests on where nobody measured it; nothing where it cannot be said."""
+    try:
+        return _hardware(engine.simulated(), target).remarks
+    except ConfigError:
+        return ()
+
+
 def _hardware(engine: Engine, target: Target) -> Hardware:
     model = load_model(target.model)
     if engine.quantization is not None:

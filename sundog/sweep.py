@@ -11,7 +11,7 @@ import click
 from actors.config import ConfigError
 from actors.core.names import unknown
 from sundog.axes import axes, with_fields
-from sundog.cell import Plan
+from sundog.cell import Plan, changed
 from sundog.ends import Stopped, remark
 from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
@@ -109,6 +109,7 @@ def sweep(
     if plan.folder is not None:
         plan.folder.begin(_identity(plan, reading))
     found = _run(plan, cells, rule, asked)
+    _say_what_is_not_measured(plan, cells)
     if plan.folder is not None:
         text = to_json(found, shown[0], asked.confidence)
         plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
@@ -180,6 +181,15 @@ def _check_metrics(names: Sequence[str]) -> None:
     for name in names:
         if name not in NAMES:
             raise unknown("metric", name, NAMES)
+
+
+def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
+    """Each remark on the cost of steps once, whichever settings it is of."""
+    from sundog.simulated import priced
+
+    found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
+    for text in dict.fromkeys(text for texts in found for text in texts):
+        remark(text)
 
 
 def _check_any(cells: "Sequence[Cell]") -> None:

@@ -136,6 +136,29 @@ def test_ranks_of_two_machines_are_not_priced_in_silence() -> None:
     assert "16 ranks are taken to share one machine's link" in json.loads(done.stdout)["remarks"][-1]
 
 
+def test_a_sweep_says_once_what_no_table_prices() -> None:
+    """Of the setting that has it, on stderr."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sundog",
+            "sweep",
+            TRACE,
+            "--limit",
+            "5",
+            "--vary",
+            "model=qwen3-0.6b,gpt-oss-20b",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("gpt-oss-20b: steps are priced by a roofline") == 1
+    assert "qwen3-0.6b: steps" not in done.stderr
+
+
 def test_data_parallel_ranks_of_a_dense_model_are_replicas() -> None:
     """The same bytes."""
     assert replay("-dp", "2").stdout == replay("--replicas", "2").stdout
