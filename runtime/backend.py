@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """What there is from `load` to `close`."""
+    """What the backend holds from `load` to `close`."""
 
     requests: Requests
     model: Model
@@ -79,14 +79,14 @@ class TorchBackend:
         self._loaded: Loaded | None = None
 
     async def load(self) -> Capacity:
-        """Read the weights and make the cache; ConfigError when either cannot be."""
+        """Read the weights and make the cache; raises ConfigError where either fails."""
         self._loaded, num_blocks = await run_blocking(self._load)
         return Capacity(num_blocks, self._block_size)
 
     async def execute(self, batch: Batch) -> StepResult:
         """One step of the batch, whatever its `max_steps`.
 
-        A token for each sampling request, or the reason why this one alone has none.
+        Gives each sampling request a token, or the reason why it alone has none.
         """
         if self._loaded is None:
             raise RuntimeError("execute before load")
@@ -103,7 +103,7 @@ class TorchBackend:
         )
 
     async def close(self) -> None:
-        """Let go of weights and cache."""
+        """Release weights and cache."""
         self._loaded = None
 
     def _load(self) -> tuple[Loaded, int]:

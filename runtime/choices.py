@@ -1,8 +1,8 @@
-"""How requests want their tokens chosen, as columns, so that a step only slices. Numbers only, no device.
+"""How requests' tokens are chosen, as columns, so that a step only slices. Numbers only, no device.
 
-Randomness has no state: the number that decides a token is a hash of the request's seed and the
-token's position. So a seed gives the same stream whatever else is in the batch, and a preempted
-request goes on as if nothing had happened.
+Randomness has no state: the number that decides a token is a hash of the request's seed and the token's
+position. So a seed gives the same stream whatever else is in the batch, and a preempted request goes on as if
+nothing had happened.
 
 Shapes: R requests that sample in this step.
 """
@@ -24,9 +24,9 @@ PLAIN = Sampling(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How R requests want their next tokens; `top_k_R` 0 is off, `banned` pairs row and tokens.
+    """How the next tokens of R requests are chosen; `top_k_R` 0 is off, `banned` pairs row and tokens.
 
-    `failed` says of a row, by its number, why its request cannot sample at all.
+    `failed` says, by a row's number, why its request cannot sample at all.
     """
 
     temperature_R: NDArray[np.float32]
@@ -52,8 +52,8 @@ class Choices:
 class SamplingRows:
     """The sampling parameters of all requests as columns, one row each.
 
-    A request whose parameters cannot be read fails by itself: its row says why, and takes the
-    plain likeliest token until it is forgotten.
+    A request whose parameters cannot be read fails by itself: its row says why, and takes the likeliest token
+    until it is forgotten.
     """
 
     def __init__(self, seed: int, eos_token_ids: tuple[int, ...], num_rows: int) -> None:
@@ -73,7 +73,7 @@ class SamplingRows:
             setattr(self, name, np.resize(column, num_rows))
 
     def set(self, row: int, request_id: str, num_prompt_tokens: int, sampling: Sampling) -> None:
-        """Note how this request, now in `row`, wants its tokens."""
+        """Note how the tokens of this request, now in `row`, are chosen."""
         self._failed.pop(row, None)
         try:
             self._read(row, request_id, num_prompt_tokens, sampling)
@@ -82,7 +82,7 @@ class SamplingRows:
             self._read(row, request_id, num_prompt_tokens, PLAIN)
 
     def _read(self, row: int, request_id: str, num_prompt_tokens: int, sampling: Sampling) -> None:
-        """Every bound here keeps the meaning: beyond it, a larger number asks for the same."""
+        """Read the parameters; bounds here keep their meaning, as a number beyond one asks for the same."""
         if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
             raise ValueError(f"temperature is {sampling.temperature}")
         if math.isnan(sampling.top_p):

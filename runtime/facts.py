@@ -59,7 +59,7 @@ class _ConfigFile(BaseModel):
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file, empty if there is no such file; LoadError if it is not one."""
+    """The JSON object in a file, empty if there is no such file; LoadError if it holds none."""
     if not path.is_file():
         return {}
     try:
@@ -124,7 +124,7 @@ def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts) -> None:
 
 
 def check_context(model_dir: str | Path, max_model_len: int) -> None:
-    """Refuse lengths at which the model would change the meaning of the keys it keeps."""
+    """Refuse lengths at which the model would change the meaning of keys in the cache."""
     config = _read_config(Path(model_dir))
     rope = config.rope_parameters or config.rope_scaling or _Rope()
     kind = rope.rope_type or rope.type
@@ -138,5 +138,5 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,7 +1,7 @@
 """The sizes that a step's rows are padded to on a CPU, so that there are few of them.
 
 oneDNN compiles a kernel for every number of rows of every linear layer and keeps it, about half a
-megabyte each: with rows as they come, memory grows for as long as new numbers come along. Over
+megabyte each: without a ladder, memory grows for as long as new numbers of rows occur. Over
 4,000 small requests of the embedded model 183 kernels were made instead of 1,270, 655 MB were
 resident instead of 1,147 (134 of each are the pool's), at 5.4 ms of processor time a request
 instead of 5.1 (`python -m tests.bench memory`).

@@ -29,10 +29,10 @@ class PackedLinear(nn.Module):
 
 
 class SharedProduct:
-    """The product of one input with several layers' weights, made when the first of them asks.
+    """The product of one input with several layers' weights, made when the first layer asks.
 
-    Input and product are let go when each layer has had its part. A layer that comes with another
-    input gets a product of that one: whatever the order of calls, every layer gets its own answer.
+    Input and product are released when each layer has had its part. A layer that comes with another input
+    gets a product of that input: whatever the order of calls, every layer gets its own answer.
     """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
@@ -109,7 +109,7 @@ def noted_inputs(model: nn.Module) -> Iterator[list[list[nn.Linear]]]:
 
 
 def pack_linears(model: nn.Module, together: Sequence[Sequence[nn.Linear]] = ()) -> int:
-    """Replace what can be packed, in place, `together` in one product each; how many layers were."""
+    """Replace what can be packed, in place, each of `together` by one product; returns how many layers."""
     places: dict[nn.Linear, list[tuple[nn.Module, str]]] = {}
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -140,7 +140,7 @@ def _put(
     replaced: dict[nn.Linear, nn.Module],
     linears: Sequence[nn.Linear],
 ) -> None:
-    """Put what replaces these layers in their places, one after another, so that memory is freed."""
+    """Put replacements in these layers' places, one after another, so that memory is freed."""
     for linear in linears:
         module = replaced.get(linear) or PackedLinear(linear)
         for parent, name in places[linear]:

@@ -1,4 +1,4 @@
-"""Loading a model: its weights on the device, with attention of ours.
+"""Loading a model: its weights on the device, with our own attention.
 
 Every folder that cannot be served ends in one `LoadError` that says why and what would help.
 """
@@ -17,7 +17,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
-    """The model with its weights on `device`, its attention ours, ready to infer.
+    """The model with its weights on `device` and our attention, ready for inference.
 
     Raises LoadError for a folder that cannot be served; takes as long as reading the weights.
     """
@@ -61,7 +61,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
 
 
 def _check_attention(folder: Path) -> None:
-    """Refuse a model whose layers do not let anybody else attend for them."""
+    """Refuse a model whose layers do not let a registered function attend for them."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 

@@ -25,7 +25,7 @@ MOST_APART = 0.05
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
-    """What each attention layer keeps, learnt from a pass over nothing, which also warms up.
+    """What each attention layer keeps, learnt from a pass without requests, which also warms up.
 
     The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it
     takes as much memory besides the weights as the largest step.
@@ -55,7 +55,7 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
 
 
 def probe_logits(model: PreTrainedModel) -> Tensor:
-    """The logits of a few tokens that attend to nothing: what the other layers make of them."""
+    """The logits of a few tokens that attend to nothing: the work of all layers but attention."""
     ids_1T = torch.arange(PROBE_TOKENS, device=model.device)[None]
     with torch.inference_mode():
         output = model(input_ids=ids_1T, position_ids=ids_1T, use_cache=False, paged=LayerProbe())
@@ -64,7 +64,7 @@ def probe_logits(model: PreTrainedModel) -> Tensor:
 
 
 def answers_as(model: PreTrainedModel, expected: Tensor) -> bool:
-    """Whether the probe's logits are these, but for the rounding of another order of sums."""
+    """Whether the probe's logits are these, up to rounding in another order of sums."""
     try:
         logits = probe_logits(model)
     except RuntimeError:  # such as a view of what is no longer contiguous
@@ -74,7 +74,7 @@ def answers_as(model: PreTrainedModel, expected: Tensor) -> bool:
 
 
 def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
-    """Why a paged cache cannot be what this model keeps, if it cannot."""
+    """Why a paged cache cannot hold this model's state, if it cannot."""
     if probe.repeated:
         return f"layer {min(probe.repeated)} attends more than once, and a cache keeps its keys once"
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
@@ -103,7 +103,7 @@ class Model:
     def logits(self, step: Step) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.
 
-        To be called in inference mode, as everything that touches its tensors.
+        Call it in inference mode, like everything that touches its tensors.
         """
         paged = PagedStep(
             self._cache,
@@ -123,7 +123,7 @@ class Model:
         return logits_RV
 
     def _pad(self, array: NDArray[np.int64]) -> NDArray[np.int64]:
-        """With zeros up to a size on the ladder, on the device whose kernels are made for a size."""
+        """Pad with zeros to a size on the ladder, on a CPU, whose kernels are made for one size each."""
         size = padded(len(array)) if self._device.type == "cpu" else len(array)
         if size == len(array):
             return array
@@ -141,7 +141,7 @@ class Model:
         return Group(span.start, self._put(span.table_NB), position_NQ, self._cache.block_size, fresh)
 
     def _sequences(self, spans: tuple[Span, ...]) -> Sequences | None:
-        """All requests for one call, on a device that has such a call."""
+        """All requests of the step for one call, on a device that has such a call."""
         if self._device.type != "cuda" or not is_available():
             return None
         num_requests = [len(span.first_position_N) for span in spans]

@@ -1,7 +1,7 @@
 """The paged key and value tensors: their shapes, their price in bytes, and how many fit.
 
 Shapes: S blocks, P slots a block, K key/value heads, D key width, E value width.
-Block 0 is the null block of the block pool: never a request's, used here as padding.
+Block 0 is the null block of the block pool: it belongs to no request and serves as padding.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 from actors.core.config import ConfigError
 
 CUDA_SHARE = 0.9
-# A CPU's memory belongs to everyone: the operating system, other replicas, the page cache.
+# A CPU's memory is shared: with the operating system, other replicas, the page cache.
 CPU_SHARE = 0.4
 
 
@@ -36,7 +36,7 @@ class LayerShape:
 class PagedKVCache:
     """Keys [S, P, K, D] and values [S, P, K, E] of every layer.
 
-    Zeros rather than whatever memory held: a masked slot weighs 0, and 0 times NaN is NaN. On the
+    Zeros rather than leftovers: a masked slot weighs 0, and 0 times NaN is NaN. On the
     CPU blocks take memory when they are first written, not before.
     """
 
@@ -67,7 +67,7 @@ class PagedKVCache:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of zeros; on the CPU its pages are the kernel's until they are written.
+    """A tensor of zeros; on the CPU its pages take no memory until they are written.
 
     numpy asks for memory that is zero already, where `torch.zeros` writes every page.
     """
@@ -85,7 +85,7 @@ def block_bytes(layers: list[LayerShape], block_size: int) -> int:
 def free_bytes(device: torch.device, utilization: float | None, num_sharing: int = 1) -> int:
     """Bytes the cache may take: a share of all memory on CUDA, of the available on the CPU.
 
-    What others have promised to themselves and not yet written still counts as available, so the
+    Memory that other engines have reserved but not yet written still counts as available, so the
     `num_sharing` engines of one machine divide it.
     """
     if device.type == "cuda":

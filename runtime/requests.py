@@ -1,4 +1,4 @@
-"""What the backend knows of its requests, folded from batches: numbers only, no device.
+"""The backend's own record of its requests, folded from batches: numbers only, no device.
 
 The columns below have one row per request, so that a step in which nothing changes but lengths
 costs a few array operations, whatever the number of requests.
@@ -34,10 +34,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass: the tokens, where they stand, where their keys go, and who samples.
+    """One forward pass: the tokens, their positions, where their keys go, and which rows sample.
 
     `request_ids`, `sample_rows_R` (row of the step), and `choices` go together. `wiped_B` are blocks
-    to fill with zeros first: what is in them is not numbers, and even a masked slot must be one.
+    to fill with zeros first: they may hold NaN, and even a masked slot must hold a number.
     """
 
     token_T: Ints
@@ -51,10 +51,10 @@ class Step:
 
 
 class Requests:
-    """Every admitted request, by the rules of `actors.core.batch`.
+    """Every admitted request, kept by the rules of `actors.core.batch`.
 
-    `fold` takes a batch in and says what to compute; `advance` notes what came out. Whatever the
-    rules forbid raises ValueError with the request's name.
+    `fold` takes a batch in and says what to compute; `advance` notes what came out. A batch that breaks the
+    rules raises ValueError with the request's id.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Requests:
         self._last_token = np.zeros(num_rows, np.int64)
         self._decode_rows: Ints | None = None
         self._tainted: set[int] = set()
-        """Blocks of requests that failed, which may hold what is not a number."""
+        """Blocks of requests that failed, which may hold NaN."""
         self._wiped: set[int] = set()
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Requests:
     def fold(self, batch: Batch) -> Step:
         """Take the batch in; the tokens of decoding requests come first, then the chunks'."""
         for request_id in batch.finished:
-            if request_id in self._row:  # else it ended while it waited
+            if request_id in self._row:  # otherwise it ended while it waited
                 self._forget(request_id)
         for request_id in batch.preempted:
             self._forget(request_id)
@@ -107,7 +107,7 @@ class Requests:
         return step
 
     def advance(self, step: Step, sampled: Sampled) -> None:
-        """The sampled tokens become the last ones of their requests.
+        """Append the sampled tokens to their requests.
 
         A request that failed goes on with token 0 until a batch names it in `finished`.
         """
@@ -163,7 +163,7 @@ class Requests:
         self._free.extend(range(new - 1, old - 1, -1))
 
     def _decodes(self, batch: Batch) -> tuple[tuple[str, ...], Ints]:
-        """Who decodes in this step, in the order in which they began to, and their rows."""
+        """The requests that decode in this step, in the order in which they began to, and their rows."""
         if batch.idle:
             idle = set(batch.idle)
             rows = {name: row for name, row in self._decoding.items() if name not in idle}
@@ -216,7 +216,7 @@ class Requests:
         return self._table[row_T, block_T] * self._block_size + offset_T
 
     def _by_size(self, ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints, list[int]]:
-        """Decoding requests with tables of like length side by side, and how many of each."""
+        """Decoding requests with tables of similar length side by side, and how many of each length."""
         bits = np.frexp(np.maximum(self._num_blocks[rows], SMALL_TABLE_BLOCKS) - 0.5)[1]
         sizes = np.unique(bits, return_counts=True)[1].tolist()
         if len(sizes) > 1:

@@ -16,14 +16,14 @@ from runtime.choices import Choices
 
 # Enough of the likeliest tokens to hold most requests' `top_p`, cheap against sorting them all.
 FEW_TOKENS = 1024
-# What is wrong with the machine is wrong for all rows.
+# A fault of the machine is a fault of all rows.
 MACHINE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
 NO_TOKEN = "no token can be chosen: its logits are infinite, not numbers, or all ruled out"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token for each of R rows; a row in `failed` has none, 0 stands in its place, and why."""
+    """A token for each of R rows; `failed` says of a row why it has none, and 0 stands in its place."""
 
     tokens: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ def sample(logits_RV: Tensor, choices: Choices | None) -> Sampled:
         sampled = _choose(logits_RV, choices)
     except MACHINE_ERRORS:
         raise
-    except Exception:  # whatever one row's parameters do is that row's end only
+    except Exception:  # a row whose parameters raise ends alone
         failed |= _raising(logits_RV, choices)
         kept = np.array([row for row in range(len(logits_RV)) if row not in failed], np.int64)
         part = _choose(logits_RV[torch.from_numpy(kept)], choices.of(kept)) if len(kept) else Sampled()
@@ -51,7 +51,7 @@ def sample(logits_RV: Tensor, choices: Choices | None) -> Sampled:
 
 
 def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
-    """The rows that raise when they are alone, and what they raise; raises if none does."""
+    """The rows that raise when they are sampled alone, and what they raise; raises if none does."""
     found = {}
     for row in range(len(logits_RV)):
         try:
@@ -68,7 +68,7 @@ def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
 def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
     vocab_size = logits_RV.shape[1]
     for row, token_ids in choices.banned:
-        # What the vocabulary does not have cannot be chosen anyway.
+        # Ids outside the vocabulary cannot be chosen anyway.
         logits_RV[row, [token for token in token_ids if 0 <= token < vocab_size]] = float("-inf")
     best_R, token_R = _likeliest(logits_RV)
     drawn = np.flatnonzero((choices.temperature_R > 0) & best_R.isfinite().cpu().numpy())
@@ -81,7 +81,7 @@ def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
 
 
 def _sampled(best_R: Tensor, token_R: Tensor) -> Sampled:
-    """The rows that have a largest number have a token."""
+    """Give a token to each row whose largest logit is a number."""
     if (sound_R := best_R.isfinite()).all():
         return Sampled(token_R.tolist())
     failed = {row: NO_TOKEN for row, sound in enumerate(sound_R.tolist()) if not sound}

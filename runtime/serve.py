@@ -1,4 +1,4 @@
-"""The real world's composition: a model folder, torch backends, and the facts that go with them."""
+"""The real world's composition: a model folder, torch backends, and the facts about the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

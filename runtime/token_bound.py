@@ -1,7 +1,7 @@
-"""How much text one token can stand for: what lets a prompt be refused before it is tokenised.
+"""How much text one token can stand for, so that a prompt can be refused before it is tokenised.
 
 Law: a text of n bytes has at least n / `longest_token_bytes` tokens. That holds where no byte of a
-text is dropped on its way to the tokens; of a tokenizer that may drop some, nothing is known.
+text is dropped on its way to the tokens; for a tokenizer that may drop some, there is no bound.
 """
 
 from collections.abc import Iterator, Mapping

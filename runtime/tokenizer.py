@@ -48,7 +48,7 @@ class Decoder:
         return str(text)
 
     def flush(self) -> str:
-        """What is held back of a character that the stream's end cut off, as U+FFFD marks."""
+        """The bytes of a character that the end of the stream cut off, as U+FFFD marks."""
         text = self._tokenizer.decode(self._held, skip_special_tokens=True) if self._held else ""
         self._held.clear()
         return str(text)
@@ -58,7 +58,7 @@ class Tokenizer:
     """The tokenizer of a model folder.
 
     `eos_token_ids` are the tokens that end an answer, the first being the main one; `vocab_size`
-    counts added tokens. Raises LoadError when the folder has none that can be read.
+    counts added tokens. Raises LoadError when the folder has no tokenizer that can be read.
     """
 
     def __init__(self, model_dir: str | Path) -> None:
@@ -81,8 +81,7 @@ class Tokenizer:
     def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
         """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS).
 
-        More than `most_tokens` are TooManyTokens, before they are made where the text's length in
-        bytes tells.
+        Raises TooManyTokens for more than `most_tokens`, before tokenising where the length in bytes tells.
         """
         return self._encode(text, most_tokens, add_special_tokens=True)
 
@@ -99,7 +98,7 @@ class Tokenizer:
             least = -(-num_bytes // self._longest_token_bytes)
             if least > most_tokens:
                 raise TooManyTokens(least)
-        # The fast variant leaves out where each token stood, which nobody asks and all would wait for.
+        # The fast variant leaves out the offsets of tokens, which are not needed and cost time.
         (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         if most_tokens is not None and len(encoding) > most_tokens:
             raise TooManyTokens(len(encoding))
@@ -155,7 +154,7 @@ def _load_fast(folder: Path) -> FastTokenizer:
 
         loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         fast = loaded.backend_tokenizer
-    except Exception as error:  # whatever it is, the folder's files are at fault
+    except Exception as error:  # whatever is raised, the folder's files are at fault
         first_line = str(error).strip().partition("\n")[0]
         raise LoadError(
             f"{folder} has no tokenizer.json, and its tokenizer cannot be converted: {first_line}"

@@ -48,8 +48,8 @@ def _values(name: str, text: str) -> list[Any]:
 def split_values(text: str) -> list[str]:
     r"""The values between commas, as they were written.
 
-    A comma with a backslash before it separates nothing, and neither does one between the parameters of
-    a policy: in `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
+    A comma with a backslash before it separates nothing, nor does one between the parameters of a policy: in
+    `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
     """
     found = [""]
     for token in re.findall(r"\\.|,|[^,\\]+|\\$", text, re.DOTALL):

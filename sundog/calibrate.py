@@ -1,4 +1,4 @@
-"""`sundog calibrate`: a cost model from what requests saw."""
+"""`sundog calibrate`: a cost model from the latencies of requests."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from sundog.options.takes import command
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A .toml for `replay --cost FILE`.",
+    help="The .toml to write, for `replay --cost FILE`.",
 )
 def calibrate(log: Path, output: Path) -> None:
-    """Fit a cost model to what requests saw.
+    """Fit a cost model to the latencies of requests.
 
     LOG is the folder of a run, or of a server's log of requests, which has meta.json and
     requests.jsonl.gz (sim/figures/validate/logs.py says which fields).

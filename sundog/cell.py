@@ -29,7 +29,7 @@ T = TypeVar("T", Engine, Target, Load)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all cells have in common; `where` names the workload in errors."""
+    """What all cells share; `where` names the workload in errors."""
 
     workload: dict[str, Any]
     where: str

@@ -46,7 +46,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but a misspelt command is told the nearest."""
+        """As click does, but the error for a misspelt command names the nearest one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
@@ -83,7 +83,7 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Say which one this is.",
+    help="Show the version, and whether the simulator is compiled.",
 )
 @click.pass_context
 def cli(context: click.Context) -> None:

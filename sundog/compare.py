@@ -21,7 +21,7 @@ class Compare:
 @click.argument("first", type=click.Path(path_type=Path), metavar="A")
 @click.argument("second", type=click.Path(path_type=Path), metavar="B")
 def compare(asked: Compare, first: Path, second: Path) -> None:
-    """Say what differs between two runs, and how surely.
+    """Say what differs between two runs, and how sure that is.
 
     A and B are folders that `replay --out` wrote.
     """

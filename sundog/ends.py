@@ -5,11 +5,11 @@
 | results | | 0 |
 | a mistake in what was asked for, wherever it is found; an extra that is not installed | one line | 2 |
 | Ctrl-C | one line | 130 |
-| whoever read stdout has gone (`| head`) | | 1, as of click and rich |
+| the reader of stdout has gone (`| head`) | | 1, as click and rich have it |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
 
-An error may cross several nurseries on its way, and several actors may fail together: a refusal is
-looked for in exception groups however deep.
+An error may cross several nurseries on its way, and several actors may fail together: a refusal is found in
+exception groups however deep.
 """
 
 import os
@@ -48,7 +48,7 @@ def run_to_its_end(command: click.Command) -> None:
 
 
 def _end(error: BaseException) -> int:
-    """Say how it ended, and return the exit code."""
+    """Say how the command ended, and return the exit code."""
     causes = list(leaves(error))
     for cause in causes:
         if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
@@ -68,7 +68,7 @@ def _end(error: BaseException) -> int:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """What went wrong, out of the exception groups it crossed, the first first."""
+    """The errors inside exception groups however deep, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -77,7 +77,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _refusal(cause: BaseException) -> str | None:
-    """The line for a mistake of whoever asked; None for anything else."""
+    """The line for a mistake in what was asked for; None for any other error."""
     if isinstance(cause, ConfigError):
         return _one_line(str(cause))
     if isinstance(cause, click.ClickException):

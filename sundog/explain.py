@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Explain:
     """What of a record is explained."""
 
-    request_id: str | None = option(None, Text("ID"), "Only this request, whole.", flag="--request")
-    top: int = option(10, Whole(0, 2**20), "How many of the longest waits.")
-    every: bool = option(False, Switch(pair=False), "Each change of cause of a long wait.", flag="--all")
+    request_id: str | None = option(None, Text("ID"), "Show this request alone, in full.", flag="--request")
+    top: int = option(10, Whole(0, 2**20), "Show this many of the longest waits.")
+    every: bool = option(False, Switch(pair=False), "Show each change of cause of a long wait.", flag="--all")
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
 
 

@@ -1,4 +1,4 @@
-"""What is not installed with the base, and which extra brings it."""
+"""Modules that the base does not install, and the extra that brings each."""
 
 EXTRAS = {
     "serve": ("h11", "httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),

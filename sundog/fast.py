@@ -1,8 +1,8 @@
-"""Ahead-of-time compilation of the modules a simulation spends its time in: optional, by mypyc.
+"""Optional ahead-of-time compilation, by mypyc, of the modules in which a simulation spends its time.
 
-The source stays the one truth: the same files, compiled beside themselves, give the same bytes,
-only sooner. Needs a C compiler. `make fast` builds, `make plain` removes what was built. A build
-older than its source is refused at start-up instead of used.
+The same source files are compiled beside themselves, and give the same bytes sooner. Needs a C compiler.
+`make fast` builds, `make plain` removes what was built. A build older than its source is refused at start-up
+instead of used.
 """
 
 import sys
@@ -73,7 +73,7 @@ MODULES = (
     "sim/backend.py",
     "sim/ticks.py",
 )
-"""Not the policies, which people write: they stay plain Python in a compiled simulator."""
+"""Not the policies, which users write too: they stay plain Python in a compiled simulator."""
 
 
 WHY_PLAIN = "plain.txt"
@@ -100,7 +100,7 @@ def how(root: Path = ROOT) -> str:
 def stale(root: Path = ROOT) -> list[str]:
     """The sources that have changed since they were compiled.
 
-    None in an installation, which holds what was built together, in whatever order pip wrote it.
+    None in an installation: what it holds was built together, whatever the times that pip wrote.
     """
     if not (root / "pyproject.toml").exists():
         return []

@@ -15,7 +15,7 @@ from sundog.options.takes import command
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A .json or .json.gz; in the run's folder if not given.",
+    help="The .json or .json.gz to write; by default in the run's folder.",
 )
 def perfetto(run: Path, output: Path | None) -> None:
     """Write a recorded run for Perfetto.

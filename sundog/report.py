@@ -16,7 +16,7 @@ from sundog.options.takes import command
     default=Path("report.html"),
     show_default=True,
     metavar="FILE",
-    help="The page.",
+    help="The page to write.",
 )
 def report(runs: tuple[Path, ...], output: Path) -> None:
     """Show runs on one HTML page, side by side.

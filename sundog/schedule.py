@@ -14,9 +14,7 @@ from sundog.options.takes import command, takes
 class Schedule:
     """How decisions are taken."""
 
-    engine_version: str = option(
-        "0.33", Choice(("0.32", "0.33")), "Whose decisions, where vLLM's versions differ."
-    )
+    engine_version: str = option("0.33", Choice(("0.32", "0.33")), "The vLLM whose decisions are taken.")
     lockstep: bool = option(True, Switch(), "Touch only what changes; the decisions are the same.")
 
 
@@ -28,7 +26,7 @@ class Schedule:
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="Where the log is written.",
+    help="The log to write.",
 )
 @click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def schedule(asked: Schedule, trace: Path, output: Path) -> None:

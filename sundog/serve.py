@@ -28,7 +28,7 @@ SIMULATED_MODEL = "llama-3.1-8b"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What stands behind the door."""
+    """What is served."""
 
     name: str
     config: EngineConfig

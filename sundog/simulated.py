@@ -20,7 +20,7 @@ from sundog.options.simulation import Target
 from sundog.options.simulation import Terms as AskedTerms
 
 MEMORY_SHARE = 0.92
-"""vLLM's `gpu_memory_utilization` where nobody says otherwise."""
+"""vLLM's default for `gpu_memory_utilization`."""
 MOST_BLOCKS_OF_ALL = 2**25
 """The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
 
@@ -31,7 +31,7 @@ class Simulated:
 
     config: EngineConfig
     cost: CostModel
-    """Of a step, `--step-scale` included."""
+    """The cost of a step, `--step-scale` included."""
     kernels: CostModel
     """The same unscaled: it knows how far it was asked outside what was measured."""
     capacity: Capacity
@@ -39,13 +39,13 @@ class Simulated:
     front_end_s: float
     num_gpus: int
     priced: tuple[str, ...] = ()
-    """What the cost of steps rests on where nobody measured it; kept with the results."""
+    """What the cost of steps rests on where it was not measured; kept with the results."""
     remarks: tuple[str, ...] = ()
     """The same, and whatever else people should know before they bet on it."""
 
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
-        """Raises ConfigError if the model does not fit, or nobody knows what its steps cost."""
+        """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
         engine = engine.simulated()
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=_replicas(engine, hardware.model))

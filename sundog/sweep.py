@@ -74,7 +74,7 @@ class Sweep:
         "Replicate until the metric's relative error is at most this.",
         section=PRECISION,
     )
-    confidence: float = option(0.95, Real(0.5, 0.9999), "Of the intervals.", section=PRECISION)
+    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=PRECISION)
     warmup_s: float | None = option(
         None, Real(0, 1e9), "Leave out what arrives before; found by MSER-5 if not given.", section=PRECISION
     )

@@ -123,7 +123,7 @@ def _how(exitcode: int | None) -> str:
 
 
 def _work(run: Callable[[J], R], jobs: Connection) -> None:
-    """Inside a process: until whoever began it has gone."""
+    """Inside a process: until the process that began it has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:

@@ -15,12 +15,14 @@ from sundog.options.takes import command, takes
 class Workload:
     """Which of the traces that a description stands for."""
 
-    seed: int = option(0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same trace.")
+    seed: int = option(
+        0, Whole(0, 2**32 - 1), "Seed of everything random; the same seed gives the same trace."
+    )
 
 
 @command
 @takes(Workload)
-@click.option("-o", "--output", required=True, metavar="FILE", help="A .jsonl or .jsonl.gz.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The .jsonl or .jsonl.gz to write.")
 @click.argument("spec", type=click.Path(path_type=Path))
 def workload(asked: Workload, spec: Path, output: str) -> None:
     """Generate a trace from a description of a workload.

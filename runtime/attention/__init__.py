@@ -15,7 +15,7 @@ NAME = "sundog_paged"
 
 
 class StepAttention(Protocol):
-    """What attends in one forward pass, layer by layer."""
+    """The attention of one forward pass, layer by layer."""
 
     def attend(
         self,
@@ -29,7 +29,7 @@ class StepAttention(Protocol):
         softcap: float | None,
         sinks_H: Tensor | None,
     ) -> Tensor:
-        """The attention output [T, H, E] of one layer, after its keys and values are kept."""
+        """The attention output [T, H, E] of one layer, once its keys and values are stored."""
         ...
 
 
@@ -68,7 +68,7 @@ def paged_attention(
 
 
 def _no_mask(*_args: object, **_kwargs: object) -> None:
-    """The step knows who may see whom; a mask would be built for nothing."""
+    """No mask: the step knows which token may see which."""
 
 
 def register() -> str:

@@ -69,7 +69,7 @@ class PagedStep:
 
 @dataclass(slots=True)
 class LayerProbe:
-    """Attends over nothing, and writes down what each layer keeps and sees."""
+    """Attends over nothing, and notes what each layer keeps and sees."""
 
     shapes: dict[int, LayerShape] = field(default_factory=dict)
     windows: dict[int, int | None] = field(default_factory=dict)

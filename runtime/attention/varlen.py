@@ -62,7 +62,7 @@ def is_available() -> bool:
 
 
 def can_attend(q_THD: Tensor, values_SPKE: Tensor) -> bool:
-    """Whether the call can do this layer; what it cannot, the gathered path does."""
+    """Whether the call can do this layer; other layers take the gathered path."""
     return (
         q_THD.is_cuda
         and q_THD.dtype in (torch.float16, torch.bfloat16)

@@ -9,7 +9,7 @@ from runtime.training.stories import article
 
 
 def invented_word(rng: Random) -> str:
-    """A word of one or two syllables that nobody has heard before."""
+    """A made-up word of one or two syllables."""
     onset = (
         "b c d f g h j k l m n p r s t v w z br bl ch cl cr dr fl fr gl gr pl pr sh sl sn sp st th tr"
     ).split()

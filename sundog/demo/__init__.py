@@ -11,7 +11,7 @@ from sundog.options.takes import command, takes
 class Demo:
     """What a demonstration may vary."""
 
-    seed: int = option(0, Whole(0, 2**32 - 1), "Of the sampler.")
+    seed: int = option(0, Whole(0, 2**32 - 1), "Seed of the sampler.")
 
 
 @command

@@ -1,4 +1,4 @@
-"""The embedded model behind HTTP, asked several questions at once by clients of its own."""
+"""The embedded model behind HTTP, asked several questions at once."""
 
 import json
 import time

@@ -74,7 +74,7 @@ def _latencies(past: Past, measured: Recorder, predicted: Recorder, answers: lis
 
 
 def _compare(console: Console, real: Run, predicted: Run, past: Past) -> bool:
-    """Whether both worlds took the same decisions at the same times, and say so."""
+    """Say whether both worlds took the same decisions at the same times; returns it."""
     ours, theirs = decisions(real.journal.outputs), decisions(predicted.journal.outputs)
     same_answers = sum(
         past.output_tokens[name] == tokens for name, tokens in Past.of(real.journal).output_tokens.items()

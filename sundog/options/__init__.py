@@ -3,7 +3,7 @@
 A row is a field of one of the frozen records in this package, with its type, default, kind (which
 holds the bounds), help and section:
 
-    max_num_seqs: int | None = option(None, Whole(1, 2**20), "Most requests that run at once.", to=SCHEDULER)
+    max_num_seqs: int | None = option(None, Whole(1, 2**20), "Most requests at once.", to=SCHEDULER)
 
 From that row come the option `--max-num-seqs` of every command that takes the record, the axis
 `--vary max-num-seqs=…` of a sweep, the key `max_num_seqs` of a `config.toml`, its refusal ("--max-num-seqs

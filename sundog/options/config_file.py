@@ -25,7 +25,7 @@ TRACE = Row(kind=Text("TRACE", is_path=True), help="What was replayed.", name="t
 
 
 def config_option(body: Decorated) -> Decorated:
-    """Let a command take options from a file; they stand where the command line says nothing."""
+    """Let a command take options from a file; they count where the command line says nothing."""
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
@@ -44,7 +44,7 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
 
 
 def rows_of(command: click.Command) -> dict[str, Row]:
-    """What a file may give to this command."""
+    """The rows that a file may set for this command."""
     own = command.rows if isinstance(command, Command) else {}
     rows = {name: row for name, row in own.items() if row.kept}
     return {**rows, TRACE.name: TRACE} if any(p.name == TRACE.name for p in command.params) else rows
@@ -62,7 +62,7 @@ def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
 
 
 def from_file(row: Row, value: object, path: Path) -> object:
-    """What the file's value stands for; a path in it is relative to the file."""
+    """The option's value from the file's; a path in it is relative to the file."""
     taken = row.take(value, str(path))
     if not isinstance(taken, str) or not isinstance(row.kind, Text) or not row.kind.is_path:
         return taken
@@ -76,7 +76,7 @@ def from_file(row: Row, value: object, path: Path) -> object:
 def kept_options(directory: str | Path) -> dict[str, object]:
     """What the running command was asked for, as the `config.toml` in that directory shall say it.
 
-    Left out: where results go, what changes none of them, and what nobody gave and has no default.
+    Left out: where results go, what changes none of them, and what was not given and has no default.
     """
     context = click.get_current_context()
     kept = {}

@@ -18,9 +18,9 @@ MOST_TOKENS = 2**27
 MOST_BLOCKS = 2**24
 """A block takes 140 bytes in the pool, so this many take 2.3 GB."""
 UNKNOWN_CONTEXT = 4096
-"""Tokens, where neither the model nor anybody else says."""
+"""Tokens, where neither the model nor an option says."""
 DEFAULT_LIMITS = (2048, 256)
-"""vLLM's (max_num_batched_tokens, max_num_seqs) where nothing is known of the hardware."""
+"""vLLM's (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
 
 OWN = SchedulerConfig()
 """The configuration's own defaults."""
@@ -30,7 +30,9 @@ OWN = SchedulerConfig()
 class Engine:
     """The engine that is served or simulated; None leaves a limit to the model or the hardware."""
 
-    max_num_seqs: int | None = option(None, Whole(1, 2**20), "Most requests that run at once.", to=SCHEDULER)
+    max_num_seqs: int | None = option(
+        None, Whole(1, 2**20), "At most this many requests run at once.", to=SCHEDULER
+    )
     max_num_batched_tokens: int | None = option(
         None, Whole(1, MOST_TOKENS), "Token budget of a step.", to=SCHEDULER
     )
@@ -45,14 +47,16 @@ class Engine:
         names=("--num-gpu-blocks-override",),
     )
     tensor_parallel_size: int = option(1, Whole(1, 1024), "GPUs that share each layer.", names=("-tp",))
-    dtype: str = option("auto", Text("TYPE"), "Of weights and activations; auto is the model's own.")
+    dtype: str = option("auto", Text("TYPE"), "Type of weights and activations; auto is the model's own.")
     quantization: str | None = option(
-        None, Text("FORMAT"), "Of weights: fp8, int8, awq, gptq, mxfp4, nvfp4; the model's own if not given."
+        None,
+        Text("FORMAT"),
+        "Format of weights: fp8, int8, awq, gptq, mxfp4, nvfp4; the model's own if not given.",
     )
     policy: str = option(
         "fcfs",
         Text("POLICY", is_path=True),
-        f"Who is next: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
+        f"Which request is next: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
         names=("--scheduling-policy",),
     )
     async_scheduling: bool | None = option(
@@ -66,14 +70,14 @@ class Engine:
     )
     replicas: int = option(1, Whole(1, 4096), "Equal engines behind one router.", to=ENGINE)
     seed: int = option(
-        0, Whole(0, 2**32 - 1), "Of everything random; the same seed, the same results.", to=ENGINE
+        0, Whole(0, 2**32 - 1), "Seed of everything random; the same seed gives the same results.", to=ENGINE
     )
 
     block_size: int = option(
         OWN.block_size, Whole(1, 8192), "Tokens per block.", section=KV_CACHE, to=SCHEDULER
     )
     kv_cache_dtype: str = option(
-        "auto", Text("TYPE"), "Of keys and values: auto (as activations) or fp8.", section=KV_CACHE
+        "auto", Text("TYPE"), "Type of keys and values: auto (as activations) or fp8.", section=KV_CACHE
     )
     gpu_memory_utilization: float | None = option(
         None, Real(0, 1, above=True), "Share of the GPU's memory that may be used.", section=KV_CACHE
@@ -88,7 +92,7 @@ class Engine:
     prefix_caching_hash_algo: str = option(
         EngineConfig().prefix_caching_hash_algo,
         Text("NAME"),
-        "What blocks are known by in the prefix cache.",
+        "The hash that names blocks in the prefix cache.",
         section=KV_CACHE,
         to=ENGINE,
     )
@@ -131,7 +135,7 @@ class Engine:
     max_overtakes: int = option(
         OWN.max_overtakes,
         Whole(0, 2**20),
-        "How often others may pass a request for which there are no KV blocks.",
+        "How often others may overtake a request that lacks KV blocks.",
         section=SCHEDULING,
         to=SCHEDULER,
     )
@@ -147,7 +151,7 @@ class Engine:
         1, Whole(1, 1024), "Stages of layers; only 1 can be predicted.", section=REPLICAS, names=("-pp",)
     )
     data_parallel_size: int = option(
-        1, Whole(1, 4096), "As many times the replicas; dense models only.", section=REPLICAS, names=("-dp",)
+        1, Whole(1, 4096), "Multiplies the replicas; dense models only.", section=REPLICAS, names=("-dp",)
     )
     enable_expert_parallel: bool = option(
         False,

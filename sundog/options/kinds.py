@@ -1,8 +1,8 @@
 """What an option may be: each kind takes a text or a value of TOML, and refuses by its range.
 
 Law: what a kind gives back is finite, within its bounds and of its type. It refuses with a
-ValueError that says what would be right ("give a whole number from 1 to 64"); whoever called it
-knows the option's name and puts it in front.
+ValueError that says what would be right ("give a whole number from 1 to 64"); the caller knows the
+option's name and puts it in front.
 """
 
 import math

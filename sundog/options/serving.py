@@ -1,4 +1,4 @@
-"""What only a server has: where it listens, whom it lets in, and what it leaves behind."""
+"""What only a server has: where it listens, which requests it lets in, and what it leaves behind."""
 
 from dataclasses import dataclass
 
