@@ -140,6 +140,8 @@ class Client(Actor[Due | TraceRequest | Ended]):
         self._unfinished[row.request_id] = row.session is not None
         self._num_to_come -= 1
         self._num_arrived += 1
+        if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
+            self._recorder.wants(row.request_id, row.limits_s)
         self._llm.request(self._generate_for(row)).then(partial(self._answered, row.request_id))
         if self._on_progress is not None:
             self._on_progress(self._num_arrived)

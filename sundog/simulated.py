@@ -8,7 +8,7 @@ from sim.cost.overhead import NO_OVERHEAD
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
-from sim.figures.metrics import Terms
+from sim.figures.terms import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model

@@ -176,10 +176,14 @@ def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:
 
 
 def _check_metrics(names: Sequence[str]) -> None:
-    from sim.figures.sweep.measure import NAMES
+    from sim.figures.sweep.measure import NAMES, TENANT, TENANT_NAMES
 
     for name in names:
-        if name not in NAMES:
+        figure = name.rpartition(".")[2]
+        if name.startswith(TENANT) and name.count(".") > 1:
+            if figure not in TENANT_NAMES:
+                raise unknown("figure of a tenant", figure, TENANT_NAMES)
+        elif name not in NAMES:
             raise unknown("metric", name, NAMES)
 
 

@@ -7,6 +7,7 @@ Times are seconds, per request unless said otherwise:
     ITL       time between a token and the one before it, over every token
     E2E       finish - arrival
     queueing  first step that the request was part of begins - arrival
+    prefill   first token - first step, decode  finish - first token: the other stages
     normal.   E2E / output tokens
 """
 
@@ -17,13 +18,14 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.figures.saturation import saturation
 from sim.figures.statistics.distribution import Distribution, Part, distribution_of
+from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
+from sim.figures.terms import NO_TERMS, Terms
 from sim.figures.totals import Totals
 from sim.record.recorder import Recorder
-from sim.record.rows import Floats, RequestTimes, Rows, latencies, step_intervals
+from sim.record.rows import Floats, RequestTimes, Rows, joined, latencies, step_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,11 @@ class Summary:
 
     Throughput counts finished requests over the span from the first arrival to the last finish.
     `saturation` is requests in the server over those it can run at once, on average; from 1 on the
-    queue grows as long as the load lasts. Goodput counts those that met every limit of `Terms`, of
-    all that arrived. `busy_fraction` is of all replicas' time. `fairness` is Jain's index
-    (sum x)^2 / (n sum x^2) over the tenants' served tokens, prompts and outputs; None without
-    tenants. Energy takes the GPUs' rated power all the time, cost their price: upper bounds for
-    idle ones.
+    queue grows as long as the load lasts. Goodput counts those that met every limit they have, their own
+    or else that of `Terms`, of all that arrived. `busy_fraction` is of all replicas' time. `fairness` is
+    Jain's index of what tenants were served while they waited beside others, `slowdown_fairness` that of
+    their slowdowns (`sim.figures.tenants`); None where it cannot be told. Energy takes the GPUs' rated
+    power all the time, cost their price: upper bounds for idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
@@ -59,6 +61,8 @@ class Summary:
     itl_s: Distribution | None
     e2e_s: Distribution | None
     queueing_s: Distribution | None
+    prefill_s: Distribution | None
+    decode_s: Distribution | None
     num_kv_blocks: int
     kv_use_mean: float
     kv_use_max: float
@@ -73,6 +77,8 @@ class Summary:
     goodput_requests_per_s: float | None
     slo_attainment: float | None
     fairness: float | None
+    slowdown_fairness: float | None
+    tenants: dict[str, TenantFigures]
     energy_j_per_output_token: float | None
     cost_per_million_output_tokens: float | None
     remarks: tuple[str, ...] = ()
@@ -117,51 +123,14 @@ def request_times(recorder: Recorder) -> RequestTimes:
     return latencies(Rows.of(recorder.columns), recorder.front_end_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a run is held against: limits per request in seconds, and what its GPUs take.
-
-    `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
-    currency.
-    """
-
-    slo_ttft_s: float | None = None
-    slo_tpot_s: float | None = None
-    slo_e2e_s: float | None = None
-    num_gpus: int = 1
-    max_num_running: int | None = None
-    block_size: int = 16
-    gpu_power_w: float | None = None
-    price_per_gpu_h: float | None = None
-
-    def met(self, times: RequestTimes, is_done: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Which requests met every limit; None without any. One token has no TPOT to miss."""
-        limits = (
-            (times.ttft_s, self.slo_ttft_s),
-            (times.tpot_s, self.slo_tpot_s),
-            (times.e2e_s, self.slo_e2e_s),
-        )
-        if all(limit is None for _, limit in limits):
-            return None
-        met = is_done.copy()
-        for values, limit in limits:
-            if limit is not None:
-                met &= ~(values > limit)
-        return met
-
-
-NO_TERMS = Terms()
-
-
 def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None = None) -> Summary:
     """The figures of a run; latencies are over finished requests, ITL over all tokens.
 
     `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
     """
     source = source or InMemory(recorder)
-    front_s, totals = recorder.front_end_s, Totals()
-    for rows in source.requests():
-        totals.add(rows, terms.met(latencies(rows, front_s), rows.is_done))
+    front_s = recorder.front_end_s
+    totals, tenants = _summed(source, terms, front_s)
     over = partial(_over, source, front_s)
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
@@ -186,6 +155,8 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         itl_s=distribution_of(source.intervals),
         e2e_s=over(lambda rows, times: times.e2e_s),
         queueing_s=over(lambda rows, times: times.queueing_s),
+        prefill_s=over(lambda rows, times: times.prefill_s),
+        decode_s=over(lambda rows, times: times.decode_s),
         num_kv_blocks=blocks,
         kv_use_mean=sum(use.block_seconds for use in kv_use) / (busy_s * blocks) if busy_s else 0.0,
         kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
@@ -199,7 +170,9 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         saturation=_saturation(source, terms, blocks * recorder.num_replicas + 1),
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
-        fairness=totals.fairness,
+        fairness=tenants.fairness,
+        slowdown_fairness=tenants.slowdown_fairness,
+        tenants=tenants.figures,
         energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
         cost_per_million_output_tokens=_per_token(
             None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
@@ -207,6 +180,20 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
             output_tokens,
         ),
     )
+
+
+def _summed(source: Source, terms: Terms, front_end_s: float) -> tuple[Totals, Tenants]:
+    """All requests together, and by tenant; those with tenants are held in memory."""
+    totals, owned = Totals(), list[Rows]()
+    for rows in source.requests():
+        totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
+        if any(name is not None for name in rows.tenant):
+            owned.append(rows)
+    if not owned:
+        return totals, NOBODY
+    together = joined(owned)
+    met = terms.met(together, latencies(together, front_end_s))
+    return totals, tenants_of(together, met, front_end_s)
 
 
 def _over(

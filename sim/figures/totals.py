@@ -1,7 +1,7 @@
 """Sums over all requests of a run, which come in parts."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ class Totals:
     hit_tokens: int = 0
     num_preemptions: int = 0
     recomputed_tokens: int = 0
-    served: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: Rows, met: NDArray[np.bool_] | None) -> None:
         """Some more requests, and which of them met every limit, if there are limits."""
@@ -46,16 +45,3 @@ class Totals:
         self.hit_tokens += int(rows.prefix_hit_tokens.sum())
         self.num_preemptions += int(rows.num_preemptions.sum())
         self.recomputed_tokens += int(rows.recomputed_tokens.sum())
-        tokens = np.where(done, rows.num_prompt_tokens + rows.num_output_tokens, 0).tolist()
-        for tenant, count in zip(rows.tenant, tokens, strict=True):
-            if tenant is not None:
-                self.served[tenant] = self.served.get(tenant, 0) + count
-
-    @property
-    def fairness(self) -> float | None:
-        """Jain's index over the tenants' served tokens; None without tenants.
-
-        Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984).
-        """
-        total, squares = sum(self.served.values()), sum(tokens**2 for tokens in self.served.values())
-        return total**2 / (len(self.served) * squares) if squares else None

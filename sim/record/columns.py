@@ -5,6 +5,8 @@ from array import array
 
 from actors.messages import StepOutput
 
+Limits = tuple[float | None, float | None, float | None]
+"""What a request wants of TTFT, TPOT and E2E, in seconds."""
 ABSENT = math.nan
 """An instant that never came, in the columns of times."""
 
@@ -20,6 +22,7 @@ class Columns:
         "finish_s",
         "first_scheduled_s",
         "first_token_s",
+        "limits_s",
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -35,6 +38,8 @@ class Columns:
         self.request_id: list[str] = []
         self.tenant: list[str | None] = []
         self.reason: list[str | None] = []
+        self.limits_s: dict[str, Limits] = {}
+        """By request, of those that have any."""
         self.arrival_s = array("d")
         self.first_scheduled_s = array("d")
         self.first_token_s = array("d")
@@ -70,6 +75,9 @@ class Columns:
 
     def drop(self, count: int) -> None:
         """Forget the first rows."""
+        if self.limits_s:
+            for name in self.request_id[:count]:
+                self.limits_s.pop(name, None)
         for texts in (self.request_id, self.tenant, self.reason):
             del texts[:count]
         for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s):

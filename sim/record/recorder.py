@@ -15,7 +15,7 @@ from typing import Protocol
 
 from actors.core.batch import Batch
 from actors.messages import StepOutput
-from sim.record.columns import ABSENT, Columns, Groups, KvUse, Live, Steps
+from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
 
 
 class Sink(Protocol):
@@ -68,6 +68,10 @@ class Recorder:
             self._spill_requests(self.sink)
         row = self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
         self._live[request_id] = Live(row)
+
+    def wants(self, request_id: str, limits_s: Limits) -> None:
+        """A request that is about to arrive has limits of its own."""
+        self.columns.limits_s[request_id] = limits_s
 
     def refused(self, request_id: str) -> None:
         """A request was turned away at the entrance, before or after `arrived`."""

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ class Rows(NamedTuple):
     is_done: NDArray[np.bool_]
     reason: Sequence[str | None]
     tenant: Sequence[str | None]
+    slo_ttft_s: Floats
+    slo_tpot_s: Floats
+    slo_e2e_s: Floats
 
     @classmethod
     def of(cls, columns: Columns, count: int | None = None) -> "Rows":
@@ -60,7 +64,31 @@ class Rows(NamedTuple):
             finished(columns.reason[:count]),
             columns.reason[:count],
             columns.tenant[:count],
+            *limits_of(columns, count),
         )
+
+
+def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Floats, Floats]:
+    """What each request wants of TTFT, TPOT and E2E itself; NaN where it wants nothing."""
+    names = columns.request_id[:count]
+    found = np.full((3, len(names)), np.nan)
+    if columns.limits_s:
+        for row, name in enumerate(names):
+            for kind, limit_s in enumerate(columns.limits_s.get(name, ())):
+                if limit_s is not None:
+                    found[kind, row] = limit_s
+    return found[0], found[1], found[2]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Some parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*parts, strict=True)
+    return Rows._make(
+        np.concatenate(column) if isinstance(column[0], np.ndarray) else list(chain.from_iterable(column))
+        for column in columns
+    )
 
 
 def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
@@ -82,12 +110,19 @@ def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Per-request figures, one element per row of the recorder; NaN where there is none."""
+    """Per-request figures, one element per row of the recorder; NaN where there is none.
+
+    `queueing_s`, `prefill_s` and `decode_s` are the stages: until the first step with it, until its first
+    token, until its last. `slowdown` is the time of all three over that of the last two.
+    """
 
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
     queueing_s: Floats
+    prefill_s: Floats
+    decode_s: Floats
+    slowdown: Floats
 
 
 def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
@@ -96,9 +131,14 @@ def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
     tpot = np.full(len(later_tokens), np.nan)
     decoding_s = rows.finish_s - rows.first_token_s
     np.divide(decoding_s, later_tokens, out=tpot, where=later_tokens > 0)
+    slowdown, running_s = np.full(len(tpot), np.nan), rows.finish_s - rows.first_scheduled_s
+    np.divide(rows.finish_s - rows.arrival_s, running_s, out=slowdown, where=running_s > 0)
     return RequestTimes(
         rows.first_token_s - rows.arrival_s + front_end_s,
         tpot,
         rows.finish_s - rows.arrival_s + front_end_s,
         rows.first_scheduled_s - rows.arrival_s,
+        rows.first_token_s - rows.first_scheduled_s,
+        decoding_s,
+        slowdown,
     )

@@ -148,6 +148,10 @@ def rows_of(table: pa.Table) -> Rows:
     def numbers(name: str) -> Any:
         return table[name].to_numpy()
 
+    def limit(name: str) -> Floats:
+        """Runs that were written before requests had limits have none."""
+        return numbers(name) if name in table.column_names else np.full(len(reasons), np.nan)
+
     return Rows(
         numbers("arrival_s"),
         numbers("first_scheduled_s"),
@@ -162,6 +166,7 @@ def rows_of(table: pa.Table) -> Rows:
         finished(reasons),
         reasons,
         tenants,
+        *(limit(name) for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")),
     )
 
 

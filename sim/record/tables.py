@@ -31,6 +31,9 @@ REQUEST_COLUMNS = (
     "ttft_s",
     "tpot_s",
     "e2e_s",
+    "slo_ttft_s",
+    "slo_tpot_s",
+    "slo_e2e_s",
 )
 STEP_COLUMNS = (
     "replica",
@@ -52,10 +55,12 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
     """The first `count` requests, in order of arrival; what never came is null."""
     import pyarrow as pa
 
-    times = latencies(Rows.of(columns, count), front_end_s)
+    rows = Rows.of(columns, count)
+    times = latencies(rows, front_end_s)
     arrays: dict[str, Any] = {}
     for name in REQUEST_COLUMNS:
-        values = getattr(times if name in times.__slots__ else columns, name)[:count]
+        owner = times if name in times.__slots__ else rows if name.startswith("slo_") else columns
+        values = getattr(owner, name)[:count]
         if isinstance(values, list):
             arrays[name] = pa.array(values, pa.string())
             continue

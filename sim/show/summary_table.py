@@ -3,11 +3,13 @@
 from typing import IO
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from sim.figures.metrics import Summary
 from sim.figures.saturation import KNEE, regime_of
 from sim.figures.statistics.distribution import Distribution
+from sim.figures.tenants import TenantFigures
 from sim.show.console import console_for, print_table
 
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
@@ -25,6 +27,8 @@ def print_summary(
     if title:
         console.print(title, style="bold", markup=False)
     print_table(console, _latencies(summary))
+    if summary.tenants:
+        print_table(console, _tenants(summary.tenants))
     print_table(console, _totals(summary, doubt))
 
 
@@ -38,6 +42,8 @@ def _latencies(summary: Summary) -> Table:
         ("ITL", summary.itl_s),
         ("E2E", summary.e2e_s),
         ("queueing", summary.queueing_s),
+        ("prefill", summary.prefill_s),
+        ("decode", summary.decode_s),
         ("E2E per token", summary.normalized_latency_s),
     )
     for name, d in rows:
@@ -47,6 +53,31 @@ def _latencies(summary: Summary) -> Table:
         waits = name in WAITS and summary.saturation is not None and summary.saturation >= KNEE
         values = ((_rough if waits else _ms)(value) for value in (d.mean, d.p50, d.p90, d.p99))
         table.add_row(name, *values, f"{d.count:,}")
+    return table
+
+
+def _tenants(tenants: dict[str, TenantFigures]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in (
+        "tenant",
+        "finished",
+        "TTFT mean ms",
+        "TTFT p99 ms",
+        "E2E mean ms",
+        "slowdown",
+        "share",
+        "in SLO",
+    ):
+        table.add_column(name, justify="left" if name == "tenant" else "right")
+    for name, of in tenants.items():
+        times = (of.ttft_mean_s, of.ttft_p99_s, of.e2e_mean_s)
+        ratios = ((of.slowdown, ".2f"), (of.share_while_waiting, ".2f"), (of.slo_attainment, ".1%"))
+        table.add_row(
+            escape(name),
+            f"{of.num_finished:,} of {of.num_requests:,}",
+            *("-" if value is None else _ms(value) for value in times),
+            *("-" if value is None else format(value, form) for value, form in ratios),
+        )
     return table
 
 
@@ -113,7 +144,11 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
     )
     if summary.fairness is not None:
-        table.add_row("fairness", f"{summary.fairness:.3f} (Jain's index of the tenants' tokens)")
+        table.add_row(
+            "fairness", f"{summary.fairness:.3f} (Jain's index, of service while several tenants wait)"
+        )
+    if summary.slowdown_fairness is not None:
+        table.add_row("", f"{summary.slowdown_fairness:.3f} (Jain's index, of their slowdowns)")
     if summary.energy_j_per_output_token is not None:
         energy = f"at most {summary.energy_j_per_output_token:,.3f} J per output token"
         if summary.cost_per_million_output_tokens is not None:

@@ -21,6 +21,8 @@ OWN_KEYS = {
     "tenant",
     "session",
     "slo_ttft_s",
+    "slo_tpot_s",
+    "slo_e2e_s",
     "id",
     "after",
     "pause_s",
@@ -104,6 +106,8 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
             row.span("slo_ttft_s"),
             after,
             pause_s or 0.0,
+            row.span("slo_tpot_s"),
+            row.span("slo_e2e_s"),
         )
         ids[request_id] = session
         index += 1

@@ -25,7 +25,8 @@ class TraceRequest(NamedTuple):
 
     `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
     same place mean equal prompts up to there (each id stands for everything before it too).
-    None when nothing is known about the contents. `slo_ttft_s` is the wanted time to first token.
+    None when nothing is known about the contents. `slo_ttft_s`, `slo_tpot_s` and `slo_e2e_s` are the
+    wanted time to the first token, between tokens, and to the end.
     A request `after` another, an earlier one of its session, arrives `pause_s` after that one has
     ended, and `arrival_s` is the earliest instant at which it could.
     """
@@ -42,6 +43,13 @@ class TraceRequest(NamedTuple):
     slo_ttft_s: float | None = None
     after: str | None = None
     pause_s: float = 0.0
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+
+    @property
+    def limits_s(self) -> tuple[float | None, float | None, float | None]:
+        """What it wants of TTFT, TPOT and E2E."""
+        return self.slo_ttft_s, self.slo_tpot_s, self.slo_e2e_s
 
     def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
         """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.

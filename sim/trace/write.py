@@ -56,8 +56,9 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
         row["tenant"] = request.tenant
     if request.session is not None:
         row["session"] = request.session
-    if request.slo_ttft_s is not None:
-        row["slo_ttft_s"] = request.slo_ttft_s
+    for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+        if getattr(request, name) is not None:
+            row[name] = getattr(request, name)
     if request.after is not None:
         row["after"] = request.after
         row["pause_s"] = request.pause_s

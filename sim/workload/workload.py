@@ -16,18 +16,21 @@ from sim.workload.streams import stream
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Whose a share of the sessions are, how urgent, and how soon they want a first token."""
+    """Whose a share of the sessions are, how urgent, and what times they want."""
 
     name: str
     share: float
     priority: int = 0
     slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "share")
-        if self.slo_ttft_s is not None:
-            check_positive(self, "slo_ttft_s")
+        for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+            if getattr(self, name) is not None:
+                check_positive(self, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,7 @@ class Workload:
         if self.tenants:
             owners = self._owners(seed, len(times))
             rows = (
-                (session, row._replace(tenant=t.name, priority=t.priority, slo_ttft_s=t.slo_ttft_s))
-                for session, row in rows
-                for t in (self.tenants[owners[session]],)
+                (session, _owned(row, t)) for session, row in rows for t in (self.tenants[owners[session]],)
             )
         ordered = sorted(rows, key=lambda row: (row[1].arrival_s, row[0]))
         if self.sessions is not None:
@@ -86,3 +87,13 @@ class Workload:
             stream(seed, "tenants").choice(len(shares), count, p=shares / shares.sum()).tolist()
         )
         return owners
+
+
+def _owned(row: TraceRequest, tenant: Tenant) -> TraceRequest:
+    return row._replace(
+        tenant=tenant.name,
+        priority=tenant.priority,
+        slo_ttft_s=tenant.slo_ttft_s,
+        slo_tpot_s=tenant.slo_tpot_s,
+        slo_e2e_s=tenant.slo_e2e_s,
+    )

@@ -7,6 +7,7 @@ else differ by the requests that only one of them counts.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,12 @@ from sim.figures.saturation import saturation
 from sim.figures.statistics.warmup import num_warmup
 from sim.figures.sweep.outcome import Failed, Job, Measures
 from sim.figures.sweep.played import Played, chosen
+from sim.figures.tenants import TenantFigures, tenants_of
 from sim.figures.totals import Totals
 from sim.record.rows import latencies
 
 PARTS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
-LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s", "prefill_s", "decode_s", "slowdown")
 HIGHER_IS_BETTER = (
     "output_tokens_per_s",
     "requests_per_s",
@@ -27,6 +29,7 @@ HIGHER_IS_BETTER = (
     "slo_attainment",
     "goodput_requests_per_s",
     "fairness",
+    "slowdown_fairness",
 )
 WHOLE = (
     *HIGHER_IS_BETTER,
@@ -37,6 +40,9 @@ WHOLE = (
     "cost_per_million_output_tokens",
 )
 """Of all requests after the warm-up together."""
+TENANT = "tenant."
+"""Before a tenant's name, a dot and one of its figures: `tenant.paid.ttft_p99_s`."""
+TENANT_NAMES = tuple(field.name for field in fields(TenantFigures))
 NAMES = (*(f"{name}.{part}" for name in LATENCIES for part in PARTS), *WHOLE)
 
 
@@ -90,8 +96,11 @@ def measure(run: Played, left_out: set[str]) -> Measures:
         for part, percent in PARTS.items():
             found[f"{name}.{part}"] = _part(values, percent)
     totals = Totals()
-    totals.add(rows, run.terms.met(times, done))
+    met = run.terms.met(rows, times)
+    totals.add(rows, met)
     whole = _whole(run, totals, int(np.argmax(kept)) if kept.any() else 0)
+    tenants = tenants_of(rows, met, run.front_end_s)
+    whole["fairness"], whole["slowdown_fairness"] = tenants.fairness, tenants.slowdown_fairness
     whole["saturation"] = None
     if run.terms.max_num_running is not None:
         whole["saturation"] = saturation(
@@ -103,6 +112,9 @@ def measure(run: Played, left_out: set[str]) -> Measures:
     for name in WHOLE:
         value = whole[name]
         found[name] = math.nan if value is None else float(value)
+    for tenant, figures in tenants.figures.items():
+        for name, figure in asdict(figures).items():
+            found[f"{TENANT}{tenant}.{name}"] = math.nan if figure is None else float(figure)
     return found
 
 
@@ -119,7 +131,6 @@ def _whole(run: Played, totals: Totals, first: int) -> dict[str, float | None]:
         "prefix_hit_rate": totals.hit_tokens / max(totals.admitted_tokens, 1),
         "slo_attainment": None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
         "goodput_requests_per_s": None if totals.num_met is None else totals.num_met * per_s,
-        "fairness": totals.fairness,
         "busy_fraction": busy_s * per_s / run.num_replicas,
         "kv_use_mean": block_seconds * per_s / (run.num_blocks * run.num_replicas),
         "num_preemptions": float(totals.num_preemptions),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.metrics import Terms
+from sim.figures.terms import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, Ints, Rows

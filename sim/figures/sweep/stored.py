@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.figures.metrics import Terms
 from sim.figures.sweep.played import Played, Spans
+from sim.figures.terms import Terms
 from sim.record.run_directory import open_run
 from sim.record.run_writer import rows_of
 

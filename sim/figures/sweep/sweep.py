@@ -51,7 +51,8 @@ class Cell:
     failed: Failed | None = None
 
     def values(self, metric: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        return np.array([run[metric] for run in self.runs])
+        """A figure of every run; NaN in a run that has none, of a tenant that never came."""
+        return np.array([run.get(metric, math.nan) for run in self.runs])
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
         """The metric over replications; independent, as seeds are. NaN wide if all are one run."""

@@ -13,8 +13,9 @@ from actors.core.batch import Admission, Batch, Chunk, Finish
 from actors.core.sampling import Sampling
 from actors.messages import StepOutput
 from sim.clock import run_virtual
-from sim.figures.metrics import Terms, request_times, summarize
+from sim.figures.metrics import request_times, summarize
 from sim.figures.statistics.distribution import distribution, distribution_of
+from sim.figures.terms import Terms
 from sim.record.recorder import Recorder
 from sim.show.summary_table import print_summary
 from tests.sim.toy import Toy, counting_backend, play, recorded
@@ -216,25 +217,6 @@ def test_goodput_counts_who_met_every_limit() -> None:
     times = request_times(recorder)
     expected = (times.ttft_s <= summary.ttft_s.p50) & (times.e2e_s <= summary.e2e_s.p90)
     assert tight.slo_attainment == expected.sum() / summary.num_requests < lax.slo_attainment
-
-
-def test_fairness_is_one_when_tenants_are_served_alike() -> None:
-    """And 1/n when one of n got everything."""
-
-    def fairness(shares: tuple[int, ...]) -> float | None:
-        recorder = Recorder(101)
-        for tenant, num_tokens in enumerate(shares):
-            name = str(tenant)
-            recorder.arrived(name, 0.0, max(num_tokens, 1), name)
-            if num_tokens:
-                chunk = Chunk(name, num_tokens, True)
-                admission = Admission(name, num_tokens, num_tokens, 0, (), None, Sampling())
-                batch = Batch(tenant + 1, (admission,), (chunk,))
-                recorder.observe(output(batch, 1.0 + tenant, Finish(name, "stop")))
-        return summarize(recorder).fairness
-
-    assert fairness((8, 8, 8, 8)) == pytest.approx(1)
-    assert fairness((8, 0, 0, 0)) == pytest.approx(1 / 4)
 
 
 def test_energy_and_cost_are_per_output_token() -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sim.figures.metrics import Terms
 from sim.figures.sweep.measure import measure, measured, warm_up
 from sim.figures.sweep.outcome import Failed, Measures
 from sim.figures.sweep.played import Played, Spans
+from sim.figures.terms import Terms
 from sim.record.columns import KvUse
 from sim.record.rows import Rows
 
@@ -21,6 +21,7 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
     rows = Rows(
         *(arrival_s, arrival_s, first_s, first_s + 1, 10 * ones, 2 * ones, zeros, zeros, zeros, yes, yes),
         *(["length"] * COUNT, [None] * COUNT),
+        *(np.full(COUNT, np.nan) for _ in range(3)),
     )
     return Played.of(
         rows=rows,

@@ -1,0 +1,158 @@
+"""What each tenant of a run was given, and how fairly.
+
+What a tenant was served in all says nothing once every request has finished: it is what was asked for. So
+fairness looks only at the time in which at least two tenants wait, when the engine has a choice, and
+compares what each of those was served then with an equal share of it (the backlogged clients of Sheng et
+al., "Fairness in Serving Large Language Models", OSDI 2024, section 3). Slowdown says how many times longer
+a request took than without its wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.record.rows import Floats, Rows, latencies
+
+SHORTEST_S = 1e-9
+"""Work that is done in no time is taken to last this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFigures:
+    """One tenant's requests; seconds over finished ones, None where there is none."""
+
+    num_requests: int
+    num_finished: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_mean_s: float | None
+    ttft_p99_s: float | None
+    tpot_mean_s: float | None
+    e2e_mean_s: float | None
+    queueing_mean_s: float | None
+    prefill_mean_s: float | None
+    decode_mean_s: float | None
+    slowdown: float | None
+    share_while_waiting: float | None
+    """Served tokens over an equal share, while it and another tenant wait; 1 is fair."""
+    slo_attainment: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """All tenants by name, and Jain's index of their shares and of their mean slowdowns."""
+
+    figures: dict[str, TenantFigures]
+    fairness: float | None
+    slowdown_fairness: float | None
+
+
+NOBODY = Tenants({}, None, None)
+
+
+def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) -> Tenants:
+    """The tenants of these requests. O(tenants x requests)."""
+    names = sorted({name for name in rows.tenant if name is not None})
+    if not names:
+        return NOBODY
+    codes = {name: code for code, name in enumerate(names)}
+    owner = np.array([-1 if name is None else codes[name] for name in rows.tenant])
+    shares = _shares(rows, [owner == code for code in range(len(names))])
+    times = latencies(rows, front_end_s)
+    figures = {}
+    for code, name in enumerate(names):
+        own = owner == code
+        done = own & rows.is_done
+        figures[name] = TenantFigures(
+            int(own.sum()),
+            int(done.sum()),
+            int(rows.num_prompt_tokens[done].sum()),
+            int(rows.num_output_tokens[done].sum()),
+            _mean(times.ttft_s[done]),
+            _p99(times.ttft_s[done]),
+            _mean(times.tpot_s[done]),
+            _mean(times.e2e_s[done]),
+            _mean(times.queueing_s[done]),
+            _mean(times.prefill_s[done]),
+            _mean(times.decode_s[done]),
+            _mean(times.slowdown[done]),
+            shares[code],
+            None if met is None else float(met[own].mean()),
+        )
+    slowdowns = [each.slowdown for each in figures.values() if each.slowdown is not None]
+    return Tenants(figures, jain([share for share in shares if share is not None]), jain(slowdowns))
+
+
+def jain(values: Sequence[float]) -> float | None:
+    """(sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all; None of fewer than two.
+
+    Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984).
+    """
+    squares = sum(value**2 for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if len(values) > 1 and squares else None
+
+
+def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | None]:
+    """What each tenant was served while it and another waited, over an equal share of it."""
+    last_s = np.nanmax(np.concatenate((rows.arrival_s, rows.finish_s)))
+    until_s = np.where(np.isnan(rows.first_scheduled_s), last_s, rows.first_scheduled_s)
+    instants = np.unique(np.concatenate((rows.arrival_s, until_s)))
+    if len(instants) < 2:
+        return [None for _ in owners]
+    waits = [_waits(rows.arrival_s[own], until_s[own], instants) for own in owners]
+    num_waiting = np.sum(waits, axis=0)
+    served = [
+        np.where(w, np.diff(_served(rows, own, instants)), 0.0) for w, own in zip(waits, owners, strict=True)
+    ]
+    equal = np.sum(served, axis=0) / np.maximum(num_waiting, 1)
+    is_contended = num_waiting > 1
+    found: list[float | None] = []
+    for wait, tokens in zip(waits, served, strict=True):
+        fair = float(equal[wait & is_contended].sum())
+        found.append(float(tokens[is_contended].sum()) / fair if fair else None)
+    return found
+
+
+def _waits(arrival_s: Floats, until_s: Floats, instants: Floats) -> NDArray[np.bool_]:
+    """Whether any of these waits, from each instant to the next."""
+    change = np.zeros(len(instants), dtype=np.int64)
+    np.add.at(change, np.searchsorted(instants, arrival_s), 1)
+    np.add.at(change, np.searchsorted(instants, until_s), -1)
+    waits: NDArray[np.bool_] = np.cumsum(change)[:-1] > 0
+    return waits
+
+
+def _served(rows: Rows, own: NDArray[np.bool_], instants: Floats) -> Floats:
+    """Tokens served until each instant: prompts evenly while they are computed, outputs until the end."""
+    begins, ends, tokens = [], [], []
+    for begin, end, count in (
+        (rows.first_scheduled_s, rows.first_token_s, rows.num_prompt_tokens),
+        (rows.first_token_s, rows.finish_s, rows.num_output_tokens),
+    ):
+        known = own & ~np.isnan(begin) & ~np.isnan(end)
+        begins.append(begin[known])
+        ends.append(np.maximum(end[known], begin[known] + SHORTEST_S))
+        tokens.append(count[known].astype(np.float64))
+    begin_s, end_s, rate = np.concatenate(begins), np.concatenate(ends), np.concatenate(tokens)
+    if not len(begin_s):
+        return np.zeros(len(instants))
+    rate = rate / (end_s - begin_s)
+    times, rates = np.concatenate((begin_s, end_s)), np.concatenate((rate, -rate))
+    order = np.argsort(times, kind="stable")
+    times, running = times[order], np.cumsum(rates[order])
+    sums = np.concatenate((np.zeros(1), np.cumsum(np.diff(times) * running[:-1])))
+    served: Floats = np.interp(instants, times, sums)
+    return served
+
+
+def _mean(values: "np.ndarray[Any, np.dtype[np.float64]]") -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None
+
+
+def _p99(values: "np.ndarray[Any, np.dtype[np.float64]]") -> float | None:
+    values = values[~np.isnan(values)]
+    return float(np.percentile(values, 99)) if len(values) else None
