@@ -113,7 +113,9 @@ class Request:
         self.num_computed_tokens = 0
         self.num_in_flight = 0
         """Tokens that steps will have sampled whose results have not come back."""
-        self.length_limit = min(max_model_len, submit.num_prompt_tokens + submit.max_tokens)
+        num_tokens = submit.num_prompt_tokens
+        self.length_limit = max(num_tokens + 1, min(max_model_len, num_tokens + submit.max_tokens))
+        """A prompt that fills the context samples once all the same."""
         self.stop_tokens = _stop_tokens(submit)
         self.num_preemptions = 0
         self.waiting_since = 0

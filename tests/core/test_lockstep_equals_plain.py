@@ -3,6 +3,7 @@
 So do both worlds: told only how many tokens there are, the scheduler decides as if it saw them.
 """
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,24 @@ def test_a_prefill_takes_the_budget_before_a_decode_that_was_admitted_later() ->
     with_lockstep, without = logged(trace, "0.33", True), logged(trace, "0.33", False)
     assert with_lockstep == without
     assert any('"sched":[["long",2]]' in line for line in with_lockstep)
+
+
+@pytest.mark.parametrize("length", [15, 16])
+def test_a_prompt_that_fills_the_context_gets_one_token_and_no_step_beyond(length: int) -> None:
+    """Under async scheduling the next step is planned before that token is known."""
+    trace = random_trace(0)
+    trace["config"] |= {
+        "max_model_len": 16,
+        "max_num_batched_tokens": 16,
+        "num_gpu_blocks": 6,
+        "block_size": 4,
+        "long_prefill_token_threshold": 0,
+        "async_scheduling": True,
+    }
+    row = trace["requests"][0] | {"arrival_step": 0, "prompt": [5] * length, "max_tokens": 9, "outputs": []}
+    trace |= {"requests": [row], "events": []}
+    with_lockstep, without = logged(trace, "0.33", True), logged(trace, "0.33", False)
+    assert with_lockstep == without
+    num_computed = sum(tokens for line in with_lockstep for _, tokens in json.loads(line).get("sched", ()))
+    assert num_computed <= 16
+    assert sum('"finished":{"r0":"length"}' in line for line in with_lockstep) == 1
