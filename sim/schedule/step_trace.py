@@ -29,6 +29,8 @@ OF_OURS = ("max_overtakes", "preempt_for_priority", "victim")
 BESIDE = ("policy", "hash_algo", "eos_token_id")
 REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
+MOST_BLOCKS = 2**24
+"""Of one pool: 2.3 GB of records."""
 PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens")
 
 
@@ -80,7 +82,8 @@ def parse_trace(trace: object, engine_version: str = "0.33") -> StepTrace:
     eos = _of_type("config.eos_token_id", _get(config, "eos_token_id", "config"), int, none=True)
     limits = _scheduler_config(config, engine_version)
     rows = _parsed_rows(_list("requests", _get(trace, "requests", "the trace")), eos, limits)
-    events = _list("events", trace.get("events") or [])
+    given = trace.get("events")
+    events = _list("events", [] if given is None else given)
     policy, hash_algo = (str(_get(config, name, "config")) for name in ("policy", "hash_algo"))
     block_hasher(hash_algo)
     return StepTrace(
@@ -101,6 +104,9 @@ def _scheduler_config(config: Mapping[str, Any], engine_version: str) -> Schedul
         value, default = _get(config, name, "config"), getattr(defaults, name)
         kind = int if default is None else type(default)
         values[name] = _of_type(f"config.{name}", value, kind, none=default is None)
+    num_blocks = _of_type("config.num_gpu_blocks", values["num_gpu_blocks"], int)
+    if num_blocks > MOST_BLOCKS:
+        raise ConfigError(f"config.num_gpu_blocks is {num_blocks}: it must be at most {MOST_BLOCKS:,}")
     return SchedulerConfig(**values)
 
 
@@ -124,7 +130,8 @@ def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
     prompt = _tokens(f"{where}.prompt", given["prompt"])
     if not prompt:
         raise ConfigError(f"{where}.prompt is empty: give at least one token")
-    stops = row.get("stop_token_ids") or []
+    sampled = {"min_tokens": 0, "ignore_eos": False, "stop_token_ids": [], "priority": 0}
+    sampled |= {name: row[name] for name in sampled if row.get(name) is not None}
     submit = Submit(
         request_id=_of_type(f"{where}.id", given["id"], str),
         arrival_s=_of_type(f"{where}.arrival_time", given["arrival_time"], float),
@@ -132,12 +139,12 @@ def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
         max_tokens=_at_least(f"{where}.max_tokens", given["max_tokens"], 1),
         prompt_token_ids=prompt,
         sampling=Sampling(
-            min_tokens=_at_least(f"{where}.min_tokens", row.get("min_tokens") or 0, 0),
-            stop_token_ids=_tokens(f"{where}.stop_token_ids", stops),
-            ignore_eos=_of_type(f"{where}.ignore_eos", row.get("ignore_eos") or False, bool),
+            min_tokens=_at_least(f"{where}.min_tokens", sampled["min_tokens"], 0),
+            stop_token_ids=_tokens(f"{where}.stop_token_ids", sampled["stop_token_ids"]),
+            ignore_eos=_of_type(f"{where}.ignore_eos", sampled["ignore_eos"], bool),
         ),
         eos_token_id=eos,
-        priority=_of_type(f"{where}.priority", row.get("priority") or 0, int),
+        priority=_of_type(f"{where}.priority", sampled["priority"], int),
         cache_salt=_of_type(f"{where}.cache_salt", row.get("cache_salt"), str, none=True),
         tenant=_of_type(f"{where}.tenant", row.get("tenant"), str, none=True),
         slo_ttft_s=_of_type(f"{where}.slo_ttft_s", row.get("slo_ttft_s"), float, none=True),
@@ -182,10 +189,15 @@ def _of_type(where: str, value: object, kind: type[T], *, none: bool = False) ->
     is_number = kind in (int, float) and not isinstance(value, bool)
     if is_number and isinstance(value, int if kind is int else int | float) and math.isfinite(value):
         return kind(value)  # type: ignore[call-arg]  # int or float: of one argument
-    if kind in (str, bool) and isinstance(value, kind):
+    if kind in (str, bool) and isinstance(value, kind) and _is_encodable(value):
         return value
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     raise ConfigError(f"{where} is {value!r}: it must be {names[cast(type, kind)]}{' or null' * none}")
+
+
+def _is_encodable(value: object) -> bool:
+    """Half a surrogate pair is no text: no hash can be taken of it."""
+    return not isinstance(value, str) or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _at_least(where: str, value: object, least: int) -> int:
