@@ -6,12 +6,14 @@
 | a mistake in what was asked for, wherever it is found; an extra that is not installed | one line | 2 |
 | Ctrl-C | one line | 130 |
 | the reader of stdout has gone (`| head`) | | 1, as click and rich have it |
+| the disk is full, or stdout's | one line | 2 |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
 
 An error may cross several nurseries on its way, and several actors may fail together: a refusal is found in
 exception groups however deep.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from sundog import fast
 from sundog.extras import how_to_install
 
 REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 class Stopped(Exception):
@@ -58,13 +61,22 @@ def _end(error: BaseException) -> int:
         remark(f"sundog: {refusal}")
         return REFUSED
     if any(isinstance(cause, BrokenPipeError) for cause in causes):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Or Python flushes, and complains.
+        _forget_stdout()
         return PIPE_CLOSED
+    if full := next((c for c in causes if isinstance(c, OSError) and c.errno in NO_ROOM), None):
+        _forget_stdout()
+        remark(f"sundog: cannot write {full.filename or 'the results'}: {full.strerror}")
+        return REFUSED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else BUG
     remark("sundog: this is a bug in Sundog; please report it, with the command and what follows")
     sys.excepthook(type(error), error, error.__traceback__)
     return BUG
+
+
+def _forget_stdout() -> None:
+    """Or Python flushes what is left, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -50,6 +50,28 @@ def test_a_refusal_is_one_line_however_deep(capsys: pytest.CaptureFixture[str]) 
         assert ended(error, capsys) == (2, "sundog: num_gpu_blocks is 5: give more\n")
 
 
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_full_disk_under_stdout_is_one_line(as_json: tuple[str, ...]) -> None:
+    """As `sundog replay … > FILE` finds when there is no room for FILE."""
+    with open("/dev/full", "w") as full:
+        command = [
+            sys.executable,
+            "-m",
+            "sundog",
+            "replay",
+            TRACE,
+            "--limit",
+            "3",
+            "--num-gpu-blocks",
+            "20000",
+        ]
+        done = subprocess.run(
+            [*command, *as_json], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 2
+    assert done.stderr == "sundog: cannot write the results: No space left on device\n"
+
+
 def test_a_bug_keeps_its_traceback_and_asks_to_be_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """In its first line."""
     code, err = ended(nested(KeyError("block 7")), capsys)
