@@ -74,6 +74,8 @@ class Run:
         path = self.path / name
         try:
             table = pq.read_table(path)
+        except FileNotFoundError:
+            raise RunError(f"{self.path} has no {name}: give what `replay --out` wrote, whole") from None
         except (OSError, pa.ArrowException) as error:
             raise RunError(f"{path}: {error}") from None
         own = (table.schema.metadata or {}).get(TABLE_ID)

@@ -109,3 +109,11 @@ def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path, recorder: Recor
         open_run(tmp_path)
     with pytest.raises(RunError, match="other.toml cannot be read"):
         read_config(tmp_path / "other.toml")
+
+
+def test_a_table_that_is_gone_is_said_in_words(tmp_path: Path, recorder: Recorder) -> None:
+    """The folder, and what it lacks."""
+    write_run(tmp_path, recorder, summarize(recorder), OPTIONS)
+    (tmp_path / "requests.parquet").unlink()
+    with pytest.raises(RunError, match=r"has no requests\.parquet: give what"):
+        open_run(tmp_path).requests()
