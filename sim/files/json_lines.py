@@ -33,6 +33,11 @@ def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
         raise error_at(path, number, f"not JSON: {error}") from None
 
 
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can say it: JSON may hold half a surrogate pair."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
 def parse_object(path: str, number: int, line: bytes, error_at: ErrorAt) -> Row:
     """The JSON object on a line; raises `error_at` for anything else."""
     if not line.strip():

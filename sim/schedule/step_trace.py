@@ -15,6 +15,7 @@ from actors.core.policies.policy import Policy
 from actors.core.request import Submit
 from actors.core.sampling import Sampling
 from actors.policy_file import find_policy
+from sim.files.json_lines import is_text
 
 T = TypeVar("T")
 When = Literal["input", "executing"]
@@ -189,15 +190,10 @@ def _of_type(where: str, value: object, kind: type[T], *, none: bool = False) ->
     is_number = kind in (int, float) and not isinstance(value, bool)
     if is_number and isinstance(value, int if kind is int else int | float) and math.isfinite(value):
         return kind(value)  # type: ignore[call-arg]  # int or float: of one argument
-    if kind in (str, bool) and isinstance(value, kind) and _is_encodable(value):
+    if kind in (str, bool) and isinstance(value, kind) and (not isinstance(value, str) or is_text(value)):
         return value
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     raise ConfigError(f"{where} is {value!r}: it must be {names[cast(type, kind)]}{' or null' * none}")
-
-
-def _is_encodable(value: object) -> bool:
-    """Half a surrogate pair is no text: no hash can be taken of it."""
-    return not isinstance(value, str) or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _at_least(where: str, value: object, least: int) -> int:

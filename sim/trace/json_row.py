@@ -3,7 +3,7 @@
 import math
 
 from actors.core.names import did_you_mean
-from sim.files.json_lines import parse_object
+from sim.files.json_lines import is_text, parse_object
 from sim.trace.csv_rows import arrival_problem, tokens_problem
 from sim.trace.record import MAX_ARRIVAL_S, TraceError
 
@@ -72,6 +72,8 @@ class JsonRow:
         value = self.values.get(key)
         if value is not None and not (isinstance(value, str) and value):
             raise self.error(f"{value!r} is not a text", key)
+        if value is not None and not is_text(value):
+            raise self.error(f"{value!r} has half a surrogate pair, which is no text", key)
         return value
 
     def hash_ids(self, num_prompt_tokens: int, block_tokens: int) -> tuple[int, ...] | None:

@@ -139,6 +139,7 @@ BAD_ROWS = [
     (HEADER, good("output_token", 5), "output_token", "Did you mean output_tokens"),
     (HEADER, good("priority", "high"), "priority", "not a whole number"),
     (HEADER, good("tenant", 5), "tenant", "not a text"),
+    (HEADER, good("tenant", "\ud800"), "tenant", "half a surrogate pair"),
     (HEADER, good("hash_ids", [1, 2]), "hash_ids", "does not give hash_block_tokens"),
     (BLOCK_HEADER, good("hash_ids", [1]), "hash_ids", "1 ids for 32 prompt tokens"),
     (BLOCK_HEADER, good("hash_ids", [1, -2]), "hash_ids", "at least 0"),
