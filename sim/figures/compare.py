@@ -9,6 +9,17 @@ from sim.figures.statistics.intervals import Floats, Interval, difference, quant
 from sim.record.run_directory import Run
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+STAGES = {"prefill_s": ("first_scheduled_s", "first_token_s"), "decode_s": ("first_token_s", "finish_s")}
+"""Further figures, by where they begin and end."""
+SHORT = {
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "e2e_s": "E2E",
+    "queueing_s": "queueing",
+    "prefill_s": "prefill",
+    "decode_s": "decode",
+}
+OF_TENANTS = ("ttft_s", "e2e_s")
 QUANTILES = (0.5, 0.99)
 MOVED = 5
 
@@ -49,7 +60,8 @@ def compare(first: Run, second: Run) -> Comparison:
     """What changed from the first run to the second. O(requests)."""
     a, b = _columns(first), _columns(second)
     is_paired, rows = _pairing(a, b)
-    figures = [figure for name in LATENCIES for figure in _figures(name, a[name], b[name], rows)]
+    figures = [figure for name in SHORT for figure in _figures(SHORT[name], a[name], b[name], rows)]
+    figures += _of_tenants(a, b, rows)
     gained, lost = _moved(a, b, rows) if is_paired and rows is not None else ([], [])
     names = dict.fromkeys([*first.config, *second.config])
     settings = {
@@ -67,7 +79,11 @@ Rows = tuple["np.ndarray[Any, np.dtype[np.int64]]", "np.ndarray[Any, np.dtype[np
 def _columns(run: Run) -> Columns:
     table = run.requests()
     columns: Columns = {name: table[name].to_numpy().astype(np.float64) for name in (*LATENCIES, "arrival_s")}
+    for name, ends in STAGES.items():
+        begin_s, end_s = (table[each].to_numpy().astype(np.float64) for each in ends)
+        columns[name] = end_s - begin_s
     columns["request_id"] = table["request_id"].to_pylist()
+    columns["tenant"] = np.array(table["tenant"].to_pylist(), dtype=object)
     for name in ("num_prompt_tokens", "num_output_tokens"):
         columns[name] = table[name].to_numpy()
     return columns
@@ -86,8 +102,22 @@ def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
     return (True, (rows_a, rows_b)) if alike else (False, None)
 
 
-def _figures(name: str, a: Floats, b: Floats, rows: Rows | None) -> list[Compared]:
-    short = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E", "queueing_s": "queueing"}[name]
+def _of_tenants(a: Columns, b: Columns, rows: Rows | None) -> list[Compared]:
+    """Each tenant that is in both runs."""
+    found = []
+    for tenant in sorted({*a["tenant"]} & {*b["tenant"]} - {None}):
+        own_a, own_b = a["tenant"] == tenant, b["tenant"] == tenant
+        for name in OF_TENANTS:
+            short = f"{tenant}: {SHORT[name]}"
+            if rows is None:
+                found += _figures(short, a[name][own_a], b[name][own_b], None)
+            else:
+                both = own_a[rows[0]] & own_b[rows[1]]
+                found += _figures(short, a[name], b[name], (rows[0][both], rows[1][both]))
+    return found
+
+
+def _figures(short: str, a: Floats, b: Floats, rows: Rows | None) -> list[Compared]:
     if rows is None:
         first, second = a[~np.isnan(a)], b[~np.isnan(b)]
         if not (len(first) and len(second)):

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sim.figures.compare import Compared, Comparison, Moved
@@ -48,7 +49,7 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
         table.add_column(name, justify="right")
     table.add_column("with 95 % confidence")
     for figure in found.figures:
-        table.add_row(figure.name, _ms(figure.first), _ms(figure.second), verdict(figure))
+        table.add_row(escape(figure.name), _ms(figure.first), _ms(figure.second), verdict(figure))
     print_table(console, table)
     for title, moved in (("gained most", found.gained), ("lost most", found.lost)):
         if moved:

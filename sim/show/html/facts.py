@@ -82,6 +82,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("preemptions", ("num_preemptions",), "n", -1),
     ("tokens recomputed", ("recomputed_tokens",), "n", -1),
     ("fairness among tenants", ("fairness",), "n", 1),
+    ("fairness of slowdowns", ("slowdown_fairness",), "n", 1),
     ("J per output token, at most", ("energy_j_per_output_token",), "n", -1),
     ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
     ("requests finished", ("num_finished",), "n", 0),

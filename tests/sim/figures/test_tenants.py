@@ -105,3 +105,19 @@ def test_a_share_is_of_what_was_served_while_both_waited() -> None:
     assert found.figures["b"].share_while_waiting == pytest.approx(0, abs=0.02)
     assert found.fairness == pytest.approx(0.5, rel=0.05)
     assert found.figures["b"].slowdown == pytest.approx(2)
+
+
+def test_compare_shows_stages_and_tenants(tmp_path: Path) -> None:
+    """Beside the figures of all; a tenant in both runs alone."""
+    rows = [row(i / 100, tenant="greedy") for i in range(40)] + [row(0.5, tenant="[b]") for _ in range(10)]
+    path = trace(tmp_path, *rows)
+    for policy in ("fcfs", "vtc"):
+        summary(path, "--max-num-seqs", "2", "--policy", policy, "--out", str(tmp_path / policy))
+    done = sundog("compare", str(tmp_path / "fcfs"), str(tmp_path / "vtc"), "--json")
+    assert done.returncode == 0, done.stderr
+    figures = {each["name"]: each for each in json.loads(done.stdout)["figures"]}
+    assert figures["[b]: E2E mean"]["second"] < figures["[b]: E2E mean"]["first"]
+    assert figures["greedy: E2E mean"]["second"] > figures["greedy: E2E mean"]["first"]
+    assert figures["decode mean"]["first"] > figures["prefill mean"]["first"] > 0
+    printed = sundog("compare", str(tmp_path / "fcfs"), str(tmp_path / "vtc"))
+    assert "[b]: TTFT p99" in printed.stdout and "prefill mean" in printed.stdout
