@@ -1,4 +1,5 @@
-"""The cost backend: what a Runner runs where a GPU would be. It computes durations and waits.
+"""The cost backend: what a Runner runs where a GPU would be. It computes how long steps take, and waits that
+long.
 
 On a virtual clock the wait is an event; on the wall clock it is a sleep, and the graph around it
 serves at the pace of a GPU that is not there. Durations are whole ticks (`sim.ticks`), so that a
@@ -125,7 +126,7 @@ class CostBackend:
         return self._capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Up to `max_steps` steps, ending at the first in which a request ends: a StepResult."""
+        """Do up to `max_steps` steps, through the first in which a request ends; gives a StepResult."""
         reply: Reply[StepResult] = Reply()
         if self._batch is None:
             self._begin(batch, reply)
@@ -160,7 +161,7 @@ class CostBackend:
         self._timer = call_at(end_s, Event.STEP_END, self._pace.key, self._end)
 
     def _end(self) -> None:
-        """The last step ended: answer, and begin what is next."""
+        """The last step has ended: answer, and begin the next batch."""
         batch, reply = self._batch, self._reply
         assert batch is not None
         self._batch = self._timer = None

@@ -1,7 +1,7 @@
 """The clients of a replay, and the listener that tells them which requests have ended.
 
-Clients are open-loop: each request is asked at its arrival, whatever became of the others. Those of
-a session ask after the answer to the last, and a cap on concurrency makes all of them wait.
+Clients are open-loop: each request is sent at its arrival, whatever became of the others. A request of a
+session is sent after the answer to the one before it, and a limit on concurrency makes all of them wait.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ Progress = Callable[[int], None]
 
 @dataclass(init=False, slots=True)
 class Ended:
-    """Recording tells the Client whose requests ended."""
+    """Recording tells the Client which requests ended."""
 
     request_ids: tuple[str, ...]
 
@@ -61,8 +61,8 @@ class Recording(Actor[Heard]):
 class Client(Actor[Due | TraceRequest | Ended]):
     """Asks for each row of a trace at the instant of its arrival, and reads no answer.
 
-    Rows `after` another wait for its end and their pause. At most `max_concurrency` requests
-    are unfinished: the others wait, and arrive when they are asked.
+    A row `after` another waits for its end and then for its own pause. At most `max_concurrency` requests are
+    unfinished: the others wait, and arrive when they are sent.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Client(Actor[Due | TraceRequest | Ended]):
             self.schedule(end_s + row.pause_s, Event.ARRIVAL, Due(row))
 
     def _ask(self, row: TraceRequest) -> None:
-        """A request arrives, if there is room for one more."""
+        """Let a request arrive, if there is room for one more."""
         if self._most is not None and len(self._unfinished) >= self._most:
             self._ready.append(row)
             return
@@ -147,7 +147,7 @@ class Client(Actor[Due | TraceRequest | Ended]):
             self._on_progress(self._num_arrived)
 
     def _ended(self, name: str) -> None:
-        """Rows that come after it may come; it leaves room for one."""
+        """Let the rows after it come; its end leaves room for one more."""
         in_session = self._unfinished.pop(name, None)
         if in_session is None:
             return

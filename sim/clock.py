@@ -28,7 +28,7 @@ EVENTS_AT_ONCE = 10_000
 
 
 class Deadlock(Exception):
-    """Nothing can ever happen again, and somebody still waits."""
+    """Nothing can ever happen again, and a task still waits."""
 
 
 Entry = tuple[float, int, str, int, Timer]
@@ -67,9 +67,9 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Called by Trio when nothing is runnable: move on, and say that there is no need to sleep.
 
-        Events are worked off until one sets a task going, or so many that Trio should look at its
-        signals. Infinity, the sleep of a clock that nothing can move, is answered only while work
-        outside is under way, or when nobody watches.
+        Events are handled until one makes a task runnable, or until Trio should look at its signals.
+        Infinity, the sleep of a clock that nothing can move, is answered only while work outside is under
+        way, or when no watchdog runs.
         """
         if self.num_holds:
             return math.inf
@@ -103,7 +103,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     def _fail(self, error: Exception) -> None:
         """A call raised, inside Trio: have the watchdog raise it where it ends the run."""
         if self._watchdog is None:
-            log.warning("a call due at %.6f s failed, and nobody watches", self._now_s, exc_info=error)
+            log.warning("a call due at %.6f s failed, and no watchdog runs", self._now_s, exc_info=error)
             return
         error.add_note(f"in a call due at {self._now_s:.6f} s")
         self._failure = error
@@ -130,7 +130,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def watch(self) -> None:
-        """Raise what a call raised; or Deadlock, naming who waits, if nothing can happen again."""
+        """Raise what a call raised; or Deadlock, naming the tasks that wait, if nothing can happen again."""
         self._watchdog = trio.lowlevel.current_task()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -140,7 +140,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         await trio.lowlevel.wait_task_rescheduled(abort)
         if self._failure is not None:
             raise self._failure
-        names = ", ".join(sorted(_waiting_tasks())) or "nobody"
+        names = ", ".join(sorted(_waiting_tasks())) or "no task"
         raise Deadlock(f"at {self._now_s:.6f} s nothing can happen any more; waiting: {names}")
 
 

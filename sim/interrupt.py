@@ -10,7 +10,7 @@ from sim.record.recorder import Recorder
 
 
 class Stopping(Exception):
-    """The client of a replay gives up, because somebody pressed Ctrl-C."""
+    """The client of a replay gives up, because Ctrl-C was pressed."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 def ctrl_c() -> Iterator[Callable[[], bool]]:
     """A function that says whether Ctrl-C was pressed; pressed again, it acts at once.
 
-    Where somebody else handles it, or outside the main thread, the function is never true.
+    Where other code handles Ctrl-C, or outside the main thread, the function is never true.
     """
     usual, pressed = signal.getsignal(signal.SIGINT), False
     in_main = threading.current_thread() is threading.main_thread()

@@ -76,7 +76,7 @@ class Oracle:
         return batch.max_steps if end is None else min(batch.max_steps, end - self._clock)
 
     def sample(self, num_steps: int) -> Sampled:
-        """Let `num_steps` steps pass; who sampled an end token in the last of them."""
+        """Let `num_steps` steps pass; returns the requests that sampled an end token in the last."""
         self._clock += num_steps
         if not (self._joining or self._ending or self._idle or self._clock in self._buckets):
             return NOTHING

@@ -1,9 +1,9 @@
 """Guesses of how long answers will be, for policies that order by it.
 
-The scheduler sees no future: what it is given is `Submit.predicted_tokens`, a number that somebody
-in front of the engine chose. In a deployment that is a model; here it is one of three objects that
-the composition is handed by name, so that what perfect or poor foresight is worth can be measured.
-Whatever they answer, a request ends when the backend samples its end token.
+The scheduler sees no future: all it is given is `Submit.predicted_tokens`, a number chosen in front of the
+engine. In a deployment that is a model; here it is one of three objects that the composition is handed by
+name, so that the worth of perfect or poor prediction can be measured. Whatever the prediction, a request ends
+when the backend samples its end token.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Perfect:
 class ClassMean:
     """`class-mean`: the mean of the tenant's earlier requests, as a log of the past would give.
 
-    A tenant's first request is given the mean of everybody's, the very first none.
+    A tenant's first request is given the mean of all tenants', the very first none.
     """
 
     def __init__(self) -> None:

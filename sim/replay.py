@@ -38,9 +38,9 @@ def replay(
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
-    `predictor` guesses the length of each answer as it arrives, for policies that want to know;
+    `predictor` guesses the length of each answer as it arrives, for policies that use it;
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
-    requests unfinished. A `sink` is given the rows as they are complete, and at the end the rest.
+    requests unfinished. A `sink` is given rows once they are complete, and the rest at the end.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work,
     TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
     """
@@ -120,7 +120,7 @@ def replay_on(
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Have Python look for cycles seldom: messages and requests form none."""
+    """Have Python look for reference cycles seldom: messages and requests form none."""
     usual = gc.get_threshold()
     gc.set_threshold(100_000, 50, 50)
     try:
@@ -134,8 +134,8 @@ def counting_tokens(
 ) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 
-    There is no limit on its output but the context: its length is the oracle's secret. A guess of
-    it goes along only if somebody was asked to make one.
+    There is no limit on its output but the context: its length is the oracle's secret. A prediction of its
+    length goes along only if there is a predictor.
     """
 
     sampling = Sampling()

@@ -1,4 +1,4 @@
-"""How far a predicted step may be off: what was measured, and how far from it one asked.
+"""How far a predicted step may be off: what was measured, and how far outside of it the model was asked.
 
 The parts are not fitted server by server; they are errors of whole kinds of prediction, rounded up.
 """
@@ -31,7 +31,7 @@ UNFITTED = 0.30
 1.38 of what a roofline says, in three batches of Qwen3-32B."""
 CALIBRATED = 0.05
 FAR = 2.0
-"""A factor outside the measured sizes from which on people should know."""
+"""A factor outside the measured sizes from which on a remark is due."""
 
 
 def kernels_of(cost: CostModel) -> CostModel:

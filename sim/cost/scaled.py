@@ -1,4 +1,4 @@
-"""A cost model whose every step takes so many times as long: how much depends on its exactness?"""
+"""A cost model whose every step takes `factor` times as long, to see how much depends on its exactness."""
 
 from dataclasses import dataclass
 

@@ -53,7 +53,7 @@ class StepWork:
 
     @property
     def read_context_tokens(self) -> int:
-        """Tokens of context, those that others read too at the price of the GPU's cache.
+        """Tokens of context; those that other requests read too count at the price of the GPU's cache.
 
         What requests have in common is read by all of them in the same kernel, and a layer's part
         of it fits into the L2 cache of a data-centre GPU (50 MB on an H100).

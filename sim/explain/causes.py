@@ -1,7 +1,7 @@
 """Seconds of waiting by cause, for every wait of a run, without walking through each.
 
 A queue's segments give, per reason, the seconds up to any moment; a wait is the difference of two
-of those. Cost is O(segments + waits), where walking would be O(segments × waits).
+of those. Cost is O(segments + waits), where walking through each would be O(segments × waits).
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ class CauseClock:
                 self.turns[segment.head].append(number)
 
     def between(self, wait: Wait) -> dict[str, float]:
-        """The wait's seconds by reason, where steps refused; the rest was a step under way."""
+        """The wait's seconds by reason, while steps refused it; the rest passed in a step under way."""
         if wait.first >= wait.stop:
             return {}
         assert wait.end_s is not None
@@ -67,7 +67,7 @@ class CauseClock:
 
 @dataclass(slots=True)
 class Causes:
-    """Waiting of a whole run: seconds by cause, of those in the first place in the queue."""
+    """Waiting of a whole run: seconds by cause, of the requests first in their queue."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     num_requests: Counter[str] = field(default_factory=Counter)

@@ -3,7 +3,7 @@
 Such a log (`tests/golden/README.md`) says what was decided and not why; there is no time in it, so
 step k lasts from k to k + 1. Why the next in the queue was not admitted follows by elimination
 from the trace's configuration: what is tested first and failed is the reason. Without it the
-reason is `unknown`, except that nobody is admitted in a step that preempts.
+reason is `unknown`, except that no request is admitted in a step that preempts.
 """
 
 from collections import Counter, deque
@@ -136,7 +136,7 @@ class _Log:
         self.planned.append(_Planned(row, preempted, ahead))
 
     def _reset(self, row: Row) -> Iterator[Preempted]:
-        """Those whom a reset of the prefix cache sent back to wait since the step before."""
+        """Requests that a reset of the prefix cache sent back to wait since the step before."""
         returned = {*row["resumed"], *row["wait_q"]} - {*row["preempted"]}
         for name in reversed(self.running):
             if name in returned:

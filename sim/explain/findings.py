@@ -1,4 +1,4 @@
-"""What a whole run tells: the worst waits with their causes, preemptions, and what would help."""
+"""The findings of a whole run: the worst waits with their causes, preemptions, and what would help."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ def suggestions(history: History, found: Causes, preemptions: Preemptions, spent
     total_s = found.total_s
     shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}
     if total_s and spent_s and total_s / spent_s < 0.01:
-        return [f"Nothing to mend: waiting is {total_s / spent_s:.1%} of all time."]
+        return [f"Nothing to improve: waiting is {total_s / spent_s:.1%} of all time."]
     for reason, share in shares.items():
         if share >= SHARE_WORTH_A_WORD:
             said += _advice(history, reason, share)
@@ -167,8 +167,8 @@ def _advice(history: History, reason: str, share: float) -> list[str]:
             ]
         case "preemption":
             return [
-                f"{share:.0%} of waiting time passed in steps that preempted somebody, in which"
-                " nobody is admitted: blocks run out while requests grow."
+                f"{share:.0%} of waiting time passed in steps that preempted a request, in which"
+                " none is admitted: blocks run out while requests grow."
             ]
         case _ if reason == UNDER_WAY:
             return [

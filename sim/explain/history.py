@@ -42,7 +42,7 @@ class History:
         return max((queue.last_end_s for queue in self.queues.values()), default=0.0)
 
     def end(self) -> None:
-        """No more comes: what is under way ends with the record, and keeps `reason` None."""
+        """The record is over: what is under way ends with it, and keeps `reason` None."""
         last_s = self.until_s
         for request in self.requests.values():
             if request.replica is None and len(self.queues) == 1:
@@ -226,7 +226,7 @@ class History:
         return request
 
     def _enter(self, request: RequestHistory, replica: int) -> None:
-        """A replica speaks of a request for the first time: it has been there since it arrived."""
+        """A replica names a request for the first time: the request has waited there since it arrived."""
         if request.replica is None:
             request.replica = replica
             wait = request.waits[0]

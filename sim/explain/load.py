@@ -66,7 +66,7 @@ def find_request(history: History, request_id: str) -> RequestHistory:
 
 
 def _trace(log: Path, trace: Path | None) -> Row | None:
-    """The trace that a log was made from, None if nobody has it."""
+    """The trace that a log was made from, None if there is none."""
     if trace is None:
         trace = _beside(log)
     if trace is None:

@@ -11,14 +11,14 @@ from sim.explain.history import History
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Wait
 
 UNDER_WAY = "step under way"
-"""The cause of a wait while nobody has been refused: the engine is in the middle of a step."""
+"""The cause of a wait before any refusal: the engine is in the middle of a step."""
 UNKNOWN = "unknown"
 KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 
 @dataclass(slots=True)
 class Phase:
-    """One stretch of a request's time. Of a wait: `reason`, and whether it lacked it itself (`own`).
+    """One stretch of a request's time. Of a wait: `reason`, and whether the request lacked it itself (`own`).
 
     `heads` are the requests that were next in the queue instead, with the seconds of each. `needed_blocks`
     is what the (first) one of them, or itself, needed at most; `free_blocks` and `num_running` are

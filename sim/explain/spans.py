@@ -95,7 +95,7 @@ class RequestHistory:
 class Segment:
     """Steps in a row in which the same request was next in the queue and lacked the same.
 
-    `head` None: nobody was refused. `free_blocks` and `num_running` are as of its first step, once
+    `head` None: no request was refused. `free_blocks` and `num_running` are as of its first step, once
     it was planned.
     """
 
@@ -135,5 +135,5 @@ class Queue:
         return self.last_end_s
 
     def admitted_first(self, wait: Wait) -> int | None:
-        """How many were admitted while a request waited, None if it never was."""
+        """How many were admitted while a request waited, None if it was never admitted."""
         return None if wait.turn is None else wait.turn - bisect_left(self.admissions, wait.first)

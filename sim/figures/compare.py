@@ -1,4 +1,4 @@
-"""Two runs held side by side: settings, latencies with confidence, who gained and who lost."""
+"""Two runs held side by side: settings, latencies with confidence, which requests gained and which lost."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""From a Recorder's columns to the figures people compare; numpy, no loop over requests.
+"""From a Recorder's columns to the figures that runs are compared by; numpy, no loop over requests.
 
 Times are seconds, per request unless said otherwise:
 

@@ -18,14 +18,14 @@ Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
 
 
 def regime_of(saturation: float) -> Regime:
-    """Whether requests wait a little, perhaps long, or ever longer while the load lasts."""
+    """Whether requests wait briefly, perhaps long, or ever longer while the load lasts."""
     if saturation < KNEE:
         return "below the knee"
     return "near the knee" if saturation < 1 else "beyond the knee"
 
 
 def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
-    """Requests in the server while they came, over how many it can run: running slots or KV cache, the fewer.
+    """Mean requests in the server over how many it can run, by the scarcer of running slots and blocks.
 
     By Little's law; None without requests. They are taken to hold the blocks of their prompts and
     half of their answers; prompts that hit the prefix cache share blocks, which this leaves out.

@@ -52,8 +52,8 @@ def parse_object(path: str, number: int, line: bytes, error_at: ErrorAt) -> Row:
 class JsonLines:
     """The JSON objects of one file, a line each, gzipped or plain; `number` is the latest line.
 
-    A file that breaks off, because whoever wrote it is still at work or was killed, gives what is
-    whole, and then `cut_off` says so.
+    A file that breaks off, because its writer is still at work or was killed, gives its whole lines, and then
+    `cut_off` is set.
     """
 
     path: Path

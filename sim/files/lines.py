@@ -10,7 +10,7 @@ from typing import IO
 from actors.core.config import ConfigError
 
 ErrorAt = Callable[[str, int, str], ConfigError]
-"""The error of whoever reads, for a file, a line and a reason."""
+"""The reader's own error, for a file, a line and a reason."""
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_MARK = b"\xef\xbb\xbf"
 

@@ -1,4 +1,4 @@
-"""The names of the files that a run leaves in its folder, and of whose run each is.
+"""The names of the files that a run leaves in its folder, and the run that each belongs to.
 
 A replay's folder is one run. A server's holds a pair of numbered files for each time it was started.
 """

@@ -53,7 +53,7 @@ class WholeFolder:
             raise RunError(f"{folder} holds {names[0]}, which is of no run: give another folder")
 
     def trouble(self, error: OSError) -> RunError:
-        """The one line that says why nothing can be written."""
+        """Why nothing can be written, in one line."""
         return RunError(f"cannot write results to {self.place}: {error.strerror or error}")
 
     def finish(self) -> None:
@@ -71,12 +71,12 @@ class WholeFolder:
         shutil.rmtree(old, ignore_errors=True)
 
     def discard(self) -> None:
-        """Nothing of it is worth keeping."""
+        """Remove the folder: nothing of it is worth keeping."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
-        """Whatever there is stays where it is."""
+        """Let another writer in; what has been written stays where it is."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -70,7 +70,7 @@ REASONS = {
     **dict.fromkeys(("rwkv", "recurrent_gemma"), "it has recurrent layers"),
     **dict.fromkeys(("minimax", "minimax_text_01"), "it has linear-attention layers"),
 }
-"""Why a family that people may ask for is not priced."""
+"""Why a family that may be asked for is not priced."""
 
 
 def shape_of(text: str, source: str, name: str | None = None) -> ModelShape:

@@ -25,7 +25,7 @@ def mixtral_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts every so many layers, with one that all share in Qwen2-MoE."""
+    """Experts in every n-th layer, with one that all tokens share in Qwen2-MoE."""
     only_dense = fields.get("mlp_only_layers") or []
     if not isinstance(only_dense, list):
         raise ConfigError(f"{fields.source}: mlp_only_layers must be a list of layers")

@@ -143,7 +143,7 @@ class Layer:
     num_small: int
 
     def num_weights(self, hidden: int, num_experts: int) -> int:
-        """All weights, with so many of the routed experts."""
+        """All weights, with this many of the routed experts."""
         mlp = self.mlp
         return (
             self.attention.num_weights(hidden)

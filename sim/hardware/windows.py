@@ -1,6 +1,6 @@
 """Which layers see only a window of the context, by each family's own rule.
 
-A config that lists `layer_types` says it itself; the rule is for those that do not.
+A config that lists `layer_types` says it itself; the rule is for configs that do not.
 """
 
 from sim.hardware.fields import Fields

@@ -96,10 +96,9 @@ class Columns:
 class Groups:
     """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
 
-    `start_s` is when the first of them began. Those that waited are counted during all steps but
-    the last, and at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample.
-    Intervals are those between two tokens of a request that end with the first, any other, and the
-    last step.
+    `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
+    at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
+    between two tokens of a request that end with the first, any other, and the last step.
     """
 
     __slots__ = (
@@ -189,7 +188,7 @@ class Steps:
         self.num_open = 0
         """Ranges with a token in the last step."""
         self.restarting: list[Live] = []
-        """Those whose next range begins with the next step."""
+        """Ranges whose successor begins with the next step."""
 
 
 class KvUse:

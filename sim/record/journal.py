@@ -14,7 +14,7 @@ from sim.trace.record import TraceRequest
 
 
 class Journal(Actor[Heard]):
-    """The listener that keeps everything it hears; memory grows with the run."""
+    """The listener that keeps every message it is told; memory grows with the run."""
 
     def __init__(self) -> None:
         super().__init__("journal")

@@ -33,8 +33,8 @@ class JournalFile(Actor[Heard]):
     """The listener that writes a journal into a directory, which it makes.
 
     Memory is bounded by `FLUSH_LINES` lines. Raises RunError when it cannot write. A journal whose
-    run crashes or is cancelled is the one that people want to read: it is completed, and its last
-    line says that the run broke off.
+    run crashes or is cancelled is the one most worth reading: it is completed, and its last line says that
+    the run broke off.
     """
 
     def __init__(self, directory: Path | str, header: Header, name: str = JOURNAL) -> None:

@@ -88,7 +88,7 @@ class Admitted(NamedTuple):
 class Preempted(NamedTuple):
     """A request lost its blocks to `for_request` (itself, if it was the victim of its own growth).
 
-    None: nobody says for whom. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` when the
+    None: the record does not say which. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` when the
     other was admitted in its place.
     """
 
@@ -121,4 +121,4 @@ class Step(NamedTuple):
     ended: tuple[Ended, ...] = ()
     blocked: Blocked | None = None
     num_free_blocks_planned: int | None = None
-    """KV blocks that the (first) step's plan left, if somebody was blocked."""
+    """KV blocks that the (first) step's plan left, if a request was blocked."""

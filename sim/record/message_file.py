@@ -33,7 +33,7 @@ class MessageFile:
         self._origin_s: float | None = None
 
     def close(self) -> None:
-        """No more comes."""
+        """The run is over: complete the file."""
         self._file.close()
 
     def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:

@@ -132,7 +132,7 @@ class Recorder:
         steps.end_s, steps.groups, steps.gaps_s = array("d"), Groups(), array("d")
 
     def _spill_requests(self, sink: Sink) -> None:
-        """Those at the front that have ended; O(unfinished)."""
+        """Give the sink the requests at the front that have ended; O(unfinished)."""
         count = min((live.row for live in self._live.values()), default=len(self.columns))
         if count:
             sink.requests(self.columns, count, self.front_end_s)
@@ -170,7 +170,7 @@ class Recorder:
             self._idle(output, now)
 
     def _stop_ranges(self, batch: Batch, now: int, steps: Steps) -> None:
-        """Those that an abort or a preemption took out before this step."""
+        """Close the ranges of requests that an abort or a preemption took out before this step."""
         live = self._live
         for request_id in batch.finished:
             # Only one that was aborted between two steps is still known here.
@@ -185,7 +185,7 @@ class Recorder:
                 request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
 
     def _idle(self, output: StepOutput, now: int) -> None:
-        """Those that run, and that this output passes over."""
+        """Close the ranges of running requests that this output passes over."""
         steps = self.steps[output.replica]
         for request_id in output.batch.idle:
             request = self._live.get(request_id)

@@ -20,7 +20,7 @@ Intervals = tuple[Floats, Ints | None]
 class Rows(NamedTuple):
     """Some requests, one element each, in order of arrival; NaN where there is none.
 
-    `is_done` tells those that finished, and were neither aborted nor refused.
+    `is_done` marks requests that finished, and were neither aborted nor refused.
     """
 
     arrival_s: Floats

@@ -1,4 +1,4 @@
-"""Whose run a file is: an id that every file of a run carries.
+"""The id of a run, which every file of the run carries.
 
 A replay's follows from what goes into it, so that the same run gives the same bytes; a server's is
 new each time.

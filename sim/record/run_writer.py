@@ -23,7 +23,7 @@ ROWS = 2**16
 
 
 class _TableFile:
-    """A Parquet file whose rows come bit by bit."""
+    """A Parquet file that is written in parts."""
 
     def __init__(self, path: Path, empty: pa.Table, run_id: str | None) -> None:
         self.path = path

@@ -15,7 +15,7 @@ from sim.record.run_id import server_id
 class ServerRecord:
     """A server's journal, and with `messages` every message: files with a number of their own.
 
-    Those of earlier starts stay: the journal of a crash is the one that people want to read. Use it
+    Files of earlier starts stay: the journal of a crash is the one most worth reading. Use it
     in a `with`. Raises RunError when it cannot write, or where a replay's run lies.
     """
 

@@ -14,7 +14,7 @@ class Added(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """An abort took effect; `finished` are those that were alive."""
+    """An abort took effect; `finished` are those that had not ended."""
 
     step: int
     when: When

@@ -230,7 +230,7 @@ def _refuse_unknown(where: str, row: Mapping[str, Any], known: Collection[str]) 
 
 
 def _refuse_misspelt(name: str, known: Collection[str]) -> None:
-    """Beside what is known a trace may say what it likes of itself, but for slips of the pen."""
+    """Refuse misspelt keys; other keys beside the known ones are the trace's own."""
     hint = did_you_mean(name, known)
     if hint and name not in known:
         raise ConfigError(f"the trace has a field {name!r}.{hint}")

@@ -201,7 +201,7 @@ class RequestPage:
         elif preempted.cause != "KV blocks":
             whose = f"by a {preempted.cause}"
         elif name is None:
-            whose = "(the record does not say for whom)"
+            whose = "(the record does not say for which)"
         elif name == self.request.request_id:
             whose = "because its own next token needed a block and none was free"
         else:

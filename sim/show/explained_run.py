@@ -13,7 +13,7 @@ from sim.show import words
 from sim.show.console import print_table
 
 MOST_REQUESTS = 5
-"""Shown of those preempted most often, and of those for whom."""
+"""How many are shown of the requests preempted most often, and of those that caused it."""
 
 
 def print_run(console: Console, title: str, found: Findings, header: Header) -> None:
@@ -89,7 +89,7 @@ def _worst(worst: list[WorstWait], header: Header) -> Table:
 def _preemptions(found: Findings) -> list[str]:
     p = found.preemptions
     if not p.num:
-        return ["Nobody was preempted."]
+        return ["No request was preempted."]
     own = f", {p.num_self:,} of them by their own growth" if p.num_self else ""
     waste = p.recomputed_tokens / (p.computed_tokens or 1)
     lines = [

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for people who watch a long run; none where nobody does."""
+"""A progress bar on stderr for a long run; none without a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ UPDATE_EVERY = 64
 def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
     """A function to call with the number of requests that have arrived; None without a terminal.
 
-    `count` says how many will be, and is asked only where somebody sees it.
+    `count` says how many will come, and is called only where there is a terminal.
     """
     if not sys.stderr.isatty():
         yield None

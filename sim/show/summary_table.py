@@ -86,7 +86,7 @@ def _ms(value_s: float) -> str:
 
 
 def _rough(value_s: float) -> str:
-    """Two digits of milliseconds: more of a waiting time near the knee is chance."""
+    """Two digits of milliseconds: further digits of a waiting time near the knee are chance."""
     return f"~{float(f'{value_s * 1e3:.2g}'):,g}" if value_s else "0"
 
 

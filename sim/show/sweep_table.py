@@ -16,7 +16,7 @@ from sim.show.console import console_for, print_table
 
 
 def _in_unit(name: str) -> tuple[str, float]:
-    """What people read: milliseconds for seconds."""
+    """A value in the unit shown: milliseconds for seconds."""
     head, _, part = name.partition(".")
     if head.endswith("_s") and part:
         return f"{head[:-2].upper().replace('QUEUEING', 'queueing')} {part} ms", 1000.0

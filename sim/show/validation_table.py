@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     @property
     def group(self) -> str:
-        """What the errors are summed up by."""
+        """The group in which this row's errors are summed up."""
         if self.stage.num_gave_up:
             return GAVE_UP
         if self.prediction.is_beyond_knee:
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
     @property
     def is_regime_right(self) -> bool | None:
-        """Whether the queue grows exactly where it did; None where nobody measured throughput."""
+        """Whether the queue grows exactly where it did; None where throughput was not measured."""
         real = self.stage.figures.get(THROUGHPUT)
         if real is None:
             return None

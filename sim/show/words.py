@@ -66,7 +66,7 @@ def lack(reason: str, header: Header) -> str:
             of = "" if budget is None else f" of {budget:,}"
             return f"the step's token budget{of} was used up"
         case "preemption":
-            return "the step preempted, and such a step admits nobody"
+            return "the step preempted, and such a step admits no request"
         case "unknown":
             return "unknown (the log has no configuration)"
         case _:

@@ -81,7 +81,7 @@ class Trace:
 
 
 def read_trace(path: str, tokenizer: str | None = None) -> Trace:
-    """The trace at `path`, its format recognised; raises TraceError when it is none we know."""
+    """The trace at `path`, its format recognised; raises TraceError for an unknown format."""
     if Path(path).is_dir():
         return Trace(path, "run")
     lines = read_lines(path, TraceError)

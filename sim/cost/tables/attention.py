@@ -117,7 +117,7 @@ class GenerationAttention:
         self._lines: dict[int, Lines] = {}
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and one layer's seconds for so many requests of that context each."""
+        """Contexts, and one layer's seconds for this many requests of that context each."""
         batch = num_requests * self._requests_per_request
         self._coverage.note("decode batch", batch, self._batches[0], self._batches[-1])
         if len(self._batches) == 1 or batch <= self._batches[0]:
@@ -129,7 +129,7 @@ class GenerationAttention:
         return self._contexts, seconds
 
     def seconds(self, num_requests: int, context: float) -> float:
-        """One layer, so many requests of that context each."""
+        """One layer, this many requests of that context each."""
         lines = self._lines.get(num_requests)
         if lines is None:
             lines = self._lines[num_requests] = Lines(*self.curve(num_requests))

@@ -22,7 +22,7 @@ ONE_STAGE_BYTES_OF_MORE = 256 * 1024
 """vLLM reads all ranks' tensors at once below this size (two barriers), and above it scatters the sums
 and gathers them (three); two ranks always do the first (`custom_all_reduce.cuh`)."""
 LATEST = {1: 0.0, 2: 0.564, 4: 1.029, 8: 1.424}
-"""The latest of so many ranks, in standard deviations behind the mean (of normal variables)."""
+"""By number of ranks, how far the latest is behind the mean, in standard deviations (normal variables)."""
 
 
 class AllReduce:

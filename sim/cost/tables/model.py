@@ -179,7 +179,7 @@ class TablesCost:
         return self._tokens_s(num_tokens) + self._logits_s(work.num_samples)
 
     def _tokens_s(self, num_tokens: int) -> float:
-        """What all layers do to so many tokens, attention aside."""
+        """What all layers do to this many tokens, attention aside."""
         seconds = self._token_s.get(num_tokens)
         if seconds is None:
             self.coverage.note("gemm m", num_tokens, self._ms[0], self._ms[-1])

@@ -1,13 +1,13 @@
 """A cost model from a log of requests alone: when each began and ended, and its numbers of tokens.
 
 Nothing is known of steps, but a request that decodes gets a token in each: its n - 1 steps took
-from its first token to its last, and what they computed follows from who else was there. The linear
-model (`sim.cost.calibrated`) sums over steps, so each such request gives one equation in its
-coefficients. Others are taken to decode evenly between their first and last token, and to prefill
-evenly between being scheduled and their first.
+from its first token to its last, and what they computed follows from the other requests of that time. The
+linear model (`sim.cost.calibrated`) sums over steps, so each such request gives one equation in its
+coefficients. Others are taken to decode evenly between their first and last token, and to prefill evenly
+between being scheduled and their first.
 
-Requests that were preempted waited in between. A log does not say which, so those that took half as
-long again as the fit says are left out and the rest is fitted anew.
+Requests that were preempted waited in between. A log does not say which, so those that took one and a half
+times as long as the fit says are left out, and the rest is fitted anew.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ def distribution(values: Floats) -> Distribution | None:
 
 
 def distribution_of(parts: Callable[[], Iterator[Part]]) -> Distribution | None:
-    """Mean and percentiles of all parts, which are asked for more than once; None of nothing."""
+    """Mean and percentiles of all parts, which are read more than once; None of nothing."""
     count = size = 0
     kept: list[Part] = []
     for part in map(_occurring, parts()):

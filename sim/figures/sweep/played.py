@@ -18,7 +18,7 @@ from sim.record.rows import Floats, Ints, Rows
 
 
 class Spans(NamedTuple):
-    """The steps of one replica; `used_blocks` after each, -1 where nobody looked."""
+    """The steps of one replica; `used_blocks` after each, -1 where there is no sample."""
 
     start_s: Floats
     end_s: Floats
@@ -26,7 +26,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, steps: Steps) -> "Spans":
-        """Those that a recorder has in memory."""
+        """The steps that a recorder has in memory."""
         end_s = np.array(steps.end_s, dtype=np.float64)
         sizes = np.array(steps.groups.num_steps, dtype=np.int64)
         last = (np.cumsum(sizes) - 1)[sizes > 0]

@@ -2,7 +2,7 @@
 
 | column | what |
 |---|---|
-| `arrival_s` | when the request was there to be sent; later than it only a cap on clients makes `send_s` |
+| `arrival_s` | when the request was there to be sent; only a limit on clients makes `send_s` later than it |
 | `send_s` | when it was sent: TTFT and E2E count from here |
 | `first_chunk_s`, `last_chunk_s` | when the first and the last chunk of its answer came |
 | `prompt_tokens`, `output_tokens` | how many it had |

@@ -31,8 +31,8 @@ class Stage:
     """A load and what came of it: requests `first` up to, not including, `stop` of the server's.
 
     `fitted` names the part of the simulator that was fitted to it; None where all is prediction.
-    `num_gave_up` requests were ended by clients that would not wait: no simulated client does that,
-    so figures of such a stage are shown and not counted.
+    `num_gave_up` requests were cancelled by clients that would not wait: no simulated client does that, so
+    figures of such a stage are shown and not counted.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Stage:
 class Server:
     """One real server: how it was started, what it was asked, and what its stages measured.
 
-    `num_gpu_blocks` is None where nobody wrote it down, `gpu_memory_utilization` where it was the
+    `num_gpu_blocks` is None where it was not written down, `gpu_memory_utilization` where it was the
     default. `at_client` says that latencies were taken at an HTTP client, front end included, and
     `max_concurrency` how many requests the clients had unfinished at most. `refused` says what of
     the server is not modelled.
@@ -82,7 +82,7 @@ def model_of(name: str, folder: Path) -> str:
 
 
 def not_modelled(options: Mapping[str, Any]) -> str | None:
-    """What of these engine arguments no prediction knows, if anything."""
+    """Those of these engine arguments that are not modelled, if any."""
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if int(options.get(name) or 1) > 1:
             return f"{name} is {options[name]}: not modelled"

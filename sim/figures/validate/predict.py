@@ -35,7 +35,7 @@ class Prediction:
     `saturation` is the mean number of requests in the server over how many it can run at once;
     from 1 on the queue grows as long as the load lasts; `highest_saturation` is that with steps
     longer by `doubt`. `low` and `high` bound the same figures, with steps shorter and longer by
-    `doubt` and by what chance does to so many requests.
+    `doubt` and by what chance does to that many requests.
     """
 
     figures: Figures
@@ -47,7 +47,7 @@ class Prediction:
 
     @property
     def is_beyond_knee(self) -> bool:
-        """Whether it may be at the knee or beyond, as far as one knows."""
+        """Whether the server may be at the knee or beyond, as far as is known."""
         return self.highest_saturation >= KNEE
 
     @property

@@ -1,4 +1,4 @@
-"""Prompts that come round again, and what those of a group have in common."""
+"""Prompts that are asked again and again, and what the prompts of a group share."""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ hundred prompts miss the prefix cache have a p99 TTFT up to 35 % above)."""
 
 
 def figures_within(values: Mapping[str, Floats], deviations: float) -> Figures:
-    """Mean and percentiles of values in order of arrival, so many standard deviations away.
+    """Mean and percentiles of values in order of arrival, moved by this many standard deviations.
 
     The deviation is that of the figure's estimate from the figures of ten batches in a row, because
     requests that wait together are alike (batch means), and for percentiles at least that of their

@@ -1,4 +1,4 @@
-"""Latency summaries by stage of load (`summary.csv`), of servers asked for a few prompts in turn.
+"""Latency summaries by stage of load (`summary.csv`), of servers that were asked a few prompts in turn.
 
 Each experiment is one server, its stages one after another. Prompts are `groups` x
 `prompts_per_group` different ones that come round and round, those of a group with `system_len`

@@ -34,9 +34,9 @@ class Strict(BaseModel):
 class Load(Strict):
     """Prompts of one length at a rate, and how many tokens each answer had.
 
-    With `prompts` that many different ones come round in turn, in `prompt_groups` of equal size that
-    share their first `shared_tokens`; else each is asked once. Clients have at most
-    `max_concurrency` requests unfinished.
+    With `prompts` that many different ones are asked in turn, in `prompt_groups` of equal size that share
+    their first `shared_tokens`; otherwise each is asked once. Clients have at most `max_concurrency` requests
+    unfinished.
     """
 
     rate_per_s: PositiveFloat
@@ -50,7 +50,7 @@ class Load(Strict):
 
 
 class Written(Strict):
-    """The file; `source` says who measured what.
+    """The file; `source` names the author and what was measured.
 
     What was asked is a `load`, with its figures in `measured_ms`, or a client's `log` (the path of a
     file as `client_log` describes it), which has its own. Paths are relative to this file.

@@ -40,7 +40,7 @@ class Worst(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """What one tenant was given in one run."""
+    """What one tenant received in one run."""
 
     name: str
     run: str
@@ -156,7 +156,7 @@ def worst(run: Run) -> list[Worst]:
 
 
 def _causes(run: Run) -> dict[str, str]:
-    """Why those with the longest waits waited, longest reason first."""
+    """Why the requests with the longest waits waited, longest reason first."""
     if not (run.path / JOURNAL).exists():
         return {}
     from sim.explain.findings import findings
