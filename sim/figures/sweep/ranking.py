@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 def ranked(cells: Sequence[Cell], metric: str, confidence: float) -> list[Place]:
-    """Those that ran and have the metric, the best first."""
+    """The settings that ran and have the metric, the best first."""
     sign = -1.0 if metric.rpartition(".")[2] in HIGHER_IS_BETTER else 1.0
     known = [cell for cell in cells if cell.failed is None and not math.isnan(_mean(cell, metric))]
     order = sorted(known, key=lambda cell: sign * _mean(cell, metric))
