@@ -14,6 +14,7 @@ exception groups however deep.
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ def remark(text: str) -> None:
 
 def run_to_its_end(command: click.Command) -> None:
     """Run the command line's arguments, and exit."""
+    _let_nothing_be_unprintable()
     if changed := fast.stale():
         remark(f"sundog: {', '.join(changed)} changed: `make fast` again, or `make plain`")
         sys.exit(REFUSED)
@@ -48,6 +50,13 @@ def run_to_its_end(command: click.Command) -> None:
     except BaseException as error:
         sys.exit(_end(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_nothing_be_unprintable() -> None:
+    """A terminal that is not UTF-8, or a name that is no text, is no reason to lose results."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _end(error: BaseException) -> int:

@@ -1,6 +1,7 @@
 """How a command ends: results, one line of refusal, an interrupt, or a bug that asks to be reported."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,25 @@ def test_a_full_disk_under_stdout_is_one_line(as_json: tuple[str, ...]) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "sundog: cannot write the results: No space left on device\n"
+
+
+def test_a_terminal_that_is_not_utf8_is_given_what_it_can_show(tmp_path: Path) -> None:
+    """And a file whose name is no text is named all the same."""
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    shutil.copyfile(TRACE, odd)
+    for encoding in ("ascii", "utf-8"):
+        done = subprocess.run(
+            [sys.executable, "-m", "sundog", "replay", odd, "--limit", "3"],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            timeout=120,
+        )
+        assert (done.returncode, b"caf\\udce9.jsonl on llama" in done.stdout) == (0, True), done.stderr
+    command = [sys.executable, "-m", "sundog", "trace", TRACE]
+    done = subprocess.run(
+        command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_bug_keeps_its_traceback_and_asks_to_be_reported(capsys: pytest.CaptureFixture[str]) -> None:
