@@ -40,6 +40,7 @@ FAULTS = {
         "returned (1,), and (a number, text) before",
     ),
     "list": (RANK + "[1]", "rank", "returned [1]: it must be"),
+    "leaves": (RANK + "exit('bye')", "rank", "raised SystemExit: bye (line 4)"),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
     "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
     "sets": (

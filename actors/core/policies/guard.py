@@ -29,6 +29,10 @@ class _Wrong(Exception):
     """A method returned what it must not."""
 
 
+ANY = (Exception, SystemExit)
+"""Whatever a user's code raises; an `exit()` in it ends the policy, not the server."""
+
+
 class Guarded(Policy):
     """The policy `inner`, known to its author as `name`; one object for each replica."""
 
@@ -54,7 +58,7 @@ class Guarded(Policy):
             rank = self.inner.rank(request, view)
             if type(rank) is not self._usual or rank != rank:
                 self._check_kind("rank", rank)
-        except Exception as error:  # noqa: BLE001  # whatever a user's code raises
+        except ANY as error:
             self._fail("rank", request.request_id, error)
             return self.inner.rank(request, view)
         return rank
@@ -65,7 +69,7 @@ class Guarded(Policy):
             try:
                 urgency = self.inner.urgency(request, view)
                 self._check_kind("urgency", urgency)
-            except Exception as error:  # noqa: BLE001  # the same
+            except ANY as error:
                 self._fail("urgency", request.request_id, error)
             else:
                 return (0, urgency)
@@ -76,7 +80,7 @@ class Guarded(Policy):
             quota = self.inner.quota(request, view)
             if quota is not None and (not isinstance(quota, int) or quota < 1):
                 raise _Wrong(f"returned {_shown(quota)}: it must be a whole number from 1 on, or None")
-        except Exception as error:  # noqa: BLE001  # the same
+        except ANY as error:
             self._fail("quota", request.request_id, error)
             return self.inner.quota(request, view)
         return quota
@@ -87,13 +91,13 @@ class Guarded(Policy):
     def admitted(self, request: Request, view: View) -> None:
         try:
             self.inner.admitted(request, view)
-        except Exception as error:  # noqa: BLE001  # the same
+        except ANY as error:
             self._fail("admitted", request.request_id, error)
 
     def finished(self, request: Request, view: View) -> None:
         try:
             self.inner.finished(request, view)
-        except Exception as error:  # noqa: BLE001  # the same
+        except ANY as error:
             self._fail("finished", request.request_id, error)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
@@ -103,7 +107,7 @@ class Guarded(Policy):
             victim = self.inner.victim(shown, view)
             if not isinstance(victim, Request) or running.get(victim.request_id) is not victim:
                 raise _Wrong(f"returned {_shown(victim)}, which is no request that runs")
-        except Exception as error:  # noqa: BLE001  # the same
+        except ANY as error:
             self._fail("victim", _names(list(running)), error)
             return self.inner.victim(running, view)
         return victim
@@ -127,7 +131,7 @@ class Guarded(Policy):
         if method == "rank" and kind in ("a number", "text"):
             self._usual = type(value)
 
-    def _fail(self, method: str, subject: str, error: Exception) -> None:
+    def _fail(self, method: str, subject: str, error: BaseException) -> None:
         """Let the fallback take over; raises PolicyError if there is none."""
         reason = str(error) if isinstance(error, _Wrong) else f"raised {_raised(error)}"
         failure = PolicyError(f"policy {self.name}: {method} of {subject} {reason}")
@@ -174,7 +178,7 @@ def _shown(value: object) -> str:
     return _one_line([repr(value)])
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     """The error, and the line of the policy that it came from."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
