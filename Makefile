@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
+PARALLEL := --numprocesses logical --dist worksteal
 
 .PHONY: demo test test-long lint types tests bench fast plain train clean
 
@@ -22,11 +23,11 @@ types: $(VENV)/installed-test
 	$(BIN)/mypy
 
 tests: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
-	$(BIN)/python -m pytest --long
+	$(BIN)/python -m pytest $(PARALLEL) --long
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench

@@ -42,9 +42,12 @@ def sundog_serve(*arguments: str) -> Iterator[Server]:
     watchdog.start()
     try:
         assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.search(r"http://[\w.:]+", line)
-        assert found, f"the server said {line!r}"
+        lines = []
+        found = None
+        while found is None:  # Remarks may come before the address.
+            lines.append(process.stderr.readline())
+            assert lines[-1], f"the server said {''.join(lines)!r}"
+            found = re.search(r"http://[\w.:]+", lines[-1])
         watchdog.cancel()
         yield Server(process, found.group())
     finally:
