@@ -142,7 +142,8 @@ def test_the_oracle_ends_a_one_token_request_with_its_prompt() -> None:
     assert oracle.begin(batch) == 1
     assert oracle.sample(1).ended == ("a",)
     assert oracle.begin(Batch(2, finished=("a",), num_decodes=1, max_steps=9)) == 1
-    assert oracle.sample(1) == (None, ("b",))
+    sampled = oracle.sample(1)
+    assert sampled.tokens is None and sampled.ended == ("b",)
     with pytest.raises(ValueError, match="at least 1"):
         oracle.add("c", 0)
 
