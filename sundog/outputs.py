@@ -15,8 +15,9 @@ def run_output(
     directory: str | None, messages: bool, config: EngineConfig, num_blocks: int
 ) -> "RunOutput | Unkept":
     """The output of the replay that is running, to be used in a `with`."""
+    needs_folder(directory, messages, "--out")
     if directory is None:
-        return _unkept(messages, "--out")
+        return _unkept()
     from sim.record.journal_rows import Header
     from sim.record.run_id import replay_id
     from sim.record.run_output import RunOutput
@@ -28,17 +29,22 @@ def run_output(
 
 def server_record(directory: str | None, messages: bool, config: EngineConfig) -> "ServerRecord | Unkept":
     """The record of the server that starts, to be used in a `with`."""
+    needs_folder(directory, messages, "--record")
     if directory is None:
-        return _unkept(messages, "--record")
+        return _unkept()
     from sim.record.journal_rows import Header
     from sim.record.server_record import ServerRecord
 
     return ServerRecord(directory, Header.of(config), messages)
 
 
-def _unkept(messages: bool, option: str) -> "Unkept":
-    if messages:
+def needs_folder(directory: str | None, messages: bool, option: str) -> None:
+    """Refuse --messages where nothing is kept; a server asks before it loads a model."""
+    if messages and directory is None:
         raise ConfigError(f"--messages needs a folder to write them to: give {option} DIR")
+
+
+def _unkept() -> "Unkept":
     from sim.record.unkept import Unkept
 
     return Unkept()

@@ -16,7 +16,7 @@ from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Target
 from sundog.options.takes import command, takes
-from sundog.outputs import server_record
+from sundog.outputs import needs_folder, server_record
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -50,6 +50,7 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
     MODEL is a model's folder; without it, the small embedded model is served. With --simulate GPU it is
     the name of a known model, and the server answers at the pace that GPU would have.
     """
+    needs_folder(serving.record, serving.messages, "--record")
     import trio
 
     from actors.api.context import ServedModel

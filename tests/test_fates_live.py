@@ -81,6 +81,17 @@ def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
         assert "Traceback" not in said and len(server.said) < 12, said
 
 
+def test_a_disk_that_is_full_at_the_end_is_a_warning(tmp_path: Path) -> None:
+    """What was still to be written when the server was told to stop fails alone; the exit code is 0."""
+    with live(*EMULATED, "--record", str(tmp_path), "--messages", file_limit=1_000) as server:
+        assert server.complete(max_tokens=150, ignore_eos=True).status_code == 200
+        server.stop()
+        said = "".join(server.said)
+        assert server.process.returncode == 0, said
+        assert sum("messages-0001" in line for line in server.said) == 1, said
+        assert "Traceback" not in said and "sundog: " not in said, said
+
+
 @pytest.mark.parametrize("num_bytes", [5_000_000, 15_000_000])
 def test_a_prompt_that_cannot_fit_holds_nobody_up(num_bytes: int) -> None:
     """It is refused by its length, and a stream beside it does not notice."""

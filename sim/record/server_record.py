@@ -1,5 +1,6 @@
 """What a server leaves: a journal for each time it was started, and perhaps every message."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from sim.record.journal_rows import Header
 from sim.record.message_file import MessageFile
 from sim.record.run_id import server_id
 
+log = logging.getLogger("sundog.record")
+
 
 class ServerRecord:
     """A server's journal, and with `messages` every message: files with a number of their own.
 
     Files of earlier starts stay: the journal of a crash is the one most worth reading. Use it
-    in a `with`. Raises RunError when it cannot write, or where a replay's run lies.
+    in a `with`. Raises RunError when it cannot write, or where a replay's run lies; what cannot be
+    completed at the end is a warning, as a listener that fails while it serves is.
     """
 
     def __init__(self, directory: Path | str, header: Header, messages: bool = False) -> None:
@@ -33,4 +37,7 @@ class ServerRecord:
 
     def __exit__(self, *_: object) -> None:
         if self.tap is not None:
-            self.tap.close()
+            try:
+                self.tap.close()
+            except RunError as error:
+                log.warning("the messages are not whole: %s", error)

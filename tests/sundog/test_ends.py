@@ -123,6 +123,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
         (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
         (["replay"], "TRACE"),
         (["report"], "DIR"),
+        (["serve", "/no/model", "--messages"], "--record DIR"),
         (["schedule", "tests/golden/01_light.trace.json.gz", "-o", "/no/folder/log"], "/no/folder/log"),
     ],
 )
@@ -146,6 +147,26 @@ def test_ctrl_c_ends_a_replay_in_one_line(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert out == "" and "Traceback" not in err
     assert sum(line.startswith("sundog: ") for line in err.splitlines()) == 1, err
+
+
+INTERRUPTED_AT = """
+import os, runpy, signal, sys
+class CtrlC:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+runpy.run_module("sundog", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["sundog.cli", "actors.core.policies", "sundog.fast"])
+def test_ctrl_c_ends_a_command_that_has_hardly_begun(module: str) -> None:
+    """In one line, while the command line itself is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "sundog: interrupted\n")
 
 
 @pytest.mark.parametrize("arguments", [["trace", TRACE, "--json"], ["replay", "--help"]])
