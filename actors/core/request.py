@@ -97,6 +97,7 @@ class Request:
         "order",
         "request_id",
         "residue",
+        "shown",
         "status",
         "stop_tokens",
         "submit",
@@ -136,6 +137,8 @@ class Request:
         self.decodes_on_wire = False
         """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False
+        self.shown: object | None = None
+        """What a user's policy is shown of it (`policies/read_only.py`), once it was asked about it."""
         self.joined = 0
         self.next_grow = 0
         self.next_fill = 0

@@ -68,6 +68,7 @@ class SchedulerState:
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
         if isinstance(policy, Guarded):
+            policy.show(self.view)
             policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}
         self.quota = policy.quota if defines(policy, "quota") else None
@@ -135,6 +136,7 @@ class SchedulerState:
         else:
             self.waiting.discard(request)
         request.status = Status.FINISHED
+        request.shown = None
         del self.requests[request.request_id]
         self.finished_ids.append(request.request_id)
         for record in self.lockstep.in_flight:

@@ -1,13 +1,21 @@
 """What a policy may look at beside the requests: facts of the past alone."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.request import Request, Status
+
+
+class Queue(Protocol):
+    """Requests that wait, the next one first."""
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+    def __len__(self) -> int: ...
 
 
 class View:
@@ -19,13 +27,13 @@ class View:
         self._kv = kv
         self._lockstep = lockstep
         self._running = running
-        self._waiting: Iterable[Request] = ()
+        self._waiting: Queue = ()
         self._seed = seed
         self._now_s = 0.0
         self.memory: Any = None
         """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
 
-    def show(self, waiting: Iterable[Request]) -> None:
+    def show(self, waiting: Queue) -> None:
         """Show the waiting requests; the scheduler calls this once."""
         self._waiting = waiting
 
@@ -54,6 +62,11 @@ class View:
         return tuple(self._waiting)
 
     @property
+    def num_waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    @property
     def num_free_blocks(self) -> int:
         """Blocks that no request holds; their contents may still be found in the prefix cache."""
         return self._kv.pool.num_free
@@ -70,6 +83,10 @@ class View:
     def num_output_tokens(self, request: Request) -> int:
         """Output tokens of the request so far."""
         return self._lockstep.num_tokens(request) - request.submit.num_prompt_tokens
+
+    def num_computed_tokens(self, request: Request) -> int:
+        """Tokens of the request that are computed, those of a planned step included."""
+        return self._lockstep.num_computed(request)
 
     def num_new_tokens(self, request: Request) -> int:
         """Output tokens of the request since its latest admission; 0 while it waits."""

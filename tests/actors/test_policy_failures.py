@@ -59,6 +59,25 @@ FAULTS = {
         "which is no request that runs",
     ),
     "victim-clears": ("def victim(self, running, view): running.clear()", "victim", "AttributeError"),
+    "deletes": ("def rank(self, request, view): del request.request_id", "rank", "has no deleter (line 4)"),
+    "writes": ("def rank(self, request, view): request.num_tokens = 1", "rank", "has no setter (line 4)"),
+    "adds": ("def rank(self, request, view): request.seen = 1", "rank", "has no attribute 'seen'"),
+    "what-arrived": (
+        "def rank(self, request, view): request.submit.tenant = 'a'",
+        "rank",
+        "property 'tenant' of 'ReadOnlySubmit' object has no setter",
+    ),
+    "others": (
+        "def admitted(self, request, view):\n        for r in view.running.values(): r.block_ids = []",
+        "admitted",
+        "property 'block_ids' of 'ReadOnlyRequest' object has no setter",
+    ),
+    "lists": (
+        "def admitted(self, request, view): request.block_ids.clear()",
+        "admitted",
+        "'tuple' object has no attribute 'clear'",
+    ),
+    "time": ("def rank(self, request, view): view.now_s = 0.0", "rank", "has no setter"),
 }
 
 

@@ -1,19 +1,20 @@
 """A user's policy, wrapped once: whatever it does wrong becomes one error with a name.
 
-Our own policies are trusted and never wrapped. What a wrapped one returns is checked: ranks must be
-comparable with each other, a victim must be running. A failure ends the run, unless there is a fallback: then
-the policy alone ends, and the queue is ranked anew.
+Our own policies are trusted and never wrapped. A wrapped one is shown requests that it cannot change
+(`read_only.py`), and what it returns is checked: ranks must be comparable with each other, a victim must be
+running. A failure ends the run, unless there is a fallback: then the policy alone ends, and the queue is
+ranked anew.
 """
 
 import copy
 import math
 import traceback
 from collections.abc import Callable, Iterable
-from types import MappingProxyType
-from typing import cast
+from typing import Protocol, cast
 
 from actors.core.config import ConfigError
 from actors.core.policies.policy import Policy, Rank
+from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlyView, read_only
 from actors.core.request import Request
 from actors.core.view import View
 
@@ -33,6 +34,22 @@ ANY = (Exception, SystemExit)
 """Whatever a user's code raises; an `exit()` in it ends the policy, not the server."""
 
 
+class Shown(Protocol):
+    """A user's policy: like a `Policy`, and what it is shown is read-only."""
+
+    def rank(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
+
+    def urgency(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
+
+    def quota(self, request: ReadOnlyRequest, view: ReadOnlyView) -> int | None: ...
+
+    def admitted(self, request: ReadOnlyRequest, view: ReadOnlyView) -> None: ...
+
+    def finished(self, request: ReadOnlyRequest, view: ReadOnlyView) -> None: ...
+
+    def victim(self, running: ReadOnlyRequests, view: ReadOnlyView) -> object: ...
+
+
 class Guarded(Policy):
     """The policy `inner`, known to its author as `name`; one object for each replica."""
 
@@ -45,6 +62,10 @@ class Guarded(Policy):
         """Told, in order, when the fallback has taken over."""
         self._use(inner)
 
+    def show(self, view: View) -> None:
+        """Learn what to show of the state; the scheduler whose policy it is calls this once."""
+        self._view = ReadOnlyView(view)
+
     def for_replica(self) -> "Guarded":
         """The same policy, sharing nothing with this one."""
         return Guarded(copy.deepcopy(self.inner), self.name)
@@ -54,66 +75,74 @@ class Guarded(Policy):
         return self.inner.token_weights
 
     def rank(self, request: Request, view: View) -> Rank:
-        try:
-            rank = self.inner.rank(request, view)
-            if type(rank) is not self._usual or rank != rank:
-                self._check_kind("rank", rank)
-        except ANY as error:
-            self._fail("rank", request.request_id, error)
-            return self.inner.rank(request, view)
-        return rank
+        if self.failure is None:
+            try:
+                rank = self._shown.rank(read_only(request, view), self._view)
+                if type(rank) is not self._usual or rank != rank:
+                    self._check_kind("rank", rank)
+                return rank
+            except ANY as error:
+                self._fail("rank", request.request_id, error)
+        return self.inner.rank(request, view)
 
     def urgency(self, request: Request, view: View) -> Rank:
         """The request's urgency; all are equally urgent once the policy has failed."""
         if self.failure is None:
             try:
-                urgency = self.inner.urgency(request, view)
+                urgency = self._shown.urgency(read_only(request, view), self._view)
                 self._check_kind("urgency", urgency)
+                return (0, urgency)
             except ANY as error:
                 self._fail("urgency", request.request_id, error)
-            else:
-                return (0, urgency)
         return (-1,)
 
     def quota(self, request: Request, view: View) -> int | None:
-        try:
-            quota = self.inner.quota(request, view)
-            if quota is not None and (not isinstance(quota, int) or quota < 1):
-                raise _Wrong(f"returned {_shown(quota)}: it must be a whole number from 1 on, or None")
-        except ANY as error:
-            self._fail("quota", request.request_id, error)
-            return self.inner.quota(request, view)
-        return quota
+        if self.failure is None:
+            try:
+                quota = self._shown.quota(read_only(request, view), self._view)
+                if quota is not None and (not isinstance(quota, int) or quota < 1):
+                    raise _Wrong(f"returned {_shown(quota)}: it must be a whole number from 1 on, or None")
+                return quota
+            except ANY as error:
+                self._fail("quota", request.request_id, error)
+        return self.inner.quota(request, view)
 
     def new_memory(self) -> object:
         return self.inner.new_memory()
 
     def admitted(self, request: Request, view: View) -> None:
-        try:
-            self.inner.admitted(request, view)
-        except ANY as error:
-            self._fail("admitted", request.request_id, error)
+        if self.failure is None:
+            try:
+                return self._shown.admitted(read_only(request, view), self._view)
+            except ANY as error:
+                self._fail("admitted", request.request_id, error)
+        return self.inner.admitted(request, view)
 
     def finished(self, request: Request, view: View) -> None:
-        try:
-            self.inner.finished(request, view)
-        except ANY as error:
-            self._fail("finished", request.request_id, error)
+        if self.failure is None:
+            try:
+                return self._shown.finished(read_only(request, view), self._view)
+            except ANY as error:
+                self._fail("finished", request.request_id, error)
+        return self.inner.finished(request, view)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
-        # A policy may look at the running requests, and not change which they are.
-        shown = cast(dict[str, Request], MappingProxyType(running))
-        try:
-            victim = self.inner.victim(shown, view)
-            if not isinstance(victim, Request) or running.get(victim.request_id) is not victim:
+        if self.failure is None:
+            try:
+                victim = self._shown.victim(ReadOnlyRequests(running, view), self._view)
+                if isinstance(victim, ReadOnlyRequest):
+                    found = running.get(victim.request_id)
+                    if found is not None and victim.is_of(found):
+                        return found
                 raise _Wrong(f"returned {_shown(victim)}, which is no request that runs")
-        except ANY as error:
-            self._fail("victim", _names(list(running)), error)
-            return self.inner.victim(running, view)
-        return victim
+            except ANY as error:
+                self._fail("victim", _names(list(running)), error)
+        return self.inner.victim(running, view)
 
     def _use(self, inner: Policy) -> None:
         self.inner = inner
+        self._shown = cast(Shown, inner)
+        """What it is handed has all that it may use of a `Request` or a `View`."""
         self._kinds: dict[str, Kind] = {}
         self._usual: type | None = None
         """Ranks of this type need no second look, unless they are NaN."""
