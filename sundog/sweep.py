@@ -144,17 +144,20 @@ def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
 
 def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
     """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
-    from sim.record.run_id import replay_id
+    from sim.record.run_id import content, sundog_version
 
     assert plan.folder is not None
     folder = plan.folder.path
     options = recorded((plan.engine, plan.target, plan.load, plan.terms, reading), plan.where, folder)
-    files = [options, *({"policy": cell.get("policy")} for cell in plan.folder.cells)]
+    here = Path.cwd()
+    named = {value: folder for value in options.values() if isinstance(value, str)}
+    named |= {str(cell["policy"]): here for cell in plan.folder.cells if "policy" in cell}
     return {
         **options,
         "resample": plan.resample,
         "vary": list(plan.folder.cells),
-        "files": [replay_id(each, folder) for each in files],
+        "files": {name: held for name, seen in named.items() if (held := content(name, seen)) != name},
+        "sundog": sundog_version(),
     }
 
 

@@ -39,12 +39,14 @@ class SweepFolder:
         file = self.path / ASKED
         try:
             if file.exists():
-                self._check(json.loads(file.read_text(encoding="utf-8")), json.loads(text))
-                return
+                before = json.loads(file.read_text(encoding="utf-8"))
+                return self._check(before, json.loads(text))
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ConfigError(f"--out is {self.path}, which is no sweep's folder: give an empty one")
             self.path.mkdir(parents=True, exist_ok=True)
             self._write(ASKED, text)
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{file} is not JSON: {error}") from None
         except OSError as error:
@@ -54,13 +56,11 @@ class SweepFolder:
         if not isinstance(before, dict):
             raise ConfigError(f"{self.path / ASKED} is no record of a sweep")
         for name in dict.fromkeys([*now, *before]):
-            was, is_now = (json.dumps(each.get(name)) for each in (before, now))
+            was, is_now = (each.get(name) for each in (before, now))
             if was != is_now:
-                changed = (
-                    "a file that it names has changed" if name == "files" else f"{name} {was}, not {is_now}"
-                )
+                change = f"{name} {json.dumps(was)}, not {json.dumps(is_now)}"
                 raise ConfigError(
-                    f"{self.path} holds another sweep ({changed}): give another --out, or remove it"
+                    f"{self.path} holds another sweep ({change}): give another --out, or remove it"
                 )
 
     def run(self, settings: "Settings", seed: int) -> Path:

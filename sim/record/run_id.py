@@ -21,16 +21,17 @@ def replay_id(options: Mapping[str, object], folder: Path | str) -> str:
 
     Of files it is the contents that count, wherever they lie; O(their bytes).
     """
-    known = {name: _content(value, Path(folder)) for name, value in options.items()}
-    text = json.dumps([_version(), known], sort_keys=True, default=str)
+    known = {name: content(value, folder) for name, value in options.items()}
+    text = json.dumps([sundog_version(), known], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def _content(value: object, folder: Path) -> object:
+def content(value: object, folder: Path | str) -> object:
+    """The value of an option; of one that names a file, what is in the file."""
     if not isinstance(value, str) or not value:
         return value
     stem, is_code, name = value.partition(".py:")  # A policy is given as FILE.py:NAME.
-    path = folder.resolve() / (f"{stem}.py" if is_code else value)
+    path = Path(folder).resolve() / (f"{stem}.py" if is_code else value)
     try:
         path = path / REQUESTS if path.is_dir() else path
         return [hashlib.sha256(path.read_bytes()).hexdigest(), name]
@@ -43,7 +44,8 @@ def server_id() -> str:
     return secrets.token_hex(LENGTH // 2)
 
 
-def _version() -> str:
+def sundog_version() -> str:
+    """The installed version; empty where Sundog runs without having been installed."""
     try:
         return version("sundog")
     except PackageNotFoundError:

@@ -142,8 +142,21 @@ def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
     assert runs[3].is_dir() and (runs[0] / "requests.parquet").stat().st_mtime_ns == rows
     done = sweep(*asked, "--out", str(out), "--max-num-batched-tokens", "512")
     assert done.returncode == 2 and "max_num_batched_tokens null, not 512" in done.stderr
+    assert "is not JSON" not in done.stderr
     done = sweep(*asked, "--out", str(tmp_path))
     assert done.returncode == 2 and "no sweep's folder" in done.stderr
+
+
+def test_a_sweep_ends_where_its_policy_was_changed(tmp_path: Path) -> None:
+    """Its file is named, wherever the command runs from; with the same text it goes on."""
+    file, out = tmp_path / "mine.py", tmp_path / "out"
+    file.write_text(KILLER)
+    vary = ("--limit", "5", "--vary", f"policy=fcfs,{file}:Slow", "--out", str(out))
+    first = cells(TRACE, *vary)
+    assert cells(TRACE, *vary) == first
+    file.write_text(KILLER + "\n")
+    done = sweep(TRACE, *vary)
+    assert done.returncode == 2 and f"{file}:Slow" in done.stderr.replace("\n", "")
 
 
 def test_a_drawn_workload_leaves_its_traces(tmp_path: Path) -> None:
