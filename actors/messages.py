@@ -13,6 +13,7 @@ names the type of its answer in `answered_by`, which is never called (`actors/re
 from dataclasses import dataclass
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
+from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.request import Submit
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import (
@@ -32,6 +33,7 @@ from actors.engine_messages import (
     ResetPrefixCache,
     Undelivered,
 )
+from actors.step_output import StepOutput
 from actors.stream import DeltaStream
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Interrupt",
     "Load",
     "PolicyFailed",
+    "PromptLogprobs",
     "PromptRead",
     "ReadPrompt",
     "Refused",
@@ -66,6 +69,7 @@ __all__ = [
     "StepOutput",
     "StepResult",
     "Submit",
+    "TokenLogprobs",
     "Undelivered",
 ]
 
@@ -187,63 +191,7 @@ class Released:
         self.request_ids = request_ids
 
 
-# --- Scheduler to its listeners ------------------------------------------------------------------
-
-
-@dataclass(init=False, slots=True)
-class StepOutput:
-    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
-
-    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
-    counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
-    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
-    """
-
-    replica: int
-    batch: Batch
-    start_s: float
-    end_times_s: tuple[float, ...]
-    tokens: tuple[tuple[str, int], ...] | None
-    finished: tuple[Finish, ...]
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    blocked: Blocked | None
-    num_free_blocks_planned: int | None
-    num_waiting_planned: int
-
-    def __init__(
-        self,
-        replica: int,
-        batch: Batch,
-        start_s: float,
-        end_times_s: tuple[float, ...],
-        tokens: tuple[tuple[str, int], ...] | None,
-        finished: tuple[Finish, ...],
-        num_running: int,
-        num_waiting: int,
-        num_free_blocks: int,
-        blocked: Blocked | None = None,
-        num_free_blocks_planned: int | None = None,
-        num_waiting_planned: int = 0,
-    ) -> None:
-        self.replica = replica
-        self.batch = batch
-        self.start_s = start_s
-        self.end_times_s = end_times_s
-        self.tokens = tokens
-        self.finished = finished
-        self.num_running = num_running
-        self.num_waiting = num_waiting
-        self.num_free_blocks = num_free_blocks
-        self.blocked = blocked
-        self.num_free_blocks_planned = num_free_blocks_planned
-        self.num_waiting_planned = num_waiting_planned
-
-    @property
-    def step(self) -> int:
-        return self.batch.step
-
+# --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
 Heard = Submit | StepOutput | EngineDown | PolicyFailed
 """What a listener is told."""

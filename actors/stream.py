@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import trio
 
+from actors.core.logprobs import TokenLogprobs
+
 
 @dataclass(init=False, slots=True)
 class Delta:
@@ -12,7 +14,9 @@ class Delta:
 
     `finish_reason` is None until the last delta: stop, length, abort or error; `error` says what
     happened in the last case. `stop_reason` is the stop string or token that ended it.
-    `times_s` are the end times of the steps that produced the tokens, one each.
+    `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
+    `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
+    each token of the prompt, None for the first of them.
     """
 
     text: str
@@ -23,6 +27,8 @@ class Delta:
     num_cached_tokens: int
     times_s: tuple[float, ...]
     error: str | None
+    logprobs: tuple[TokenLogprobs, ...]
+    prompt_logprobs: tuple[TokenLogprobs | None, ...]
 
     def __init__(
         self,
@@ -34,6 +40,8 @@ class Delta:
         num_cached_tokens: int = 0,
         times_s: tuple[float, ...] = (),
         error: str | None = None,
+        logprobs: tuple[TokenLogprobs, ...] = (),
+        prompt_logprobs: tuple[TokenLogprobs | None, ...] = (),
     ) -> None:
         self.text = text
         self.token_ids = token_ids
@@ -43,6 +51,8 @@ class Delta:
         self.num_cached_tokens = num_cached_tokens
         self.times_s = times_s
         self.error = error
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""
@@ -63,6 +73,8 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         max([delta.num_cached_tokens for delta in deltas]),
         tuple([time_s for delta in deltas for time_s in delta.times_s]),
         last.error,
+        tuple([each for delta in deltas for each in delta.logprobs]),
+        deltas[0].prompt_logprobs,
     )
 
 

@@ -25,7 +25,7 @@ from runtime.linear import noted_inputs, pack_linears
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests, Step
-from runtime.sampler import Sampled, sample
+from runtime.sampling.sampler import Sampled, sample
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,12 +94,14 @@ class TorchBackend:
         step = requests.fold(batch)
         sampled = await run_blocking(_compute, model, step) if len(step.token_T) else Sampled()
         requests.advance(step, sampled)
-        pairs = zip(step.request_ids, sampled.tokens, strict=True)
+        names = step.request_ids
+        pairs = zip(names, sampled.tokens, strict=True)
         return StepResult(
             batch.step,
             (trio.current_time(),),
             tokens=tuple(pair for row, pair in enumerate(pairs) if row not in sampled.failed),
-            failed=tuple((step.request_ids[row], reason) for row, reason in sampled.failed.items()),
+            failed=tuple((names[row], reason) for row, reason in sampled.failed.items()),
+            logprobs=tuple((names[row], each) for row, each in sampled.logprobs.items()),
         )
 
     async def close(self) -> None:

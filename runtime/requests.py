@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.batch import Admission, Batch, Chunk
-from runtime.choices import Choices, SamplingRows
-from runtime.sampler import Sampled
+from runtime.sampling.choices import Choices
+from runtime.sampling.rows import SamplingRows
+from runtime.sampling.sampler import Sampled
 
 Ints = NDArray[np.int64]
 
@@ -113,6 +114,7 @@ class Requests:
         """
         rows = [self._row[request_id] for request_id in step.request_ids]
         self._last_token[rows] = sampled.tokens
+        self._sampling.advance(rows, sampled.tokens)
         for failed in sampled.failed:
             row = rows[failed]
             self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
@@ -122,6 +124,7 @@ class Requests:
         if row is None:
             raise ValueError(f"request {request_id} is preempted, but does not run")
         self._free.append(row)
+        self._sampling.forget(row)
         self._known.pop(request_id, None)
         if self._decoding.pop(request_id, None) is not None:
             self._decode_rows = None
@@ -144,7 +147,8 @@ class Requests:
         num_hit = admission.num_computed_tokens // self._block_size
         self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
         self._append_blocks(row, admission.block_ids[num_hit:])
-        self._sampling.set(row, request_id, admission.num_prompt_tokens, admission.sampling)
+        sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
+        self._sampling.set(row, request_id, num_prompt, sampling, admission.token_ids)
 
     def _append_blocks(self, row: int, block_ids: tuple[int, ...], *, reused: bool = False) -> None:
         if self._tainted and not reused:

@@ -208,7 +208,15 @@ class Paced:
             self._pace.done(end_times_s[0])
         self._fold.advance(1)
         end_s = max((now_s(), *end_times_s))
-        return StepResult(batch.step, (end_s,), result.tokens, result.ended)
+        return StepResult(
+            batch.step,
+            (end_s,),
+            result.tokens,
+            result.ended,
+            result.failed,
+            result.logprobs,
+            result.prompt_logprobs,
+        )
 
     async def close(self) -> None:
         """Close the inner backend."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.sampling import Sampling
 
 
@@ -141,6 +142,9 @@ class StepResult:
     `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
     computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
     until a batch names it in `finished`; what it yields meanwhile is dropped.
+
+    `logprobs` pairs requests that asked for them with those of their new token, `prompt_logprobs` holds those
+    of the prompt tokens that the step computed.
     """
 
     step: int
@@ -148,6 +152,8 @@ class StepResult:
     tokens: tuple[tuple[str, int], ...] | None
     ended: tuple[str, ...]
     failed: tuple[tuple[str, str], ...]
+    logprobs: tuple[tuple[str, TokenLogprobs], ...]
+    prompt_logprobs: tuple[PromptLogprobs, ...]
 
     def __init__(
         self,
@@ -156,12 +162,16 @@ class StepResult:
         tokens: tuple[tuple[str, int], ...] | None = None,
         ended: tuple[str, ...] = (),
         failed: tuple[tuple[str, str], ...] = (),
+        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
+        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
     ) -> None:
         self.step = step
         self.end_times_s = end_times_s
         self.tokens = tokens
         self.ended = ended
         self.failed = failed
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
 
     @property
     def num_steps(self) -> int:

@@ -34,9 +34,10 @@ class KVCache:
     def find_hit(self, request: Request) -> list[int]:
         """The longest run of cached blocks that hold the request's first tokens.
 
-        At least one token is left to compute, because a token is sampled from the last one. O(hit).
+        At least one token is left to compute, because a token is sampled from the last one. A request that
+        asks for its prompt's log probabilities computes its whole prompt, as in vLLM. O(hit).
         """
-        if not self.caching:
+        if not self.caching or request.submit.sampling.prompt_logprobs is not None:
             return []
         hit: list[int] = []
         find, num_named = self.pool.find, self._num_named_blocks(request)

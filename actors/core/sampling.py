@@ -5,11 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of one request, under vLLM's names.
+    """Sampling parameters of one request, under vLLM's names and with vLLM's meaning.
 
-    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 switch their filters off.
-    `seed` None draws from the engine's own stream. The scheduler reads the limits and stop
-    tokens; the backend reads the rest; stop strings are watched by AsyncLLM alone.
+    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 switch their filters off, as `min_p` 0.0,
+    `repetition_penalty` 1.0 and the other penalties' 0.0 do. `seed` None draws from the engine's own stream.
+    `logit_bias` pairs token and bias, each token once. `bad_words` are as the client wrote them;
+    `bad_words_token_ids` are the sequences of tokens that they became. `allowed_token_ids` None allows all.
+
+    `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
+    token alone), `prompt_logprobs` for those of the prompt's tokens.
+
+    The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
+    reads the rest; stop strings are watched by AsyncLLM alone.
     """
 
     temperature: float = 1.0
@@ -21,6 +28,16 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 DEFAULTS = Sampling()

@@ -11,20 +11,26 @@ class StopStrings:
         self._hold = max((len(stop) for stop in stops), default=1) - 1
         self._held = ""
 
-    def feed(self, text: str) -> tuple[str, str | None]:
+    def feed(self, text: str, may_stop: bool = True) -> tuple[str, str | None]:
         """The text that may be shown now, and the stop string that it met, if any.
 
-        The text ends before the stop string, which is never shown.
+        Met is the one that ends first, and ends in this very text, if it `may_stop`. The text shown ends
+        before the stop string, which is never shown.
         """
-        text = self._held + text
-        found = [(text.index(stop), stop) for stop in self._stops if stop in text]
-        if found:
-            position, stop = min(found)
+        first, text = len(self._held) + 1, self._held + text
+        stop = self._met(text, first) if may_stop else None
+        if stop is not None:
             self._held = ""
-            return text[:position], stop
+            return text[: text.index(stop, max(0, first - len(stop)))], stop
         shown = len(text) - min(self._hold, len(text))
         self._held = text[shown:]
         return text[:shown], None
+
+    def _met(self, text: str, first: int) -> str | None:
+        """The stop string that is the first to end in `text` after at least `first` characters."""
+        ends = {stop: text.find(stop, max(0, first - len(stop))) + len(stop) for stop in self._stops}
+        found = [stop for stop, end in ends.items() if end >= len(stop)]
+        return min(found, key=lambda stop: ends[stop], default=None)
 
     def flush(self) -> str:
         """The text held back, once no more comes."""

@@ -223,6 +223,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             blocked=planned.blocked,
             num_free_blocks_planned=planned.num_free_blocks,
             num_waiting_planned=planned.num_waiting,
+            logprobs=result.logprobs,
+            prompt_logprobs=result.prompt_logprobs,
         )
         self._last_end_s = result.end_times_s[-1]
         for listener in self._listeners:

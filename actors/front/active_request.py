@@ -4,13 +4,14 @@ import logging
 
 from actors.core.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
-from actors.messages import Finish, Submit
+from actors.messages import Finish, PromptLogprobs, Submit, TokenLogprobs
 from actors.stream import Delta, DeltaStream
 
 log = logging.getLogger("sundog.front")
 
 MOST_LOSSES = 3
 """A request that was lost with this many engines is given to no other: it may be what kills them."""
+LOST = "the engine failed while it answered this request; the server's log says why"
 UNDECODABLE = "a token could not be turned into text; the server's log says why"
 
 
@@ -22,7 +23,9 @@ class ActiveRequest:
         "has_begun",
         "is_admitted",
         "num_cached_tokens",
+        "num_fed",
         "num_losses",
+        "prompt_logprobs",
         "stop_strings",
         "stream",
         "submit",
@@ -33,6 +36,8 @@ class ActiveRequest:
         self.stream = stream
         self.decoder = decoder
         self.stop_strings = StopStrings(submit.sampling.stop)
+        self.num_fed = 0
+        """Its tokens so far, if it has stop strings."""
         self.num_cached_tokens = 0
         self.is_admitted = False
         """Until then, what comes for its id is for an earlier request of that id."""
@@ -40,17 +45,31 @@ class ActiveRequest:
         """Whether its reader has been given a token."""
         self.num_losses = 0
         """How many engines were lost with it."""
+        wants = submit.sampling.prompt_logprobs is not None
+        self.prompt_logprobs: list[TokenLogprobs | None] = [None] if wants else []
+        """Those that have come, by position; its first delta brings them all to its reader."""
 
     @property
     def may_begin_anew(self) -> bool:
         """Whether it may go to another engine: its reader would not notice, and it is not to blame."""
         return not self.has_begun and self.num_losses < MOST_LOSSES
 
-    def decode(self, token: int, time_s: float, finish: Finish | None) -> Delta:
+    def take_prompt_logprobs(self, part: PromptLogprobs) -> None:
+        """Keep a part of them; what comes again after a preemption takes the place of what came before."""
+        self.prompt_logprobs[part.start :] = part.tokens
+
+    def decode(
+        self, token: int, time_s: float, finish: Finish | None, logprobs: TokenLogprobs | None = None
+    ) -> Delta:
         """The delta that one token adds; with a finish reason if the request ends by it."""
-        self.has_begun = True
+        begins, self.has_begun = not self.has_begun, True
         try:
-            return self._decode(token, time_s, finish)
+            delta = self._decode(token, time_s, finish)
+            if logprobs is not None:
+                delta.logprobs = (logprobs,)
+            if begins and self.prompt_logprobs:
+                delta.prompt_logprobs, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+            return delta
         except Exception:
             log.exception("a token of %s has no text; it fails alone", self.submit.request_id)
             return Delta(finish_reason="error", error=UNDECODABLE)
@@ -58,7 +77,7 @@ class ActiveRequest:
     def _decode(self, token: int, time_s: float, finish: Finish | None) -> Delta:
         stopped_by_token = finish is not None and finish.reason == "stop"
         text = "" if self.decoder is None or stopped_by_token else self.decoder.step(token)
-        shown, stop = self.stop_strings.feed(text) if self.submit.sampling.stop else (text, None)
+        shown, stop = self._watch(text) if self.submit.sampling.stop else (text, None)
         delta = Delta(shown, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
         if stop is not None:
             return delta.merged(Delta(finish_reason="stop", stop_reason=stop))
@@ -67,3 +86,8 @@ class ActiveRequest:
         cut_off = "" if self.decoder is None else self.decoder.flush()
         rest = self.stop_strings.flush() + cut_off
         return delta.merged(Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason))
+
+    def _watch(self, text: str) -> tuple[str, str | None]:
+        """What of a token's text may be shown, and the stop string that ends in it, if it may end there."""
+        self.num_fed += 1
+        return self.stop_strings.feed(text, self.num_fed > self.submit.sampling.min_tokens)

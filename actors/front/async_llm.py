@@ -11,7 +11,7 @@ from typing import Literal
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import now_s
 from actors.config import EngineConfig
-from actors.front.active_request import ActiveRequest
+from actors.front.active_request import LOST, ActiveRequest
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake, effort
 from actors.front.readings import SHORT, Readings
@@ -35,8 +35,6 @@ from actors.messages import (
     Undelivered,
 )
 from actors.stream import Delta, DeltaStream
-
-LOST = "the engine failed while it answered this request; the server's log says why"
 
 FrontMessage = Generate | PromptRead | Cancel | CheckHealth | StepOutput | EngineNews
 
@@ -100,8 +98,6 @@ class AsyncLLM(Actor[FrontMessage]):
         self._readings.close()
         self._router.close()
 
-    # --- in ------------------------------------------------------------------------------------
-
     def _generate(self, generate: Generate) -> Accepted | Refused | Reply[Accepted | Refused]:
         num_unfinished = len(self._requests) + len(self._readings)
         refused = self._replicas.refusal() or self._intake.overload(num_unfinished)
@@ -152,8 +148,6 @@ class AsyncLLM(Actor[FrontMessage]):
         if request is not None:
             self._cut(request, Delta(finish_reason="abort"))
 
-    # --- engines lost and back -------------------------------------------------------------------
-
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
         for listener in self._listeners:
@@ -195,8 +189,6 @@ class AsyncLLM(Actor[FrontMessage]):
         self._replicas.up(up.replica)
         self._rescue()
 
-    # --- out -----------------------------------------------------------------------------------
-
     def _step(self, output: StepOutput) -> None:
         for admission in output.batch.admitted:
             request = self._requests.get(admission.request_id)
@@ -206,10 +198,16 @@ class AsyncLLM(Actor[FrontMessage]):
         finishes = {finish.request_id: finish for finish in output.finished}
         if self._leaving:
             self._let_go(finishes)
+        for part in output.prompt_logprobs:
+            request = self._requests.get(part.request_id)
+            if request is not None and request.is_admitted:
+                request.take_prompt_logprobs(part)
+        logprobs, end_s = dict(output.logprobs), output.end_times_s[-1]
         for name, token in output.tokens or ():
             request = self._requests.get(name)
             if request is not None and request.is_admitted:
-                self._token(request, token, output.end_times_s[-1], finishes.pop(name, None))
+                finish = finishes.pop(name, None)
+                self._token(request, request.decode(token, end_s, finish, logprobs.get(name)), finish)
         for name, finish in finishes.items():
             request = self._requests.get(name)
             if request is not None:
@@ -223,9 +221,8 @@ class AsyncLLM(Actor[FrontMessage]):
             self._leaving.difference_update(gone)
             self._router.tell(Released(gone))
 
-    def _token(self, request: ActiveRequest, token: int, time_s: float, finish: Finish | None) -> None:
+    def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""
-        delta = request.decode(token, time_s, finish)
         if delta.finish_reason is None:
             request.stream.put(delta)
         elif finish is None:

@@ -6,7 +6,7 @@ import pytest
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.sampling import Sampling
 from runtime.requests import Requests, Step
-from runtime.sampler import Sampled
+from runtime.sampling.sampler import Sampled
 
 GREEDY = Sampling(temperature=0.0)
 

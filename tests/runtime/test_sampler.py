@@ -1,12 +1,15 @@
 """Sampling: what each parameter allows, and what a seed fixes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from actors.core.sampling import Sampling
-from runtime.choices import Choices, SamplingRows, uniforms
-from runtime.sampler import sample
+from runtime.sampling.edits import Edit
+from runtime.sampling.rows import SamplingRows, uniforms
+from runtime.sampling.sampler import sample
 
 VOCAB_SIZE = 50
 EOS = 7
@@ -195,11 +198,9 @@ def test_a_row_whose_choosing_raises_fails_alone() -> None:
     choices = rows.take(np.arange(5), np.full(5, 20))
     assert choices is not None
     expected = sample(logits_RV.clone(), choices)
-    banned = list(choices.banned)
-    banned[2] = (2, ("x",))  # type: ignore[assignment]  # so that it raises
-    broken = Choices(
-        *(getattr(choices, n) for n in ("temperature_R", "top_k_R", "top_p_R", "uniform_R")), banned
-    )  # type: ignore[arg-type]
+    edits = list(choices.edits)
+    edits[2] = (2, Edit(banned=np.array(["x"])))  # type: ignore[arg-type]  # so that it raises
+    broken = replace(choices, edits=tuple(edits))
     sampled = sample(logits_RV.clone(), broken)
     assert set(sampled.failed) == {2} and not expected.failed
     assert sampled.tokens[:2] + sampled.tokens[3:] == expected.tokens[:2] + expected.tokens[3:]

@@ -1,0 +1,68 @@
+"""The Scheduler's message to its listeners, once for each batch."""
+
+from dataclasses import dataclass
+
+from actors.core.batch import Batch, Blocked, Finish
+from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+
+
+@dataclass(init=False, slots=True)
+class StepOutput:
+    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
+
+    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
+    counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
+    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
+    `logprobs` and `prompt_logprobs` are the StepResult's.
+    """
+
+    replica: int
+    batch: Batch
+    start_s: float
+    end_times_s: tuple[float, ...]
+    tokens: tuple[tuple[str, int], ...] | None
+    finished: tuple[Finish, ...]
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    blocked: Blocked | None
+    num_free_blocks_planned: int | None
+    num_waiting_planned: int
+    logprobs: tuple[tuple[str, TokenLogprobs], ...]
+    prompt_logprobs: tuple[PromptLogprobs, ...]
+
+    def __init__(
+        self,
+        replica: int,
+        batch: Batch,
+        start_s: float,
+        end_times_s: tuple[float, ...],
+        tokens: tuple[tuple[str, int], ...] | None,
+        finished: tuple[Finish, ...],
+        num_running: int,
+        num_waiting: int,
+        num_free_blocks: int,
+        blocked: Blocked | None = None,
+        num_free_blocks_planned: int | None = None,
+        num_waiting_planned: int = 0,
+        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
+        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
+    ) -> None:
+        self.replica = replica
+        self.batch = batch
+        self.start_s = start_s
+        self.end_times_s = end_times_s
+        self.tokens = tokens
+        self.finished = finished
+        self.num_running = num_running
+        self.num_waiting = num_waiting
+        self.num_free_blocks = num_free_blocks
+        self.blocked = blocked
+        self.num_free_blocks_planned = num_free_blocks_planned
+        self.num_waiting_planned = num_waiting_planned
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
+
+    @property
+    def step(self) -> int:
+        return self.batch.step

@@ -1,0 +1,106 @@
+"""Changes to single logits before a token is chosen: bans, biases, penalties.
+
+Shapes: E rows that change, V tokens of the vocabulary; K entries, of all rows one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+NO_IDS: Ints = np.empty(0, np.int64)
+NO_COUNTS: NDArray[np.int32] = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What changes in one row of logits. Ids beyond the vocabulary, which nobody can choose, are left out.
+
+    `allowed` None allows all tokens. `bias` belongs to `biased`. `seen` are the tokens that penalties weigh,
+    each once, and `count` says how often the answer has each: 0 for those of the prompt alone.
+    """
+
+    allowed: Ints | None = None
+    banned: Ints = field(default_factory=lambda: NO_IDS)
+    biased: Ints = field(default_factory=lambda: NO_IDS)
+    bias: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    seen: Ints = field(default_factory=lambda: NO_IDS)
+    count: NDArray[np.int32] = field(default_factory=lambda: NO_COUNTS)
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+
+
+def apply(logits_EV: Tensor, edits: Sequence[Edit]) -> None:
+    """Change float32 logits in place, row by row as `edits` say. O(V) where tokens are allowed, else O(K)."""
+    for row, edit in enumerate(edits):
+        if edit.allowed is not None:
+            _keep(logits_EV[row], edit.allowed)
+    at = _entries([edit.banned for edit in edits], logits_EV)
+    if at is not None:
+        logits_EV[at.row_K, at.id_K] = float("-inf")
+    at = _entries([edit.biased for edit in edits], logits_EV)
+    if at is not None:
+        logits_EV[at.row_K, at.id_K] += at.of([edit.bias for edit in edits])
+    at = _entries([edit.seen for edit in edits], logits_EV)
+    if at is not None:
+        _penalise(logits_EV, at, edits)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Single logits: row and token of each; `kept_K` says which of the given ones they are."""
+
+    row_K: Tensor
+    id_K: Tensor
+    kept_K: NDArray[np.bool_]
+
+    def of(self, columns: Sequence[NDArray[np.float32] | NDArray[np.int32]]) -> Tensor:
+        """The numbers that belong to them."""
+        column_K = np.concatenate(columns)[self.kept_K]
+        return torch.from_numpy(column_K).to(self.row_K.device, torch.float32)
+
+
+def _entries(columns: Sequence[Ints], logits_EV: Tensor) -> Entries | None:
+    """All entries of the rows in one, if there is any."""
+    id_K = np.concatenate(columns)
+    if not len(id_K):
+        return None
+    row_K = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
+    kept_K = (id_K >= 0) & (id_K < logits_EV.shape[1])
+    device = logits_EV.device
+    return Entries(
+        torch.from_numpy(row_K[kept_K]).to(device), torch.from_numpy(id_K[kept_K]).to(device), kept_K
+    )
+
+
+def _keep(logits_V: Tensor, allowed: Ints) -> None:
+    inside = allowed[(allowed >= 0) & (allowed < len(logits_V))]
+    ids = torch.from_numpy(inside).to(logits_V.device)
+    kept = logits_V[ids]
+    logits_V.fill_(float("-inf"))
+    logits_V[ids] = kept
+
+
+def _penalise(logits_EV: Tensor, at: Entries, edits: Sequence[Edit]) -> None:
+    """Repetition, frequency, presence, in vLLM's order and arithmetic.
+
+    Repetition divides what is above 0 and multiplies the rest (Keskar et al., "CTRL", 2019, section 4.1).
+    """
+    lengths = [len(edit.seen) for edit in edits]
+
+    def spread(values: list[float]) -> Tensor:
+        return at.of([np.repeat(np.array(values, np.float32), lengths)])
+
+    value_K = logits_EV[at.row_K, at.id_K]
+    repetition_K = spread([edit.repetition for edit in edits])
+    value_K = torch.where(value_K > 0, value_K / repetition_K, value_K * repetition_K)
+    count_K = at.of([edit.count for edit in edits])
+    value_K = value_K - spread([edit.frequency for edit in edits]) * count_K
+    value_K = value_K - spread([edit.presence for edit in edits]) * (count_K > 0)
+    logits_EV[at.row_K, at.id_K] = value_K

@@ -1,0 +1,41 @@
+"""Log probabilities of chosen tokens, and of the likeliest ones in their place.
+
+Shapes: N rows, V tokens of the vocabulary, K the most likely tokens that any row asks for.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from actors.core.logprobs import TokenLogprobs
+
+MOST_LOGITS = 2**23
+"""At a time: 32 MiB in float32, whatever the number of rows."""
+
+
+def token_logprobs(
+    logits_NV: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """For each row those of its token and of its `num_top` likeliest. O(N × V)."""
+    size = max(1, MOST_LOGITS // logits_NV.shape[1])
+    found: list[TokenLogprobs] = []
+    for start in range(0, len(logits_NV), size):
+        part = slice(start, start + size)
+        found += _part(logits_NV[part], token_ids[part], num_top[part])
+    return found
+
+
+def _part(logits_NV: Tensor, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
+    logprob_NV = logits_NV.log_softmax(-1, dtype=torch.float32)
+    token_N1 = torch.tensor(token_ids, device=logits_NV.device)[:, None]
+    own_N1 = logprob_NV.gather(1, token_N1)
+    # Equals count, as in vLLM.
+    ranks = (logprob_NV >= own_N1).sum(-1).tolist()
+    own = own_N1[:, 0].tolist()
+    top_NK = logprob_NV.topk(min(max(num_top), logits_NV.shape[1]), dim=-1)
+    ids, values = top_NK.indices.tolist(), top_NK.values.tolist()
+    return [
+        TokenLogprobs(token, own[n], ranks[n], tuple(ids[n][:k]), tuple(values[n][:k]))
+        for n, (token, k) in enumerate(zip(token_ids, num_top, strict=True))
+    ]

@@ -1,0 +1,136 @@
+"""Choosing the next token of every sampling request of a step, from the logits.
+
+Law: rows know nothing of each other. A row whose logits are not numbers, or whose choosing raises,
+fails alone, and the tokens of the others are what they would have been without it.
+
+Shapes: R requests that sample in this step, V tokens of the vocabulary; D requests draw, and E have their
+logits changed.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actors.core.logprobs import TokenLogprobs
+from runtime.sampling import edits
+from runtime.sampling.choices import Choices
+from runtime.sampling.draw import draw
+from runtime.sampling.logprobs import token_logprobs
+from runtime.sampling.mask import Bitmasks
+
+# A fault of the machine is a fault of all rows.
+MACHINE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
+NO_TOKEN = "no token can be chosen: its logits are infinite, not numbers, or all ruled out"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token for each of R rows; `failed` says of a row why it has none, and 0 stands in its place.
+
+    `logprobs` are those of the rows that asked for them and have a token.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+
+
+def sample(logits_RV: Tensor, choices: Choices | None, masks: Bitmasks | None = None) -> Sampled:
+    """One token a row; with `choices` None the likeliest. Writes `masks` into the logits, else nothing."""
+    if masks is not None:
+        masks.apply(logits_RV)
+    if choices is None:
+        return _sampled(*_likeliest(logits_RV))
+    sampled = _isolated(logits_RV, choices)
+    if not choices.logprobs:
+        return sampled
+    wanted = [(row, num_top) for row, num_top in choices.logprobs if row not in sampled.failed]
+    return replace(sampled, logprobs=_logprobs(logits_RV, wanted, sampled.tokens))
+
+
+def _isolated(logits_RV: Tensor, choices: Choices) -> Sampled:
+    """One token a row; a row that raises ends alone."""
+    failed = dict(choices.failed)
+    try:
+        sampled = _choose(logits_RV, choices)
+    except MACHINE_ERRORS:
+        raise
+    except Exception:  # whatever a row's parameters raise
+        failed |= _raising(logits_RV, choices)
+        kept = np.array([row for row in range(len(logits_RV)) if row not in failed], np.int64)
+        part = _choose(logits_RV[torch.from_numpy(kept)], choices.of(kept)) if len(kept) else Sampled()
+        tokens = dict(zip(kept.tolist(), part.tokens, strict=True))
+        sampled = Sampled(
+            [tokens.get(row, 0) for row in range(len(logits_RV))],
+            {int(kept[row]): reason for row, reason in part.failed.items()},
+        )
+    return Sampled(sampled.tokens, sampled.failed | failed)
+
+
+def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
+    """The rows that raise when they are sampled alone, and what they raise; raises if none does."""
+    found = {}
+    for row in range(len(logits_RV)):
+        try:
+            _choose(logits_RV[row : row + 1], choices.of(np.array([row])))
+        except MACHINE_ERRORS:
+            raise
+        except Exception as error:  # as above
+            found[row] = f"its token cannot be chosen: {error}"
+    if not found:
+        raise RuntimeError("sampling fails for all rows together and for none alone")
+    return found
+
+
+def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
+    best_R, token_R = _likeliest(logits_RV)
+    is_sound_R = best_R.isfinite()
+    changed: dict[int, Tensor] = {}
+    if choices.edits:
+        rows = [row for row, _ in choices.edits]
+        row_E = torch.tensor(rows, device=logits_RV.device)
+        logits_EV = logits_RV[row_E].float()  # a copy, whatever they are
+        edits.apply(logits_EV, [edit for _, edit in choices.edits])
+        best_R = best_R.float()
+        best_R[row_E], token_R[row_E] = _likeliest(logits_EV)
+        is_sound_R &= best_R.isfinite()
+        changed = dict(zip(rows, logits_EV, strict=True))
+    drawn = np.flatnonzero((choices.temperature_R > 0) & is_sound_R.cpu().numpy())
+    if drawn.size:
+        row_D = torch.from_numpy(drawn).to(logits_RV.device)
+        is_all = drawn.size == len(token_R)
+        logits_DV = (logits_RV if is_all and not changed else logits_RV[row_D]).float()
+        for d, row in enumerate(drawn.tolist() if changed else ()):
+            if row in changed:
+                logits_DV[d] = changed[row]
+        token_R[row_D] = draw(logits_DV, best_R[row_D].float(), choices if is_all else choices.of(drawn))
+    return _sampled(best_R.where(is_sound_R, float("nan")), token_R)
+
+
+def _logprobs(
+    logits_RV: Tensor, wanted: list[tuple[int, int]], tokens: list[int]
+) -> dict[int, TokenLogprobs]:
+    """Those of the rows' tokens in the logits as the model gave them, with that many likeliest."""
+    if not wanted:
+        return {}
+    rows = [row for row, _ in wanted]
+    logits_NV = logits_RV[torch.tensor(rows, device=logits_RV.device)]
+    found = token_logprobs(logits_NV, [tokens[row] for row in rows], [num_top for _, num_top in wanted])
+    return dict(zip(rows, found, strict=True))
+
+
+def _sampled(best_R: Tensor, token_R: Tensor) -> Sampled:
+    """Give a token to each row whose largest logit is a number."""
+    if (sound_R := best_R.isfinite()).all():
+        return Sampled(token_R.tolist())
+    failed = {row: NO_TOKEN for row, sound in enumerate(sound_R.tolist()) if not sound}
+    return Sampled(token_R.where(sound_R, 0).tolist(), failed)
+
+
+def _likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row, NaN where one is, and its token."""
+    # `max` takes the first of equals as `argmax` does, in a third of its time on the CPU.
+    best = logits_RV.max(-1)
+    return best.values, best.indices
