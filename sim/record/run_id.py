@@ -6,6 +6,7 @@ new each time.
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +32,8 @@ def content(value: object, folder: Path | str) -> object:
     if not isinstance(value, str) or not value:
         return value
     stem, is_code, name = value.partition(".py:")  # A policy is given as FILE.py:NAME.
-    path = Path(folder).resolve() / (f"{stem}.py" if is_code else value)
+    # Without its "..", so that it is found before the folder is there.
+    path = Path(os.path.normpath(Path(folder).resolve() / (f"{stem}.py" if is_code else value)))
     try:
         path = path / REQUESTS if path.is_dir() else path
         return [hashlib.sha256(path.read_bytes()).hexdigest(), name]

@@ -148,14 +148,15 @@ def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_sweep_ends_where_its_policy_was_changed(tmp_path: Path) -> None:
-    """Its file is named, wherever the command runs from; with the same text it goes on."""
+    """Its file is named; with the same text it goes on, also with a trace beside the folder."""
     file, out = tmp_path / "mine.py", tmp_path / "out"
     file.write_text(KILLER)
+    trace = str(shutil.copy(TRACE, tmp_path))
     vary = ("--limit", "5", "--vary", f"policy=fcfs,{file}:Slow", "--out", str(out))
-    first = cells(TRACE, *vary)
-    assert cells(TRACE, *vary) == first
+    first = cells(trace, *vary)
+    assert cells(trace, *vary) == first
     file.write_text(KILLER + "\n")
-    done = sweep(TRACE, *vary)
+    done = sweep(trace, *vary)
     assert done.returncode == 2 and f"{file}:Slow" in done.stderr.replace("\n", "")
 
 
