@@ -12,10 +12,11 @@ names the type of its answer in `answered_by`, which is never called (`actors/re
 
 from dataclasses import dataclass
 
+from actors.client_messages import Accepted, Cancel, ChatMessage, Generate
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.request import Submit
-from actors.core.sampling import DEFAULTS, Sampling
+from actors.core.sampling import Sampling
 from actors.engine_messages import (
     Abort,
     Capacity,
@@ -34,7 +35,6 @@ from actors.engine_messages import (
     Undelivered,
 )
 from actors.step_output import StepOutput
-from actors.stream import DeltaStream
 
 __all__ = [
     "Abort",
@@ -66,90 +66,13 @@ __all__ = [
     "Released",
     "ResetPrefixCache",
     "Sampling",
+    "Siblings",
     "StepOutput",
     "StepResult",
     "Submit",
     "TokenLogprobs",
     "Undelivered",
 ]
-
-
-# --- client and API to AsyncLLM ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One turn of a conversation, for the tokenizer's chat template."""
-
-    role: str
-    content: str
-
-
-@dataclass(init=False, slots=True)
-class Generate:
-    """API (or a replayed client) asks AsyncLLM for one completion.
-
-    `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
-    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
-    `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` defines them).
-    """
-
-    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
-    sampling: Sampling
-    request_id: str | None
-    priority: int
-    cache_salt: str | None
-    block_hashes: tuple[object, ...] | None
-    tenant: str | None
-    slo_ttft_s: float | None
-    predicted_tokens: int | None
-
-    def __init__(
-        self,
-        prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int,
-        sampling: Sampling = DEFAULTS,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        block_hashes: tuple[object, ...] | None = None,
-        tenant: str | None = None,
-        slo_ttft_s: float | None = None,
-        predicted_tokens: int | None = None,
-    ) -> None:
-        self.prompt = prompt
-        self.sampling = sampling
-        self.request_id = request_id
-        self.priority = priority
-        self.cache_salt = cache_salt
-        self.block_hashes = block_hashes
-        self.tenant = tenant
-        self.slo_ttft_s = slo_ttft_s
-        self.predicted_tokens = predicted_tokens
-
-    def answered_by(self, answer: "Accepted | Refused") -> "Generate":
-        """Names its answer, for a type checker."""
-        return self
-
-
-@dataclass(init=False, slots=True)
-class Accepted:
-    """AsyncLLM took the request: read `stream` to its end, or tell `Cancel`."""
-
-    request_id: str
-    num_prompt_tokens: int
-    stream: DeltaStream
-
-    def __init__(self, request_id: str, num_prompt_tokens: int, stream: DeltaStream) -> None:
-        self.request_id = request_id
-        self.num_prompt_tokens = num_prompt_tokens
-        self.stream = stream
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """API tells AsyncLLM that this request's answer is read no more."""
-
-    request_id: str
 
 
 # --- AsyncLLM to PromptReader ---------------------------------------------------------------------
@@ -171,11 +94,11 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """A PromptReader's answer: the request that a prompt became, or a refusal."""
+    """A PromptReader's answer: the requests that a prompt became, one a choice, or a refusal."""
 
     request_id: str
     number: int
-    submit: Submit | Refused
+    submits: tuple[Submit, ...] | Refused
 
 
 # --- AsyncLLM to Router: Submit (core/request.py), Abort and ---------------------------------------
@@ -189,6 +112,16 @@ class Released:
 
     def __init__(self, request_ids: tuple[str, ...]) -> None:
         self.request_ids = request_ids
+
+
+@dataclass(init=False, slots=True)
+class Siblings:
+    """AsyncLLM tells the Router to send the choices of one prompt to one replica, to share its blocks."""
+
+    submits: tuple[Submit, ...]
+
+    def __init__(self, submits: tuple[Submit, ...]) -> None:
+        self.submits = submits
 
 
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------

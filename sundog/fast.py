@@ -20,6 +20,7 @@ MODULES = (
     "actors/front/active_request.py",
     "actors/front/async_llm.py",
     "actors/front/bounds.py",
+    "actors/client_messages.py",
     "actors/clock.py",
     *(
         f"actors/core/{name}.py"
@@ -48,6 +49,7 @@ MODULES = (
     "actors/engine/inbox.py",
     "actors/engine/phase.py",
     "actors/front/codec.py",
+    "actors/front/fan_out.py",
     "actors/front/health.py",
     "actors/front/intake.py",
     "actors/front/readings.py",

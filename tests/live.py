@@ -25,6 +25,8 @@ class Live:
     """A server that is running; what it says on stderr is kept."""
 
     process: subprocess.Popen[str]
+    is_real: bool = True
+    """Whether a model answers, not canned text."""
     url: str = ""
     said: list[str] = field(default_factory=list)
     serves: threading.Event = field(default_factory=threading.Event)
@@ -147,7 +149,7 @@ def live(*command: str, file_limit: int | None = None, descriptor_limit: int | N
     process = subprocess.Popen(
         [sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit
     )
-    server = Live(process)
+    server = Live(process, is_real="--simulate" not in command)
     reader = threading.Thread(target=server.listen, daemon=True)
     reader.start()
     try:

@@ -1,8 +1,9 @@
 """The choices of one answer: asked for together, read in any order, never left running unread.
 
-Law: a choice that its client does not read to the end is cancelled at the moment the HTTP request
-ends, for whatever reason. The id is made here and not by AsyncLLM, so that a choice whose client
-leaves while AsyncLLM is still replying can be cancelled too.
+An answer has `n` choices for each prompt: those of one prompt are asked for in one Generate. Law: what its
+client does not read to the end is cancelled at the moment the HTTP request ends, for whatever reason. The
+id is made here and not by AsyncLLM, so that a prompt whose client leaves while AsyncLLM is still replying
+can be cancelled too.
 """
 
 from collections.abc import Sequence
@@ -14,79 +15,94 @@ from actors.actor import ActorDied
 from actors.api.context import LLM
 from actors.api.errors import refusal
 from actors.messages import Accepted, Cancel, Generate, Refused
-from actors.stream import Delta
+from actors.stream import Delta, DeltaStream
 
 Read = tuple["Choice", Delta]
 
 
-class Usage:
-    """Token counts so far, over all choices of one answer."""
+class Asked:
+    """One prompt of an answer, and which of its choices have not been read to the end."""
 
-    __slots__ = ("num_cached_tokens", "num_prompt_tokens", "num_tokens")
+    __slots__ = ("_llm", "_unread", "num_cached_tokens", "num_prompt_tokens", "request_id")
 
-    def __init__(self) -> None:
+    def __init__(self, llm: LLM, generate: Generate) -> None:
+        assert generate.request_id is not None
+        self._llm = llm
+        self._unread = generate.n
+        self.request_id = generate.request_id
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
-        self.num_tokens = 0
 
-    def as_json(self) -> dict[str, object]:
-        """OpenAI's `usage` object."""
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": self.num_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
-        }
-
-
-class Choice:
-    """One choice of an answer: a request to the engine, and whether its last delta was read."""
-
-    __slots__ = ("_accepted", "_llm", "_num_cached_tokens", "_usage", "finished", "index", "request_id")
-
-    def __init__(self, llm: LLM, index: int, request_id: str, usage: Usage) -> None:
-        self._llm = llm
-        self._accepted: Accepted | None = None
-        self._usage = usage
-        self._num_cached_tokens = 0
-        self.index = index
-        self.request_id = request_id
-        self.finished = False
-
-    async def start(self, generate: Generate, prompt_field: str) -> None:
+    async def start(self, generate: Generate, prompt_field: str) -> Accepted:
         """Ask AsyncLLM; raises ApiError if it refuses."""
         reply = await self._llm.ask(generate)
         if isinstance(reply, Refused):
-            self.finished = True
+            self._unread = 0
             raise refusal(reply, prompt_field)
-        self._accepted = reply
-        self._usage.num_prompt_tokens += reply.num_prompt_tokens
+        self.num_prompt_tokens = reply.num_prompt_tokens
+        return reply
 
-    async def read(self) -> Delta:
-        """What is new since the last read; the last delta has a finish reason."""
-        assert self._accepted is not None
-        delta = await anext(self._accepted.stream)
-        self._usage.num_tokens += delta.num_tokens
-        if delta.num_cached_tokens > self._num_cached_tokens:
-            self._usage.num_cached_tokens += delta.num_cached_tokens - self._num_cached_tokens
-            self._num_cached_tokens = delta.num_cached_tokens
-        self.finished = delta.finish_reason is not None
-        return delta
+    def finished(self) -> None:
+        """One more of its choices has been read to the end."""
+        self._unread -= 1
 
     def cancel_unless_finished(self) -> None:
         """Tell AsyncLLM that the rest will not be read; synchronous, so it works inside a cancellation."""
-        if not self.finished:
-            self.finished = True
+        if self._unread:
+            self._unread = 0
             with suppress(ActorDied):  # then there is nothing left to cancel
                 self._llm.tell(Cancel(self.request_id))
+
+
+class Choice:
+    """One choice of an answer, and how much of it has been read."""
+
+    __slots__ = ("_stream", "asked", "finished", "index", "is_first", "num_tokens")
+
+    def __init__(self, index: int, asked: Asked, stream: DeltaStream, *, is_first: bool) -> None:
+        self._stream = stream
+        self.asked = asked
+        self.index = index
+        self.is_first = is_first
+        """Whether it is the first of its prompt's: it is the one whose cached tokens count."""
+        self.num_tokens = 0
+        self.finished = False
+
+    async def read(self) -> Delta:
+        """What is new since the last read; the last delta has a finish reason."""
+        delta = await anext(self._stream)
+        self.num_tokens += delta.num_tokens
+        if self.is_first:
+            self.asked.num_cached_tokens = max(self.asked.num_cached_tokens, delta.num_cached_tokens)
+        if delta.finish_reason is not None:
+            self.finished = True
+            self.asked.finished()
+        return delta
+
+    def usage(self) -> dict[str, object]:
+        """What this choice alone has cost so far, as vLLM counts it in the chunks of a stream."""
+        return usage_object(self.asked.num_prompt_tokens, self.num_tokens)
+
+
+def usage_object(
+    num_prompt_tokens: int, num_tokens: int, num_cached_tokens: int | None = None
+) -> dict[str, object]:
+    """OpenAI's `usage`."""
+    usage: dict[str, object] = {
+        "prompt_tokens": num_prompt_tokens,
+        "total_tokens": num_prompt_tokens + num_tokens,
+        "completion_tokens": num_tokens,
+    }
+    if num_cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": num_cached_tokens}
+    return usage
 
 
 class Choices:
     """All choices of one answer, in the order of their prompts."""
 
-    def __init__(self, choices: Sequence[Choice], usage: Usage) -> None:
+    def __init__(self, choices: Sequence[Choice]) -> None:
         self.all = tuple(choices)
-        self.usage = usage
         self._num_unfinished = len(self.all)
         self._merged: trio.MemoryReceiveChannel[Read] | None = None
 
@@ -94,6 +110,15 @@ class Choices:
     def finished(self) -> bool:
         """Whether `read` has returned the last delta of every choice."""
         return self._num_unfinished == 0
+
+    def usage(self) -> dict[str, object]:
+        """What the answer has cost so far: each prompt counts once."""
+        prompts = [choice.asked for choice in self.all if choice.is_first]
+        return usage_object(
+            sum(asked.num_prompt_tokens for asked in prompts),
+            sum(choice.num_tokens for choice in self.all),
+            sum(asked.num_cached_tokens for asked in prompts),
+        )
 
     def merge_in(self, nursery: trio.Nursery) -> None:
         """Read several choices concurrently from now on, with one task each."""
@@ -125,15 +150,15 @@ async def _pump(choice: Choice, send: trio.MemorySendChannel[Read]) -> None:
 async def start_choices(
     llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: ExitStack
 ) -> Choices:
-    """Ask for every choice in turn; when `at_end` closes, it cancels those that have not finished.
+    """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
 
-    Raises ApiError for the first choice that AsyncLLM refuses.
+    Raises ApiError for the first prompt that AsyncLLM refuses.
     """
-    started, usage = [], Usage()
-    for index, generate in enumerate(generates):
-        assert generate.request_id is not None
-        choice = Choice(llm, index, generate.request_id, usage)
-        at_end.callback(choice.cancel_unless_finished)
-        await choice.start(generate, prompt_field)
-        started.append(choice)
-    return Choices(started, usage)
+    choices: list[Choice] = []
+    for generate in generates:
+        asked = Asked(llm, generate)
+        at_end.callback(asked.cancel_unless_finished)
+        accepted = await asked.start(generate, prompt_field)
+        for stream in accepted.streams:
+            choices.append(Choice(len(choices), asked, stream, is_first=stream is accepted.stream))
+    return Choices(choices)

@@ -69,7 +69,7 @@ class ApiContext:
 
     def check_model(self, name: str | None) -> None:
         """Accept the served model's name or none; raises a 404 for any other."""
-        if name is not None and name != self.model.name:
+        if name and name != self.model.name:
             raise ApiError(
                 404,
                 f"The model {shown(name)} does not exist; this server has {shown(self.model.name)}.",

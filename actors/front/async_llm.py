@@ -12,6 +12,7 @@ from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import now_s
 from actors.config import EngineConfig
 from actors.front.active_request import LOST, ActiveRequest
+from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake, effort
 from actors.front.readings import SHORT, Readings
@@ -30,11 +31,12 @@ from actors.messages import (
     ReadPrompt,
     Refused,
     Released,
+    Siblings,
     StepOutput,
     Submit,
     Undelivered,
 )
-from actors.stream import Delta, DeltaStream
+from actors.stream import Delta
 
 FrontMessage = Generate | PromptRead | Cancel | CheckHealth | StepOutput | EngineNews
 
@@ -46,7 +48,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self,
         name: str,
         config: EngineConfig,
-        router: Ref[Submit | Abort | Released],
+        router: Ref[Submit | Siblings | Abort | Released],
         intake: Intake,
         readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]],
         *,
@@ -64,6 +66,7 @@ class AsyncLLM(Actor[FrontMessage]):
         """Over for their readers, but not yet for the engine: their ids are still in use."""
         self._stranded: dict[str, ActiveRequest] = {}
         """Requests that wait for an engine to come back."""
+        self._families = Families()
         self._num_accepted = 0
 
     @property
@@ -100,41 +103,45 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _generate(self, generate: Generate) -> Accepted | Refused | Reply[Accepted | Refused]:
         num_unfinished = len(self._requests) + len(self._readings)
-        refused = self._replicas.refusal() or self._intake.overload(num_unfinished)
+        refused = self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n)
         if refused is not None:
             return refused
         name = generate.request_id or self._new_id()
-        if self._is_in_use(name):
+        if any(map(self._is_in_use, {name, *choice_ids(name, generate.n)})):
             return Refused(f"request id {name!r} is in use", param="request_id")
         num_characters = effort(generate)
         if num_characters <= SHORT:
-            return self._accept(self._intake.submit(generate, name, now_s()))
+            return self._accept(name, self._intake.submit(generate, name, now_s()))
         read, sender, accepted = self._readings.begin(generate, name, num_characters)
         self.expect(read, sender)
         return accepted
 
     def _prompt_read(self, read: PromptRead) -> None:
         """A PromptReader is done with a prompt; its client may have left meanwhile."""
-        accepted = self._readings.end(read)
-        if accepted is not None:
-            accepted.set(self._accept(read.submit))
+        if (accepted := self._readings.end(read)) is not None:
+            accepted.set(self._accept(read.request_id, read.submits))
 
-    def _accept(self, submit: Submit | Refused) -> Accepted | Refused:
-        if isinstance(submit, Refused):
-            return submit
-        decoder = self._intake.decoder(submit)
-        if isinstance(decoder, Refused):
-            return decoder
+    def _accept(self, name: str, submits: tuple[Submit, ...] | Refused) -> Accepted | Refused:
+        requests = self._intake.begin(submits)
+        if isinstance(requests, Refused):
+            return requests
         self._num_accepted += 1
-        request = ActiveRequest(submit, DeltaStream(), decoder)
-        self._requests[submit.request_id] = request
-        self._router.tell(submit)
-        for listener in self._listeners:
-            listener.tell(submit)
-        return Accepted(submit.request_id, submit.num_prompt_tokens, request.stream)
+        by_id = {request.submit.request_id: request for request in requests}
+        self._requests.update(by_id)
+        self._families.begin(name, list(by_id))
+        accepted = [request.submit for request in requests]
+        self._router.tell(accepted[0] if len(accepted) == 1 else Siblings(tuple(accepted)))
+        for submit in accepted:
+            for listener in self._listeners:
+                listener.tell(submit)
+        return Accepted(name, accepted[0].num_prompt_tokens, tuple([each.stream for each in requests]))
 
     def _is_in_use(self, name: str) -> bool:
-        return name in self._requests or name in self._leaving or name in self._readings
+        return any(name in names for names in (self._requests, self._leaving, self._readings, self._families))
+
+    def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
+        """Of these requests those whose readers wait for more."""
+        return [self._requests[name] for name in names if name in self._requests]
 
     def _new_id(self) -> str:
         """The next id that no client has chosen for a request."""
@@ -144,30 +151,24 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _cancel(self, name: str) -> None:
         self._readings.cancel(name)
-        request = self._requests.get(name)
-        if request is not None:
+        for request in self._active(self._families.unfinished(name)):
             self._cut(request, Delta(finish_reason="abort"))
 
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
         for listener in self._listeners:
             listener.tell(down)
-        for name in down.request_ids:
-            request = self._requests.get(name)
-            if request is not None:
-                request.num_losses += 1
+        for request in self._active(down.request_ids):
+            request.num_losses += 1
         self._lost(down.request_ids)
 
     def _lost(self, request_ids: Iterable[str]) -> None:
         """No engine has these requests any more: end them, or find them another engine."""
         self._leaving.difference_update(request_ids)
-        for name in request_ids:
-            request = self._requests.get(name)
-            if request is None:
-                continue
+        for request in self._active(request_ids):
             if request.may_begin_anew:
                 request.is_admitted = False
-                self._stranded[name] = request
+                self._stranded[request.submit.request_id] = request
             else:
                 self._end(request, Delta(finish_reason="error", error=LOST))
         self._rescue()
@@ -199,20 +200,17 @@ class AsyncLLM(Actor[FrontMessage]):
         if self._leaving:
             self._let_go(finishes)
         for part in output.prompt_logprobs:
-            request = self._requests.get(part.request_id)
-            if request is not None and request.is_admitted:
+            if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
         logprobs, end_s = dict(output.logprobs), output.end_times_s[-1]
         for name, token in output.tokens or ():
-            request = self._requests.get(name)
-            if request is not None and request.is_admitted:
+            if (request := self._requests.get(name)) is not None and request.is_admitted:
                 finish = finishes.pop(name, None)
                 self._token(request, request.decode(token, end_s, finish, logprobs.get(name)), finish)
-        for name, finish in finishes.items():
-            request = self._requests.get(name)
-            if request is not None:
-                end = Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason, error=finish.error)
-                self._end(request, end)
+        for request in self._active(finishes):
+            finish = finishes[request.submit.request_id]
+            end = Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason, error=finish.error)
+            self._end(request, end)
 
     def _let_go(self, finishes: dict[str, Finish]) -> None:
         """Forget requests whose readers had left: they are over for the engine, too."""
@@ -241,6 +239,7 @@ class AsyncLLM(Actor[FrontMessage]):
     def _end(self, request: ActiveRequest, last: Delta) -> None:
         name = request.submit.request_id
         del self._requests[name]
+        self._families.end(name)
         self._stranded.pop(name, None)
         request.stream.put(last)
         if name not in self._leaving:

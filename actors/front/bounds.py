@@ -10,16 +10,28 @@ from actors.core.sampling import Sampling
 from actors.messages import Generate, Refused
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_CHOICES = 128
+"""The most choices that one prompt may be asked for: OpenAI's own limit."""
 
 
 def out_of_bounds(generate: Generate, vocabulary_size: int | None) -> Refused | None:
     """Why the request cannot be taken, if one of its fields is out of bounds."""
     return (
-        _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
+        _integer("n", generate.n, 1, MAX_CHOICES)
+        or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
         or _integer("predicted_tokens", generate.predicted_tokens, 0, INT64_MAX)
         or _seconds("slo_ttft_s", generate.slo_ttft_s)
         or _sampling(generate.sampling, vocabulary_size)
+        or _last_seed(generate)
     )
+
+
+def _last_seed(generate: Generate) -> Refused | None:
+    """The seeds of the choices count up from the first."""
+    seed = generate.sampling.seed
+    if seed is None or seed + generate.n - 1 <= INT64_MAX:
+        return None
+    return _refused("seed", seed, f"with n {generate.n} give at most {INT64_MAX - generate.n + 1}")
 
 
 def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:

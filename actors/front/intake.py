@@ -10,9 +10,12 @@ from dataclasses import replace
 
 from actors.config import EngineConfig
 from actors.core.kv_cache import BlockHasher
+from actors.front.active_request import ActiveRequest
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, TooManyTokens, Vocabulary
+from actors.front.fan_out import choices_of
 from actors.messages import Capacity, ChatMessage, Generate, Refused, Submit
+from actors.stream import DeltaStream
 
 log = logging.getLogger("sundog.front")
 
@@ -50,29 +53,37 @@ class Intake:
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
 
-    def overload(self, num_unfinished: int) -> Refused | None:
-        """Why no more requests are taken, if this many unfinished ones are the limit."""
+    def overload(self, num_unfinished: int, n: int) -> Refused | None:
+        """Why `n` more requests are not taken, beside this many unfinished ones."""
         limit = self._config.max_waiting
-        if limit is None or num_unfinished < limit:
+        if limit is None or num_unfinished + n <= limit:
             return None
+        if n > limit:
+            return Refused(f"n is {n}: this server has at most {limit} unfinished requests", param="n")
         return Refused(
             f"{limit} requests are unfinished already: try again later",
             kind="overloaded",
             retry_after_s=RETRY_AFTER_S,
         )
 
-    def decoder(self, submit: Submit) -> TokenDecoder | Refused | None:
+    def begin(self, submits: tuple[Submit, ...] | Refused) -> list[ActiveRequest] | Refused:
+        """Each request with a stream and what turns its tokens into text; a refusal as it is."""
+        if isinstance(submits, Refused):
+            return submits
+        try:
+            return [ActiveRequest(submit, DeltaStream(), self._decoder(submit)) for submit in submits]
+        except Exception:
+            log.exception("request %s has no decoder; it fails alone", submits[0].request_id)
+            return Refused("the answer cannot be turned into text", kind="failed")
+
+    def _decoder(self, submit: Submit) -> TokenDecoder | None:
         """The decoder of the answer's text; None where tokens are only counted."""
         if submit.prompt_token_ids is None or self._codec is None:
             return None
-        try:
-            return self._codec.decoder(submit.prompt_token_ids)
-        except Exception:
-            log.exception("request %s has no decoder; it fails alone", submit.request_id)
-            return Refused("the answer cannot be turned into text", kind="failed")
+        return self._codec.decoder(submit.prompt_token_ids)
 
-    def submit(self, generate: Generate, request_id: str, arrival_s: float) -> Submit | Refused:
-        """`generate` as the engine's request `request_id`, or why it is refused."""
+    def submit(self, generate: Generate, request_id: str, arrival_s: float) -> tuple[Submit, ...] | Refused:
+        """`generate` as requests of the engine's, one a choice, or why it is refused."""
         refused = out_of_bounds(generate, self._vocabulary.size)
         if refused is not None:
             return refused
@@ -84,7 +95,7 @@ class Intake:
         if refused is not None:
             return refused
         tokens = None if isinstance(prompt, int) else prompt
-        return self._submit(generate, request_id, arrival_s, tokens, num_tokens)
+        return choices_of(self._submit(generate, request_id, arrival_s, tokens, num_tokens), generate.n)
 
     def _read(self, prompt: str | Tokens | tuple[ChatMessage, ...] | int) -> Tokens | int | Refused:
         """The prompt's tokens, or their number where tokens are only counted."""

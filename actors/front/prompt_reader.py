@@ -11,7 +11,7 @@ from actors.messages import PromptRead, ReadPrompt
 
 
 class PromptReader(Actor[ReadPrompt]):
-    """Turns each Generate into the engine's Submit, or a refusal."""
+    """Turns each Generate into the engine's Submits, or a refusal."""
 
     def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
         super().__init__(name, tap=tap)
@@ -25,11 +25,11 @@ class PromptReader(Actor[ReadPrompt]):
                 self.unknown(message)
 
     async def _read(self, message: ReadPrompt) -> PromptRead:
-        submit = await run_blocking(
+        submits = await run_blocking(
             self._intake.submit,
             message.generate,
             message.request_id,
             message.arrival_s,
             abandon_on_cancel=True,
         )
-        return PromptRead(message.request_id, message.number, submit)
+        return PromptRead(message.request_id, message.number, submits)

@@ -18,12 +18,13 @@ class Readings:
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers
-        self._answers: dict[str, tuple[int, Reply[Accepted | Refused]]] = {}
-        """The number of each prompt, and where its answer goes."""
+        self._answers: dict[str, tuple[int, int, Reply[Accepted | Refused]]] = {}
+        """The number of each prompt, that of its choices, and where its answer goes."""
         self._number = 0
 
     def __len__(self) -> int:
-        return len(self._answers)
+        """How many requests of the engine's the prompts will be."""
+        return sum(n for _, n, _ in self._answers.values())
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._answers
@@ -34,14 +35,14 @@ class Readings:
         """Have a prompt read: the PromptRead to come, its PromptReader, the answer that waits for it."""
         self._number += 1
         answer: Reply[Accepted | Refused] = Reply()
-        self._answers[request_id] = self._number, answer
+        self._answers[request_id] = self._number, generate.n, answer
         reader = self._readers[num_characters > LONG]
         read = reader.request(ReadPrompt(generate, request_id, self._number, now_s()))
         return read, reader.receiver, answer
 
     def end(self, read: PromptRead) -> Reply[Accepted | Refused] | None:
         """The answer that waits for this prompt, unless it has been cancelled."""
-        number, answer = self._answers.get(read.request_id, (0, None))
+        number, _, answer = self._answers.get(read.request_id, (0, 0, None))
         if number != read.number:
             return None
         del self._answers[read.request_id]
@@ -49,11 +50,12 @@ class Readings:
 
     def cancel(self, request_id: str) -> None:
         """Answer the client that waits for this prompt at once, with an aborted request."""
-        answer = self._answers.pop(request_id, (0, None))[1]
+        _, n, answer = self._answers.pop(request_id, (0, 0, None))
         if answer is not None:
-            stream = DeltaStream()
-            stream.put(Delta(finish_reason="abort"))
-            answer.set(Accepted(request_id, 0, stream))
+            streams = tuple([DeltaStream() for _ in range(n)])
+            for stream in streams:
+                stream.put(Delta(finish_reason="abort"))
+            answer.set(Accepted(request_id, 0, streams))
 
     def close(self) -> None:
         """Hang up on the PromptReaders."""

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from actors.actor import Actor, ActorDied, Ref, Tap
-from actors.messages import Abort, EngineDown, EngineRefs, EngineUp, Released, Submit, Undelivered
+from actors.messages import Abort, EngineDown, EngineRefs, EngineUp, Released, Siblings, Submit, Undelivered
 
 
-class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
+class Router(Actor[Submit | Siblings | Released | Abort | EngineDown | EngineUp]):
     """`round-robin` takes turns; `least-requests` takes the replica with the fewest unfinished.
 
     Only replicas that are up are sent requests. When one crashes, the Router reports which requests were
@@ -37,10 +37,12 @@ class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
         """Learn where to report replicas that are lost and back, before the Router starts."""
         self._async_llm = async_llm
 
-    def handle(self, message: Submit | Released | Abort | EngineDown | EngineUp) -> None:
+    def handle(self, message: Submit | Siblings | Released | Abort | EngineDown | EngineUp) -> None:
         match message:
             case Submit():
-                self._submit(message)
+                self._submit((message,))
+            case Siblings():
+                self._submit(message.submits)
             case Released():
                 self._released(message)
             case Abort():
@@ -57,15 +59,17 @@ class Router(Actor[Submit | Released | Abort | EngineDown | EngineUp]):
             if engine is not None:
                 engine.close()
 
-    def _submit(self, submit: Submit) -> None:
+    def _submit(self, submits: tuple[Submit, ...]) -> None:
+        """Send requests, all to one replica."""
         replica = self._choose()
         engine = None if replica is None else self._engines[replica]
         if replica is None or engine is None:
-            return self._report(Undelivered((submit.request_id,)))
-        self._replica_of[submit.request_id] = replica
-        self._num_requests[replica] += 1
-        with suppress(ActorDied):
-            engine.scheduler.tell(submit)
+            return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
+        self._num_requests[replica] += len(submits)
+        for submit in submits:
+            self._replica_of[submit.request_id] = replica
+            with suppress(ActorDied):
+                engine.scheduler.tell(submit)
 
     def _choose(self) -> int | None:
         """The replica that is next, of those that are up."""

@@ -43,7 +43,7 @@ def serve(write: str) -> None:
     class Engine:
         async def ask(self, message: Generate) -> Accepted:
             assert message.request_id is not None and message.sampling.max_tokens is not None
-            return Accepted(message.request_id, 1, Ready(message.sampling.max_tokens))
+            return Accepted(message.request_id, 1, (Ready(message.sampling.max_tokens),))
 
         def tell(self, message: Cancel) -> None:
             pass

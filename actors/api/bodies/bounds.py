@@ -9,16 +9,21 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 4096
 MAX_PROMPTS = 1024
+MAX_CHOICES = 1024
+"""Of one answer: choices of a prompt times prompts."""
 MAX_PROMPT_TOKENS = 2**22
 MAX_MESSAGES = 2**14
 MAX_PARTS = 2**14
 
+NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES_OF_PROMPT)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX)]
 NumTokensFrom1 = Annotated[int, Field(ge=1, le=INT32_MAX)]
@@ -27,6 +32,8 @@ Temperature = Annotated[float, Field(ge=0, le=1e6)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 TopK = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
+ModelName = Annotated[str, Field(max_length=1024)]
+"""Empty, as some clients send it, it means the served model."""
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 """Each token is compared with every stop string."""
 TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]

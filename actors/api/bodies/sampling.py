@@ -5,11 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from actors.api.bodies.bounds import (
+    MAX_CHOICES,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
     Int64,
+    ModelName,
     Name,
+    NumChoices,
     NumTokens,
     NumTokensFrom1,
     Probability,
@@ -52,7 +55,9 @@ class StreamOptions(JsonObject):
 class SamplingBody(JsonObject):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
-    model: Name | None = None
+    model: ModelName | None = None
+    n: NumChoices = 1
+    best_of: NumChoices | None = None
     max_tokens: NumTokensFrom1 | None = None
     min_tokens: NumTokens = 0
     temperature: Temperature = 1.0
@@ -85,6 +90,22 @@ class SamplingBody(JsonObject):
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
         )
+
+    def check_choices(self, num_prompts: int) -> None:
+        """Raises 400 for more choices than one answer has, or for choices that would be thrown away."""
+        if self.best_of not in (None, self.n):
+            raise invalid(
+                f"best_of is {self.best_of}: only n ({self.n}) is supported, since all choices are returned.",
+                "best_of",
+                "unsupported_parameter",
+            )
+        if num_prompts * self.n > MAX_CHOICES:
+            most = max(MAX_CHOICES // num_prompts, 1)
+            raise invalid(
+                f"n is {self.n} for {num_prompts} prompts: one answer has at most {MAX_CHOICES} choices, so"
+                f" ask for at most {most} for each, or send fewer prompts.",
+                "n",
+            )
 
     def usage_wanted(self) -> UsageWanted:
         """Which chunks of a stream carry usage; raises 400 for stream options without a stream."""

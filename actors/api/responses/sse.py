@@ -26,7 +26,7 @@ class ChunkWriter:
     def __init__(self, shape: ResponseShape, head: Json, choices: Choices, usage_wanted: UsageWanted) -> None:
         self._shape = shape
         self._head = head
-        self._usage = choices.usage
+        self._choices = choices
         self._usage_wanted = usage_wanted
         self._around_text = [self._split(choice.index) for choice in choices.all]
         self._opened = [shape.opening is None] * len(choices.all)
@@ -52,14 +52,14 @@ class ChunkWriter:
         if delta.finish_reason is None and self._usage_wanted != "always":
             before, after = self._around_text[index]
             return f"{before}{json.dumps(delta.text)}{after}".encode()
-        usage = self._usage.as_json() if self._usage_wanted == "always" else None
+        usage = choice.usage() if self._usage_wanted == "always" else None
         return self._chunk([choice_object(index, self._shape.piece(delta.text), delta)], usage).encode()
 
     def last(self) -> bytes:
         """The usage chunk, if it was asked for, and the end mark."""
         if self._usage_wanted == "never":
             return DONE
-        return self._chunk([], self._usage.as_json()).encode() + DONE
+        return self._chunk([], self._choices.usage()).encode() + DONE
 
 
 async def events(choices: Choices, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:

@@ -29,8 +29,9 @@ async def generate_response(
     prompts: Sequence[Prompt],
     sampling: Sampling,
 ) -> Response:
-    """Answer `body` with one choice for each prompt; raises ApiError if any is refused."""
+    """Answer `body` with `n` choices for each prompt; raises ApiError if any is refused."""
     usage_wanted = body.usage_wanted()
+    body.check_choices(len(prompts))
     answer_id = shape.id_prefix + context.new_id()
     generates = [
         Generate(
@@ -39,6 +40,7 @@ async def generate_response(
             request_id=answer_id if len(prompts) == 1 else f"{answer_id}-{index}",
             priority=body.priority,
             cache_salt=body.cache_salt,
+            n=body.n,
         )
         for index, prompt in enumerate(prompts)
     ]
@@ -64,7 +66,7 @@ async def _whole(context: ApiContext, shape: ResponseShape, head: Json, choices:
         if delta.finish_reason == "error":
             raise await _failure(context, delta.error or BROKEN)
         objects.append(choice_object(choice.index, shape.whole(delta.text), delta))
-    return json_response(head | {"choices": objects, "usage": choices.usage.as_json()})
+    return json_response(head | {"choices": objects, "usage": choices.usage()})
 
 
 async def _collected(choice: Choice) -> Delta:

@@ -3,7 +3,7 @@
 These tests talk over real sockets, so they run on the wall clock; nothing in them measures it.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, overload
@@ -14,6 +14,7 @@ import trio
 from actors.api import HttpSettings, ServedModel, create_app, serve_http
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.stream import Delta, DeltaStream
+from tests.live import EMULATED, Live, live
 
 MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000)
 
@@ -51,10 +52,11 @@ class FakeLLM:
         if (refused := self.refuse(message)) is not None:
             return refused
         assert message.request_id is not None
-        stream = DeltaStream()
-        self._nursery.start_soon(self._write, message, stream)
+        streams = tuple(DeltaStream() for _ in range(message.n))
+        for stream in streams:
+            self._nursery.start_soon(self._write, message, stream)
         num_prompt_tokens = len(message.prompt) if not isinstance(message.prompt, int) else 0
-        return Accepted(message.request_id, num_prompt_tokens, stream)
+        return Accepted(message.request_id, num_prompt_tokens, streams)
 
     def tell(self, message: Cancel) -> None:
         self.cancelled.append(message.request_id)
@@ -99,6 +101,33 @@ class Site:
 
 
 Serving = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@pytest.fixture(scope="session")
+def torch_server() -> Iterator[Live]:
+    """The embedded model behind `sundog serve`, for all tests; it must end well."""
+    pytest.importorskip("torch", reason="the engine extra is not installed")
+    yield from _served("sundog", "serve", "--port", "0", "--debug")
+
+
+@pytest.fixture(scope="session")
+def emulated_server() -> Iterator[Live]:
+    """An emulated GPU behind `sundog serve`, for all tests; it must end well."""
+    yield from _served(*EMULATED, "--debug")
+
+
+@pytest.fixture(params=["torch_server", "emulated_server"])
+def any_server(request: pytest.FixtureRequest) -> Live:
+    """Each of the two in turn."""
+    server: Live = request.getfixturevalue(request.param)
+    return server
+
+
+def _served(*command: str) -> Iterator[Live]:
+    with live(*command) as server:
+        yield server
+        server.assert_sound()
+        assert server.stop() == 0
 
 
 @pytest.fixture

@@ -91,6 +91,20 @@ async def test_a_request_cancelled_while_its_prompt_is_read_is_over_at_once() ->
     assert [submit.max_tokens for submit in listener.submits] == [3]
 
 
+async def test_a_long_prompt_is_read_once_for_all_its_choices() -> None:
+    """A cancel meanwhile ends them all."""
+    async with graph(Bytes()) as (client, listener):
+        for is_cancelled, reason in ((False, "length"), (True, "abort")):
+            asked = client.request(Generate(A_LONG_PROMPT, Sampling(max_tokens=2), "long", n=2))
+            if is_cancelled:
+                client.tell(Cancel("long"))
+            accepted = await asked.wait()
+            assert isinstance(accepted, Accepted)
+            ends = [await read(Accepted("", 0, (stream,))) for stream in accepted.streams]
+            assert [end.finish_reason for end in ends] == [reason] * 2
+    assert [submit.request_id for submit in listener.submits] == ["0_long", "1_long"]
+
+
 @pytest.mark.wall_clock
 async def test_nobody_waits_for_a_prompt_that_is_being_read() -> None:
     """Neither a short one nor one of another length, nor a stream."""
