@@ -14,6 +14,8 @@ class StepOutput:
     counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
     says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
     `logprobs` and `prompt_logprobs` are the StepResult's.
+    `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
+    is a token beside the one that it got; in `tokens` those of one request stand in order.
     """
 
     replica: int
@@ -30,6 +32,7 @@ class StepOutput:
     num_waiting_planned: int
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
+    accepted: tuple[tuple[str, int], ...]
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class StepOutput:
         num_waiting_planned: int = 0,
         logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
+        accepted: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -62,6 +66,7 @@ class StepOutput:
         self.num_waiting_planned = num_waiting_planned
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
+        self.accepted = accepted
 
     @property
     def step(self) -> int:

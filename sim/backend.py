@@ -7,8 +7,9 @@ run of steps done in one event ends at the very times of the steps done one by o
 """
 
 from bisect import bisect_left
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -26,15 +27,32 @@ from sim.ticks import end_times_s, instant, to_s, to_ticks
 class Sampled:
     """What some steps sampled: `tokens` None where they are only counted, else of one step.
 
-    `ended` names the requests whose token in the last step was the end token.
+    `ended` names the requests whose token in the last step was the end token. `accepted` and `drafts` are
+    those of a StepResult.
     """
 
     tokens: tuple[tuple[str, int], ...] | None
     ended: tuple[str, ...]
+    accepted: tuple[tuple[str, int], ...]
+    drafts: tuple[tuple[str, int], ...]
 
-    def __init__(self, tokens: tuple[tuple[str, int], ...] | None, ended: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tokens: tuple[tuple[str, int], ...] | None,
+        ended: tuple[str, ...],
+        accepted: tuple[tuple[str, int], ...] = (),
+        drafts: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         self.tokens = tokens
         self.ended = ended
+        self.accepted = accepted
+        self.drafts = drafts
+
+    def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
+        """What the backend answers."""
+        return StepResult(
+            step, end_times_s, self.tokens, self.ended, accepted=self.accepted, drafts=self.drafts
+        )
 
 
 class TokenSource(Protocol):
@@ -168,15 +186,23 @@ class CostBackend:
         try:
             num_steps = len(self._end_times_s)
             self._pace.done(self._end_times_s[-1])
-            self._fold.advance(num_steps)
             sampled = self._source.sample(num_steps)
-            result = StepResult(batch.step, self._end_times_s, sampled.tokens, sampled.ended)
+            self._fold.advance(num_steps, sampled.accepted)
+            result = sampled.result(batch.step, self._end_times_s)
             if self._queue:
                 self._begin(*self._queue.popleft())
         except Exception as error:
             reply.fail(error)
         else:
             reply.set(result)
+
+
+def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
+    """How many of the drafts of each request were accepted, by its tokens where they are named."""
+    if not batch.drafts or result.tokens is None:
+        return result.accepted
+    counts = Counter(name for name, _ in result.tokens)
+    return tuple((name, counts[name] - 1) for name, _ in batch.drafts if name in counts)
 
 
 class Paced:
@@ -206,17 +232,8 @@ class Paced:
         if end_times_s:
             await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
             self._pace.done(end_times_s[0])
-        self._fold.advance(1)
-        end_s = max((now_s(), *end_times_s))
-        return StepResult(
-            batch.step,
-            (end_s,),
-            result.tokens,
-            result.ended,
-            result.failed,
-            result.logprobs,
-            result.prompt_logprobs,
-        )
+        self._fold.advance(1, accepted_of(batch, result))
+        return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
 
     async def close(self) -> None:
         """Close the inner backend."""

@@ -37,6 +37,7 @@ MODULES = (
             "plan",
             "request",
             "sampling",
+            "speculate",
             "tenant_service",
             "state",
             "stop_strings",

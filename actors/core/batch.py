@@ -4,6 +4,11 @@ Both ends keep the decoding set by the same rule, so that a step in which nothin
 request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and from the next step on
 computes exactly one token and samples one in every step, unless the batch names it in `idle` (this step
 only), `preempted` or `finished` (it leaves, and is forgotten).
+
+With speculative decoding the runner keeps drafts, guesses of the next tokens of a decoding request, and tells
+how many there are; `drafts` of a batch says how many of them the request computes beside its own token. The
+drafts that the model would have chosen itself are accepted; the first that it would not have is replaced, and
+the runner takes back the computed tokens from there on, as the scheduler does.
 """
 
 from collections.abc import Sequence
@@ -83,6 +88,8 @@ class Batch:
     `num_decodes` counts the latter. A batch with `max_steps` above 1 has no chunks and goes
     only to backends that count: the blocks of its later steps are not said. `preempted_for` names
     for each of `preempted` the request whose growth needed its blocks (perhaps its own); None: a reset did.
+    `drafts` pairs decoding requests with the number of their drafts to verify, the first ones that the runner
+    keeps; the runner forgets those of any other request that the batch computes.
     """
 
     step: int
@@ -95,6 +102,7 @@ class Batch:
     finished: tuple[str, ...]
     num_decodes: int
     max_steps: int
+    drafts: tuple[tuple[str, int], ...]
 
     def __init__(
         self,
@@ -108,6 +116,7 @@ class Batch:
         finished: tuple[str, ...] = (),
         num_decodes: int = 0,
         max_steps: int = 1,
+        drafts: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.step = step
         self.admitted = admitted
@@ -119,11 +128,17 @@ class Batch:
         self.finished = finished
         self.num_decodes = num_decodes
         self.max_steps = max_steps
+        self.drafts = drafts
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Drafts that are verified."""
+        return sum([num_drafts for _, num_drafts in self.drafts]) if self.drafts else 0
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in the (first) step."""
-        return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks)
+        """Tokens computed in the (first) step, drafts included."""
+        return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks) + self.num_draft_tokens
 
     def answered_by(self, answer: "StepResult") -> "Batch":
         """Names its answer, for a type checker."""
@@ -138,6 +153,10 @@ class StepResult:
     of steps. `tokens` pairs every sampling request with its token, in any order; None in a world
     that only counts, where each sampling request got one token a step and `ended` names those
     whose token in the last step was the end token.
+
+    A request with drafts in the batch has a pair for each accepted one and for the token after them, in
+    order; where tokens are only counted, `accepted` pairs it with the number of accepted ones. `drafts` pairs
+    decoding requests with the number of drafts that the backend now keeps for the next step that has them.
 
     `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
     computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
@@ -154,6 +173,8 @@ class StepResult:
     failed: tuple[tuple[str, str], ...]
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
+    accepted: tuple[tuple[str, int], ...]
+    drafts: tuple[tuple[str, int], ...]
 
     def __init__(
         self,
@@ -164,6 +185,8 @@ class StepResult:
         failed: tuple[tuple[str, str], ...] = (),
         logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
+        accepted: tuple[tuple[str, int], ...] = (),
+        drafts: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.step = step
         self.end_times_s = end_times_s
@@ -172,6 +195,8 @@ class StepResult:
         self.failed = failed
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
+        self.accepted = accepted
+        self.drafts = drafts
 
     @property
     def num_steps(self) -> int:

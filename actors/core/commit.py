@@ -5,6 +5,7 @@ from actors.core.decode_runs import run_length
 from actors.core.draft import Draft, admission_order
 from actors.core.lockstep import InFlight
 from actors.core.request import Request
+from actors.core.speculate import verify
 from actors.core.state import SchedulerState
 
 
@@ -16,6 +17,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     idle = _idle(state, draft) if state.catching_up else ()
     # Stated as of before this step: read it before the step counts as computed.
     admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
+    drafts = verify(state, draft) if state.speculates else ()
     chunks = _chunks(state, draft) if draft.scheduled else ()
     preempted: tuple[str, ...] = ()
     preempted_for: tuple[str | None, ...] = ()
@@ -34,6 +36,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
         finished=tuple(state.finished_ids),
         num_decodes=draft.num_decodes,
         max_steps=run_length(state) if may_run else 1,
+        drafts=drafts,
     )
     state.finished_ids.clear()
     state.reset_ids.clear()

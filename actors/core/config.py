@@ -25,6 +25,9 @@ class SchedulerConfig:
 
     `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in
     the very step that preempts it stay in the prefix cache, though their tokens are never computed.
+
+    With speculative decoding a decoding request computes up to `num_speculative_tokens` drafts a step beside
+    its own token, and holds slots for `num_lookahead_tokens` more, which a draft model fills.
     """
 
     max_num_seqs: int = 256
@@ -45,6 +48,8 @@ class SchedulerConfig:
     preempt_for_priority: bool = False
     victim: Literal["policy", "least-recompute"] = "policy"
     leaves_uncomputed: bool = False
+    num_speculative_tokens: int = 0
+    num_lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
@@ -69,11 +74,22 @@ class SchedulerConfig:
             raise ConfigError(f"max_overtakes is {self.max_overtakes}: it must be 0 (off) or more")
         if self.victim not in VICTIMS:
             raise ConfigError(f"victim is {self.victim!r}: known are {', '.join(VICTIMS)}")
+        self._check_speculation()
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than"
                 f" max_model_len ({self.max_model_len}): without chunked prefill a long prompt"
                 " could never run; raise it or enable chunked prefill"
+            )
+
+    def _check_speculation(self) -> None:
+        for name in ("num_speculative_tokens", "num_lookahead_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 (off) or more")
+        if self.num_speculative_tokens and self.async_scheduling:
+            raise ConfigError(
+                "async_scheduling and speculative decoding exclude each other: a step is planned when the"
+                " accepted drafts of the last one are known; leave --async-scheduling out"
             )
 
     @property

@@ -67,7 +67,7 @@ def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
         request.submit.num_prompt_tokens + request.submit.max_tokens
     ):
         return 0
-    num_tokens = request.num_tokens + in_flight - computed
+    num_tokens = request.num_tokens + request.num_drafts + in_flight - computed
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
     if num_tokens > 1 and draft.quotas:
@@ -76,11 +76,19 @@ def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
     return max(min(num_tokens, state.config.max_model_len - computed - 1), 0)
 
 
+def with_lookahead(state: SchedulerState, num_tokens: int) -> int:
+    """The tokens whose slots a running request holds when it has computed `num_tokens`."""
+    config = state.config
+    if not config.num_lookahead_tokens:
+        return num_tokens
+    return min(num_tokens + config.num_lookahead_tokens, config.max_model_len)
+
+
 def ask_quotas(state: SchedulerState, draft: Draft) -> None:
     """Ask the policy for a quota of each running request with several tokens to compute. O(these)."""
     if state.quota is not None:
         for name, request in state.catching_up.items():
-            if pending(state, draft, request) > 1:
+            if pending(state, draft, request) - request.num_drafts > 1:
                 draft.quotas[name] = state.quota(request, state.view)
 
 
@@ -92,7 +100,7 @@ def blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Reques
             num_blocks += request.next_grow == draft.step
         else:
             num_tokens = min(pending(state, draft, request), draft.budget)
-            held = state.kv.num_blocks(request.num_computed_tokens + num_tokens)
+            held = state.kv.num_blocks(with_lookahead(state, request.num_computed_tokens + num_tokens))
             num_blocks += max(held - len(request.block_ids), 0)
     return num_blocks
 

@@ -19,15 +19,16 @@ Calendar = dict[int, list[Request]]
 class InFlight:
     """A planned step whose result has not come back.
 
-    `samplers` sample in it without being in lockstep any more; outputs of `dropped` requests are thrown away
-    when they come.
+    `samplers` sample in it without being in lockstep any more, and `drafted` says how many drafts it verifies
+    of each; outputs of `dropped` requests are thrown away when they come.
     """
 
-    __slots__ = ("dropped", "samplers", "step")
+    __slots__ = ("drafted", "dropped", "samplers", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.samplers: list[Request] = []
+        self.drafted: dict[str, int] = {}
         self.dropped: set[str] = set()
 
 

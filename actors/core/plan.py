@@ -14,7 +14,15 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 from actors.core.admit import admit_urgent, admit_waiting
 from actors.core.batch import Batch, Blocked
 from actors.core.commit import commit
-from actors.core.draft import Draft, admission_order, ask_quotas, blocks_to_grow, pending, preempt
+from actors.core.draft import (
+    Draft,
+    admission_order,
+    ask_quotas,
+    blocks_to_grow,
+    pending,
+    preempt,
+    with_lookahead,
+)
 from actors.core.request import Request, Status
 from actors.core.state import SchedulerState
 
@@ -127,7 +135,8 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
     num_tokens = min(pending(state, draft, request), draft.budget)
     if num_tokens == 0:
         return draft.budget > 0
-    held = request.num_computed_tokens + num_tokens
+    computed = request.num_computed_tokens + num_tokens
+    held = with_lookahead(state, computed)
     while (blocks := state.kv.grow(request, held)) is None:
         victim = state.choose_victim(state.running, state.view)
         preempt(state, draft, victim, request)
@@ -135,7 +144,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
             return state.config.engine_version != "0.32"
     if blocks:
         draft.new_blocks[request.request_id] = blocks
-    state.kv.register(request, min(held, request.num_tokens))
+    state.kv.register(request, min(computed, request.num_tokens))
     draft.scheduled[request.request_id] = (request, num_tokens)
     draft.budget -= num_tokens
     return True

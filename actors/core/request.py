@@ -87,6 +87,7 @@ class Request:
         "next_fill",
         "next_grow",
         "num_computed_tokens",
+        "num_drafts",
         "num_in_flight",
         "num_named_blocks",
         "num_overtakes",
@@ -94,6 +95,7 @@ class Request:
         "num_registered_blocks",
         "num_tokens",
         "num_tokens_at_admission",
+        "num_tokens_planned",
         "order",
         "request_id",
         "residue",
@@ -114,6 +116,10 @@ class Request:
         self.num_computed_tokens = 0
         self.num_in_flight = 0
         """Tokens that steps will have sampled whose results have not come back."""
+        self.num_drafts = 0
+        """Guesses of its next tokens that the runner keeps: what the next step may verify."""
+        self.num_tokens_planned = 0
+        """With speculation: the tokens known when it was last planned, whose full blocks are registered."""
         num_tokens = submit.num_prompt_tokens
         self.length_limit = max(num_tokens + 1, min(max_model_len, num_tokens + submit.max_tokens))
         """A prompt that fills the context samples once all the same."""

@@ -44,6 +44,7 @@ class SchedulerState:
         "requests",
         "reset_ids",
         "running",
+        "speculates",
         "view",
         "waiting",
     )
@@ -77,8 +78,10 @@ class SchedulerState:
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.leaves_uncomputed = config.leaves_uncomputed
-        self.lockstep_enabled = lockstep_enabled
-        self.decode_runs = decode_runs and lockstep_enabled
+        self.speculates = config.num_speculative_tokens > 0
+        self.lockstep_enabled = lockstep_enabled and not self.speculates
+        """With drafts, each step gives each request another number of tokens."""
+        self.decode_runs = decode_runs and self.lockstep_enabled
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
         self.reset_ids: list[str] = []
@@ -124,6 +127,7 @@ class SchedulerState:
         self._stop_running(request, returns=True)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
+        request.num_drafts = 0
         request.num_preemptions += 1
         self.waiting.put_back(request)
 
@@ -177,8 +181,9 @@ class SchedulerState:
             assert runs == (name in self.catching_up) + (name in self.lockstep.members), request
             assert runs or not request.block_ids, f"{request} holds blocks while it waits"
             if runs:
-                needed = self.kv.num_blocks(self.lockstep.num_computed(request))
-                assert len(request.block_ids) == needed, request
+                computed = self.lockstep.num_computed(request)
+                spare = self.kv.num_blocks(computed + 2 * self.config.num_speculative_tokens)
+                assert self.kv.num_blocks(computed) <= len(request.block_ids) <= spare, request
             if request.token_ids is not None:
                 assert len(request.token_ids) == self.lockstep.num_tokens(request), request
         orders = [request.order for request in self.running.values()]
@@ -187,8 +192,10 @@ class SchedulerState:
     def _stop_running(self, request: Request, *, returns: bool = False) -> None:
         self.settle(request)
         # Under async scheduling the last computed token may be one that is not known yet.
-        unknown = bool(self.config.async_scheduling and request.num_in_flight)
-        self.kv.register(request, request.num_computed_tokens - unknown)
+        known = request.num_computed_tokens - bool(self.config.async_scheduling and request.num_in_flight)
+        if self.speculates:
+            known = min(known, request.num_tokens_planned)
+        self.kv.register(request, known)
         del self.catching_up[request.request_id]
         del self.running[request.request_id]
         request.decodes_on_wire = False

@@ -6,13 +6,15 @@ is O(tokens that came), a constant of two comparisons each; where tokens are onl
 
 from actors.core.batch import Finish, StepResult
 from actors.core.request import Request, Status
+from actors.core.speculate import offer, take_back
 from actors.core.state import SchedulerState
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     """Move the state on by a step, or a run of steps, that is done; returns the requests that ended.
 
-    The steps of a run after its first have been planned by `extend`.
+    The steps of a run after its first have been planned by `extend`; what came of drafts has been through
+    `speculate.cut`.
     """
     lockstep = state.lockstep
     record = lockstep.in_flight.pop(0)
@@ -25,6 +27,8 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         request.num_in_flight -= 1
         if lockstep.service is not None:
             lockstep.service.sample(request)
+    if record.drafted:
+        take_back(state, record, result.accepted)
     expiring = list(lockstep.due_to_expire(last_step))
     if result.tokens is None:
         ended = _count(state, result.ended, samplers + expiring, record.dropped)
@@ -39,6 +43,8 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     ended.sort(key=lambda pair: pair[0].order)
     for request, _ in ended:
         state.finish(request)
+    if result.drafts:
+        offer(state, result.drafts, record.dropped)
     return [finish for _, finish in ended]
 
 

@@ -13,6 +13,7 @@ from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event, now_s
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
+from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
@@ -204,6 +205,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
         state.view.advance(result.end_times_s[-1])
+        if state.speculates:
+            result = cut(state, result)
         ended = update(state, result)
         finished = self._aborted + ended
         self._aborted = []
@@ -225,6 +228,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             num_waiting_planned=planned.num_waiting,
             logprobs=result.logprobs,
             prompt_logprobs=result.prompt_logprobs,
+            accepted=result.accepted,
         )
         self._last_end_s = result.end_times_s[-1]
         for listener in self._listeners:

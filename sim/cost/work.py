@@ -19,6 +19,9 @@ class StepWork:
     in all, their new ones included. Each of `chunks` is (new tokens, tokens computed before).
     `num_samples` positions go through the output head. `num_shared_tokens` of the context are in
     blocks that another of the decodes reads as well: these are read from memory once.
+
+    Decodes compute `num_draft_tokens` drafts beside their tokens, in one pass over their context; each is a
+    sample, too.
     """
 
     num_decodes: int
@@ -26,6 +29,7 @@ class StepWork:
     chunks: tuple[tuple[int, int], ...]
     num_samples: int
     num_shared_tokens: int
+    num_draft_tokens: int
 
     def __init__(
         self,
@@ -34,17 +38,19 @@ class StepWork:
         chunks: tuple[tuple[int, int], ...] = (),
         num_samples: int = 0,
         num_shared_tokens: int = 0,
+        num_draft_tokens: int = 0,
     ) -> None:
         self.num_decodes = num_decodes
         self.decode_context_tokens = decode_context_tokens
         self.chunks = chunks
         self.num_samples = num_samples
         self.num_shared_tokens = num_shared_tokens
+        self.num_draft_tokens = num_draft_tokens
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed."""
-        return self.num_decodes + sum(new for new, _ in self.chunks)
+        return self.num_decodes + self.num_draft_tokens + sum(new for new, _ in self.chunks)
 
     @property
     def prefill_pairs(self) -> int:

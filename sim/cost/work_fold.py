@@ -69,10 +69,12 @@ class WorkFold:
                 f" its diffs so far say {num_decodes}"
             )
         shared = self._num_shared_blocks * self._block_size
-        if not (batch.chunks or batch.admitted):
+        if not (batch.chunks or batch.admitted or batch.drafts):
             return StepWork(num_decodes, context, (), num_decodes, shared)
         chunks = self._take_chunks(batch)
-        return StepWork(num_decodes, context, chunks, num_decodes + len(self._joining), shared)
+        drafts = batch.num_draft_tokens
+        num_samples = num_decodes + len(self._joining) + drafts
+        return StepWork(num_decodes, context + drafts, chunks, num_samples, shared, drafts)
 
     def _take_chunks(self, batch: Batch) -> tuple[tuple[int, int], ...]:
         prefilling, chunks = self._prefilling, []
@@ -94,8 +96,11 @@ class WorkFold:
                 self._joining.append((request_id, before + num_tokens + 1))
         return tuple(chunks)
 
-    def advance(self, num_steps: int) -> None:
-        """`num_steps` steps of the batch were done."""
+    def advance(self, num_steps: int, accepted: tuple[tuple[str, int], ...] = ()) -> None:
+        """`num_steps` steps of the batch were done; `accepted` counts the accepted drafts of requests."""
+        for request_id, count in accepted:
+            self._members[request_id] += count
+            self._context += count
         for request_id in self._idle:
             self._members[request_id] -= num_steps
         self._context += num_steps * (len(self._members) - len(self._idle))

@@ -193,7 +193,7 @@ class Driver:
         self._dropped = self.state.lockstep.in_flight[0].dropped
         end_times_s = [float(step + 1) for step in range(first, last + 1)]
         self._backend.is_interrupted = False
-        reply.set(StepResult(batch.step, end_times_s, sampled.tokens, sampled.ended))
+        reply.set(sampled.result(batch.step, end_times_s))
         self._ending_step = None
 
     def _steps_until_anything(self, first: int) -> int:

@@ -17,6 +17,7 @@ from sim.schedule.happenings import Aborted, Happening, HasStalled
 from sim.schedule.outputs import FALLBACK_TOKEN
 from sim.schedule.step_trace import Row, parse_trace
 from tests.core.folding import ReferenceRunner
+from tests.core.guessing import GuessingSource
 from tests.core.traces import Trace
 
 
@@ -45,6 +46,15 @@ class Updated:
 
 
 Log = list[Planned | Updated]
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Drafts of a run: at most `num_tokens`, each right or not as `guess` says of (request, tokens known)."""
+
+    num_tokens: int
+    num_lookahead_tokens: int
+    guess: Callable[[str, int], list[bool]]
 
 
 class ReferenceSource:
@@ -91,9 +101,16 @@ class Driven:
         decode_runs: bool = False,
         engine_version: str = "0.33",
         leaves_uncomputed: bool = False,
+        drafting: Drafting | None = None,
     ) -> None:
         parsed = parse_trace(trace, engine_version)
         self.config = replace(parsed.config, leaves_uncomputed=leaves_uncomputed)
+        if drafting is not None:
+            self.config = replace(
+                self.config,
+                num_speculative_tokens=drafting.num_tokens,
+                num_lookahead_tokens=drafting.num_lookahead_tokens,
+            )
         self.rows = {row["id"]: row for row in trace["requests"]}
         self.eos: int = trace["config"]["eos_token_id"]
         self.counts = counts
@@ -103,9 +120,12 @@ class Driven:
         self.runner = ReferenceRunner(
             self.config.block_size, prompts, self.output, keeps_slots=not decode_runs
         )
+        self.source: ReferenceSource | GuessingSource = ReferenceSource(self.runner, self._ends, counts)
+        if drafting is not None:
+            self.source = GuessingSource(self.runner, self._ends, counts, drafting.guess)
         self.driver = Driver(
             replace(parsed, config=self.config, rows=rows),
-            ReferenceSource(self.runner, self._ends, counts),
+            self.source,
             self._watch,
             lockstep=lockstep,
             decode_runs=decode_runs,
@@ -115,7 +135,9 @@ class Driven:
         self.watch: Callable[[Planned | Updated], None] = lambda event: None
         self.stalled = False
         self.ended: list[Finish] = []
-        """Everyone who ended, aborted or not."""
+        """Every request that ended, aborted or not."""
+        self.delivered: dict[str, list[int]] = {}
+        """The tokens of each request, where they are named."""
 
     def output(self, name: str, position: int) -> int:
         """The token that a request samples as its output of this number."""
@@ -152,6 +174,9 @@ class Driven:
         elif isinstance(happening, happenings.Updated):
             self.state.check()
             self.ended += happening.finished
+            for name, token in happening.result.tokens or ():
+                if name not in happening.dropped:
+                    self.delivered.setdefault(name, []).append(token)
             self._keep(self._updated(happening))
 
     def _updated(self, updated: happenings.Updated) -> Updated:
