@@ -18,10 +18,11 @@ class EngineConfig:
     `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. With `max_waiting`
     unfinished requests further ones are refused (HTTP 429); None sets no limit. With `refuse_never_fit` a KV
     cache too small for one request of the full context is no error: requests that could outgrow it are
-    refused one by one, where vLLM would queue them for ever. `lockstep` and `decode_runs` change what a run
-    costs and none of its results; the latter is for backends that only count tokens. The random numbers of a
-    policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified whenever an
-    engine falls idle.
+    refused one by one, where vLLM would queue them for ever. `max_logprobs` bounds how many likeliest tokens
+    a request may ask to be listed beside each token; -1 is no bound. `lockstep` and `decode_runs` change what
+    a run costs and none of its results; the latter is for backends that only count tokens. The random numbers
+    of a policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified
+    whenever an engine falls idle.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -31,6 +32,7 @@ class EngineConfig:
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
     refuse_never_fit: bool = False
+    max_logprobs: int = 20
     lockstep: bool = True
     decode_runs: bool = False
     seed: int = 0
@@ -43,6 +45,8 @@ class EngineConfig:
             raise ConfigError(f"router is {self.router!r}: known are {', '.join(ROUTERS)}")
         if self.max_waiting is not None and self.max_waiting < 1:
             raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
+        if self.max_logprobs < -1:
+            raise ConfigError(f"max_logprobs is {self.max_logprobs}: give -1 for no bound, or at least 0")
         if self.scheduler.preempt_for_priority and not has_urgency(self.policy):
             raise ConfigError(
                 f"preempt_for_priority needs a policy that knows what is more urgent, and"

@@ -85,6 +85,10 @@ class Tokenizer:
         """
         return self._encode(text, most_tokens, add_special_tokens=True)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """The tokens of a piece of text alone, without what the tokenizer adds to a prompt."""
+        return self._encode(text, None, add_special_tokens=False)
+
     def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """The tokens of a conversation up to where the assistant speaks next.
 

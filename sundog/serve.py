@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
             remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
-    config = served.config
+    config = replace(served.config, max_logprobs=serving.max_logprobs)
     options = ServerOptions(
         serving.host, serving.port, serving.api_key, serving.grace_s, serving.max_body_mib * 2**20
     )

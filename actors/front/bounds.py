@@ -5,6 +5,7 @@ requests, a record. It is refused by the name of its field.
 """
 
 import math
+from collections.abc import Sequence
 
 from actors.core.sampling import Sampling
 from actors.messages import Generate, Refused
@@ -14,8 +15,11 @@ MAX_CHOICES = 128
 """The most choices that one prompt may be asked for: OpenAI's own limit."""
 
 
-def out_of_bounds(generate: Generate, vocabulary_size: int | None) -> Refused | None:
-    """Why the request cannot be taken, if one of its fields is out of bounds."""
+def out_of_bounds(generate: Generate, vocabulary_size: int | None, max_logprobs: int = -1) -> Refused | None:
+    """Why the request cannot be taken, if one of its fields is out of bounds.
+
+    -1 for `max_logprobs` is no bound.
+    """
     return (
         _integer("n", generate.n, 1, MAX_CHOICES)
         or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
@@ -23,6 +27,9 @@ def out_of_bounds(generate: Generate, vocabulary_size: int | None) -> Refused | 
         or _seconds("slo_ttft_s", generate.slo_ttft_s)
         or _sampling(generate.sampling, vocabulary_size)
         or _last_seed(generate)
+        or _logits(generate.sampling, vocabulary_size)
+        or _logprobs("logprobs", generate.sampling.logprobs, vocabulary_size, max_logprobs)
+        or _logprobs("prompt_logprobs", generate.sampling.prompt_logprobs, vocabulary_size, max_logprobs)
     )
 
 
@@ -50,13 +57,58 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         advice = f"ask for at most max_tokens ({sampling.max_tokens})"
         return _refused("min_tokens", sampling.min_tokens, advice)
-    most = INT64_MAX if vocabulary_size is None else vocabulary_size - 1
-    for token in sampling.stop_token_ids:
-        if not 0 <= token <= most:
-            return _refused("a stop token", token, f"the model's are 0 to {most}", "stop_token_ids")
     if not all(sampling.stop):
         return Refused("stop has an empty string: leave it out", param="stop")
+    return _tokens("stop_token_ids", sampling.stop_token_ids, vocabulary_size)
+
+
+def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
+    """Penalties, biases and bans."""
+    if not 0 <= sampling.min_p <= 1:
+        return _refused("min_p", sampling.min_p, "give a number from 0 to 1")
+    if not 1e-6 <= sampling.repetition_penalty <= 1e6:
+        return _refused("repetition_penalty", sampling.repetition_penalty, "give a number from 1e-6 to 1e6")
+    for name, penalty in (
+        ("presence_penalty", sampling.presence_penalty),
+        ("frequency_penalty", sampling.frequency_penalty),
+    ):
+        if not -2 <= penalty <= 2:
+            return _refused(name, penalty, "give a number from -2 to 2")
+    for _, bias in sampling.logit_bias:
+        if not -100 <= bias <= 100:
+            return _refused("a bias", bias, "give numbers from -100 to 100", "logit_bias")
+    if not all(sampling.bad_words):
+        return Refused("bad_words has an empty string: leave it out", param="bad_words")
+    biased = [token for token, _ in sampling.logit_bias]
+    if (refused := _tokens("logit_bias", biased, vocabulary_size)) is not None:
+        return refused
+    allowed = sampling.allowed_token_ids
+    if allowed is None:
+        return None
+    if not allowed:
+        return Refused("allowed_token_ids is empty: name a token, or leave it out", param="allowed_token_ids")
+    return _tokens("allowed_token_ids", allowed, vocabulary_size)
+
+
+def _tokens(name: str, token_ids: Sequence[int], vocabulary_size: int | None) -> Refused | None:
+    """The first of these that the model does not have."""
+    most = INT64_MAX if vocabulary_size is None else vocabulary_size - 1
+    for token in token_ids:
+        if not 0 <= token <= most:
+            return _refused(f"a token of {name}", token, f"the model's are 0 to {most}", name)
     return None
+
+
+def _logprobs(name: str, count: int | None, vocabulary_size: int | None, most: int) -> Refused | None:
+    """A count of log probabilities; -1 is one for each token of the vocabulary."""
+    if count is None or (most == -1 and count >= -1):
+        return None
+    wanted = INT64_MAX if vocabulary_size is None else vocabulary_size
+    wanted = wanted if count == -1 else count
+    if 0 <= wanted <= most:
+        return None
+    advice = f"at most {most} are given (--max-logprobs)"
+    return _refused(name, count, advice)
 
 
 def _integer(name: str, value: int | None, least: int, most: int) -> Refused | None:

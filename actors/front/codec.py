@@ -35,6 +35,10 @@ class TextCodec(Protocol):
 
     def encode(self, text: str, most_tokens: int | None = None) -> list[int]: ...
 
+    def encode_plain(self, text: str) -> list[int]:
+        """The tokens of a piece of text alone, without what the tokenizer puts around a prompt."""
+        ...
+
     def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
         ...

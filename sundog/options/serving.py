@@ -23,6 +23,9 @@ class Serving:
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
+    max_logprobs: int = option(
+        20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
+    )
 
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"

@@ -163,6 +163,9 @@ class Bytes:
             raise TooManyTokens(len(tokens))
         return tokens
 
+    def encode_plain(self, text: str) -> list[int]:
+        return list(text.encode())
+
     def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         if any(message.role != "user" for message in messages):
             raise ValueError("this model only knows users")

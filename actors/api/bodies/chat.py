@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, PlainValidator
 
 from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFrom1
+from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.bodies.unsupported import not_supported
@@ -70,6 +71,15 @@ class ChatBody(SamplingBody):
 
     messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: NumTokensFrom1 | None = None
+    logprobs: bool = False
+    top_logprobs: NumLogprobs = 0
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """What `logprobs` and `top_logprobs` say together; raises 400 for the second without the first."""
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def token_limit(self) -> int | None:

@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field, PlainValidator
 
 from actors.api.bodies.bounds import INT32_MAX, MAX_PROMPT_TOKENS, MAX_PROMPTS, TokenIds
+from actors.api.bodies.logits import NumLogprobsOrOff
 from actors.api.bodies.sampling import SamplingBody
 
 DEFAULT_MAX_TOKENS = 16
-UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (True,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (True,), "top_logprobs": (0,)}
 
 Prompt = str | tuple[int, ...]
 PromptInput = (
@@ -51,3 +52,9 @@ class CompletionBody(SamplingBody):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
+    logprobs: NumLogprobsOrOff = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """What `logprobs` says."""
+        return self.logprobs

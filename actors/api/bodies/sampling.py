@@ -21,6 +21,15 @@ from actors.api.bodies.bounds import (
     TokenId,
     TopK,
 )
+from actors.api.bodies.logits import (
+    AllowedTokenIds,
+    BadWords,
+    Biases,
+    MinP,
+    NumLogprobs,
+    Penalty,
+    RepetitionPenalty,
+)
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 from actors.core.sampling import Sampling
@@ -67,10 +76,23 @@ class SamplingBody(JsonObject):
     stop: Annotated[tuple[str, ...], PlainValidator(as_stops, json_schema_input_type=Stop | Stops)] = ()
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] = Field(default=[])
     ignore_eos: bool = False
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Biases = ()
+    bad_words: BadWords = ()
+    allowed_token_ids: AllowedTokenIds | None = None
+    prompt_logprobs: NumLogprobs | None = None
     priority: Int64 = 0
     cache_salt: Name | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Of how many likeliest tokens log probabilities are wanted beside each new token's own."""
+        raise NotImplementedError
 
     def sampling(self, max_tokens: int | None) -> Sampling:
         """The sampling parameters, with `max_tokens` as the route defines it; raises 400."""
@@ -79,16 +101,29 @@ class SamplingBody(JsonObject):
                 f"min_tokens is {self.min_tokens}: it must not exceed max_tokens ({max_tokens}).",
                 "min_tokens",
             )
+        if self.stream and self.prompt_logprobs is not None:
+            raise invalid(
+                "prompt_logprobs is only given with a whole answer: leave out stream.", "prompt_logprobs"
+            )
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k if self.top_k > 0 else None,
             top_p=self.top_p,
-            seed=self.seed,
+            seed=None if self.seed == -1 else self.seed,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            bad_words=self.bad_words,
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            logprobs=self.num_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def check_choices(self, num_prompts: int) -> None:

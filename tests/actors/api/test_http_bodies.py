@@ -13,6 +13,7 @@ from actors.api.bodies.parsing import JsonObject, check_content_type, parse
 from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
+from actors.core.sampling import Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -249,11 +250,106 @@ def test_unsupported_fields_pass_only_with_neutral_values(name: str) -> None:
         check_extras({name: neutral}, context(), {})
 
 
+def sampling(**fields: object) -> Sampling:
+    return parse(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16)
+
+
 def test_zero_logprobs_are_not_no_logprobs() -> None:
-    """In completions 0 asks for the chosen token's own: it is no neutral value, as false is."""
-    check_extras({"logprobs": False}, context(), {})
+    """In completions 0 asks for the chosen token's own, and false for none."""
+    assert [sampling(logprobs=each).logprobs for each in (False, None, 0, 5, -1)] == [None, None, 0, 5, -1]
+
+
+def test_chat_counts_the_likeliest_apart_from_whether_any_are_wanted() -> None:
+    """As OpenAI does; a number without the switch is refused, not ignored."""
+
+    def wanted(**fields: object) -> int | None:
+        text = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
+        return parse(ChatBody, text.encode()).sampling(16).logprobs
+
+    assert wanted() is None and wanted(logprobs=False, top_logprobs=0) is None
+    assert (wanted(logprobs=True), wanted(logprobs=True, top_logprobs=3)) == (0, 3)
+    with pytest.raises(ApiError) as raised:
+        wanted(top_logprobs=3)
+    assert raised.value.param == "top_logprobs"
+
+
+def test_what_bends_logits_reaches_the_engine() -> None:
+    """Ids of a bias are strings in JSON; beyond 100 either way it is 100, as in vLLM; words count once."""
+    asked = sampling(
+        logit_bias={"7": 5, "11": -1000.5},
+        bad_words=["a", "b", "a"],
+        allowed_token_ids=[3, 4],
+        min_p=0.1,
+        repetition_penalty=1.5,
+        presence_penalty=-2,
+        frequency_penalty=0.25,
+        seed=-1,
+    )
+    assert asked == Sampling(
+        max_tokens=16,
+        logit_bias=((7, 5.0), (11, -100.0)),
+        bad_words=("a", "b"),
+        allowed_token_ids=(3, 4),
+        min_p=0.1,
+        repetition_penalty=1.5,
+        presence_penalty=-2.0,
+        frequency_penalty=0.25,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", []),
+        ("logit_bias", {"seven": 1}),
+        ("logit_bias", {"7.0": 1}),
+        ("logit_bias", {"7": "1"}),
+        ("logit_bias", {"7": True}),
+        ("logit_bias", {"7": None}),
+        ("logit_bias", {"7": 1, "07": 1}),
+        ("logit_bias", {str(10**20): 1}),
+        ("bad_words", "word"),
+        ("bad_words", [""]),
+        ("bad_words", [3]),
+        ("bad_words", ["x"] * 1025),
+        ("bad_words", ["x" * 1025]),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", ["3"]),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1),
+        ("repetition_penalty", 1e30),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("frequency_penalty", "1"),
+        ("logprobs", -2),
+        ("logprobs", True),
+        ("logprobs", 1.5),
+        ("prompt_logprobs", -2),
+        ("prompt_logprobs", True),
+    ],
+)
+def test_what_bends_logits_is_refused_by_name(name: str, value: object) -> None:
+    param = refused(CompletionBody, prompt="x", **{name: value}).param
+    assert param is not None and param.partition("[")[0] == name
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_what_is_not_a_number_is_refused(name: str, number: str) -> None:
     with pytest.raises(ApiError):
-        check_extras({"logprobs": 0}, context(), {})
+        parse(CompletionBody, f'{{"prompt": "x", "{name}": {number}}}'.encode())
+    with pytest.raises(ApiError):
+        parse(CompletionBody, f'{{"prompt": "x", "logit_bias": {{"3": {number}}}}}'.encode())
+
+
+def test_a_stream_has_no_prompt_logprobs() -> None:
+    """As in vLLM."""
+    with pytest.raises(ApiError) as raised:
+        sampling(prompt_logprobs=1, stream=True)
+    assert raised.value.param == "prompt_logprobs"
 
 
 def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,14 +1,16 @@
 """Every field of a request has bounds, whatever door it comes by; what is beyond is refused by name."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from actors.front.bad_words import spellings
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Accepted, Generate, Refused, Sampling
-from tests.actors.fakes import FakeBackend, engine_config, read
+from tests.actors.fakes import FakeBackend, Listener, engine_config, read
 
 INT64_MAX = 2**63 - 1
 
@@ -41,6 +43,24 @@ async def ask(sampling: dict[str, Any], **fields: Any) -> Accepted | Refused:
         ("top_p", 1.1),
         ("top_p", math.nan),
         ("stop", ("",)),
+        ("min_p", -0.1),
+        ("min_p", math.nan),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", math.nan),
+        ("repetition_penalty", math.inf),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", math.nan),
+        ("logit_bias", ((256, 1.0),)),
+        ("logit_bias", ((-1, 1.0),)),
+        ("logit_bias", ((3, math.nan),)),
+        ("allowed_token_ids", ()),
+        ("allowed_token_ids", (3, 256)),
+        ("bad_words", ("",)),
+        ("bad_words", ("word",)),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("logprobs", -2),
+        ("prompt_logprobs", 21),
     ],
 )
 async def test_sampling_beyond_its_bounds_is_refused_by_name(name: str, value: Any) -> None:
@@ -88,3 +108,37 @@ async def test_half_a_surrogate_pair_is_no_text() -> None:
         refused = await client.ask(Generate("a\ud800b"))
     assert isinstance(refused, Refused) and (refused.kind, refused.param) == ("invalid", "prompt")
     assert "character 1" in refused.reason
+
+
+async def test_all_log_probabilities_are_for_those_who_raise_the_bound() -> None:
+    """-1 is one for each token of the vocabulary, which the engine is told."""
+    config = replace(engine_config(), max_logprobs=-1)
+    listener = Listener()
+    async with open_graph(
+        config, [FakeBackend()], vocabulary=Vocabulary(size=256), listeners=[listener]
+    ) as client:
+        asked = Sampling(max_tokens=1, logprobs=-1, prompt_logprobs=-1)
+        await read(await client.ask(Generate((1, 2, 3), asked)))
+    sampling = listener.submits[0].sampling
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "expected"),
+    [
+        ({"cat": [1], " cat": [2]}, ((1,), (2,))),
+        ({"cat": [1], " cat": [9, 1]}, ((1,),)),
+        ({"cat": [1, 2], " cat": [1, 3]}, ((1, 2),)),
+        ({"cat": [1, 2], " cat": [3, 4]}, ((1, 2), (3, 4))),
+        ({"cat": [1], " cat": []}, ((1,),)),
+    ],
+)
+def test_a_bad_word_is_spelt_with_and_without_a_space(spelt: dict[str, list[int]], expected: Any) -> None:
+    """With one if that is as short and begins otherwise, as in vLLM; spaces of the client's do not count."""
+    for word in ("cat", "  cat"):
+        assert spellings([word], spelt.__getitem__) == expected
+
+
+def test_a_bad_word_of_no_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="no token"):
+        spellings(["  "], lambda text: [])
