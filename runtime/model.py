@@ -11,11 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
+from runtime.attention import StepAttention
 from runtime.attention.groups import Group
 from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
 from runtime.facts import first_line
 from runtime.ladder import padded
+from runtime.native.attention import NativeAttention
+from runtime.native.library import kernels
 from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.requests import Span, Step
 
@@ -99,18 +102,15 @@ class Model:
         self._model = model
         self._cache = cache
         self._device = model.device
+        library = kernels() if NativeAttention.can(cache) else None
+        self._native = None if library is None else NativeAttention(library, cache)
 
     def logits(self, step: Step) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.
 
         Call it in inference mode, like everything that touches its tensors.
         """
-        paged = PagedStep(
-            self._cache,
-            self._put(step.slot_T),
-            [self._group(span) for span in step.spans],
-            self._sequences(step.spans),
-        )
+        paged = self._attention(step)
         self._cache.wipe(self._put(step.wiped_B))
         output = self._model(
             input_ids=self._put(self._pad(step.token_T))[None],
@@ -121,6 +121,16 @@ class Model:
         )
         logits_RV: Tensor = output.logits[0, : len(step.sample_rows_R)]
         return logits_RV
+
+    def _attention(self, step: Step) -> StepAttention:
+        if self._native is not None:
+            return self._native.step(step.spans, step.slot_T)
+        return PagedStep(
+            self._cache,
+            self._put(step.slot_T),
+            [self._group(span) for span in step.spans],
+            self._sequences(step.spans),
+        )
 
     def _pad(self, array: NDArray[np.int64]) -> NDArray[np.int64]:
         """Pad with zeros to a size on the ladder, on a CPU, whose kernels are made for one size each."""

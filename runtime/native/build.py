@@ -1,0 +1,123 @@
+"""Compiles the C++ of this folder into one library for one instruction set, and keeps it.
+
+A library's name holds a hash of the sources and flags, so that a library that is there is the right one,
+whoever built it. It is looked for beside the sources, where an installation puts it (setup.py), then in the
+user's cache, where the first use puts it. Two processes may build at once: each writes a file of its own and
+moves it into place whole.
+"""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+COMMON = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
+VARIANTS = {
+    "avx512_bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma", "-mf16c"),
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+}
+"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs."""
+MOST_BUILD_S = 300
+TEMPORARY = "sundog-native-"
+
+
+class BuildError(Exception):
+    """Why there is no library."""
+
+
+def variants_of(cpu_flags: set[str]) -> list[str]:
+    """The variants that a CPU with these flags (Linux's names) can run, the best first."""
+    names = {"avx512bf16": "avx512_bf16"}
+    return [
+        variant
+        for variant, flags in VARIANTS.items()
+        if all(names.get(flag[2:], flag[2:]) in cpu_flags for flag in flags)
+    ]
+
+
+def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """What this CPU can, in Linux's names; empty where Linux does not tell."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def library_name(variant: str) -> str:
+    """The file name of the library of these sources and flags."""
+    digest = hashlib.sha256(" ".join((*COMMON, *VARIANTS[variant])).encode())
+    for source in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return f"sundog-{variant}-{digest.hexdigest()[:16]}.so"
+
+
+def cache_folder() -> Path:
+    """Where the user's libraries are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sundog" / "native"
+
+
+def built(variant: str) -> Path:
+    """The library of a variant, compiled in a few seconds if it is nowhere yet; BuildError says why not.
+
+    Where the cache cannot be written, the library lies in a temporary folder: the caller removes it.
+    """
+    name = library_name(variant)
+    if (HERE / name).is_file():
+        return HERE / name
+    try:
+        folder = cache_folder()
+        if (folder / name).is_file():
+            return folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return compile_into(folder, variant)
+    except (OSError, RuntimeError):  # such as a user without a home
+        return compile_into(Path(tempfile.mkdtemp(prefix=TEMPORARY)), variant)
+
+
+def is_temporary(library: Path) -> bool:
+    """Whether the library lies outside of installation and cache."""
+    return library.parent.name.startswith(TEMPORARY)
+
+
+def compile_into(folder: Path, variant: str) -> Path:
+    """Compile a variant into a folder; OSError if the folder cannot be written."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".building-", suffix=".so", delete=False) as file:
+        part = Path(file.name)
+    target = folder / library_name(variant)
+    try:
+        _compile(
+            [*COMMON, *VARIANTS[variant], *map(str, sorted(HERE.glob("*.cpp"))), "-o", str(part), "-ldl"]
+        )
+        part.chmod(0o755)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _compile(arguments: list[str]) -> None:
+    compiler = shlex.split(os.environ.get("CXX", "")) or [
+        next(filter(shutil.which, ("g++", "c++", "clang++")), "")
+    ]
+    if not shutil.which(compiler[0]):
+        raise BuildError(f"there is no C++ compiler {compiler[0]}".rstrip() + " (install g++, or set CXX)")
+    try:
+        done = subprocess.run(
+            [*compiler, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=MOST_BUILD_S,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{compiler[0]} took longer than {MOST_BUILD_S} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(f"{compiler[0]} failed: {(lines or ['no message'])[0].strip()}")

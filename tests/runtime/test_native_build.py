@@ -1,0 +1,109 @@
+"""Building the kernels: once for all processes, and what happens where they cannot be built."""
+
+import logging
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from runtime.backend import TorchBackend
+from runtime.native import build
+from runtime.native.library import Unavailable, choose, kernels, open_library
+from tests.runtime.driver import Driver
+from tests.runtime.models import build_model, generate, random_prompt
+
+RUNNABLE = build.variants_of(build.cpu_flags())
+needs_avx2 = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and nothing chosen."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SUNDOG_NATIVE", raising=False)
+    kernels.cache_clear()
+    return tmp_path / "cache"
+
+
+@needs_avx2
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+async def test_without_a_compiler_torch_answers_and_one_line_says_why(
+    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answers are the library's; two backends of a process say it once."""
+    monkeypatch.setenv("CXX", compiler)
+    model = build_model("llama", tmp_path)
+    prompt = random_prompt(1, 12)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            backend = TorchBackend(
+                tmp_path, dtype="float32", max_model_len=64, num_gpu_blocks=64, block_size=4
+            )
+            await backend.load()
+            driver = Driver(backend, num_blocks=64)
+            driver.submit("a", prompt)
+            assert (await driver.run(5))["a"] == generate(model, prompt, 5)
+    said = [r.getMessage() for r in caplog.records if "without compiled kernels" in r.getMessage()]
+    assert len(said) == 1 and compiler in said[0]
+    kernels.cache_clear()
+
+
+@needs_avx2
+def test_a_library_is_built_once(cache: Path) -> None:
+    """The second time it is found, whoever asks."""
+    first = build.built(RUNNABLE[0])
+    assert first.parent == cache / "sundog" / "native"
+    written = first.stat().st_mtime_ns
+    assert build.built(RUNNABLE[0]) == first and first.stat().st_mtime_ns == written
+    assert [path.name for path in first.parent.iterdir()] == [build.library_name(RUNNABLE[0])]
+
+
+@needs_avx2
+def test_two_processes_build_at_once(cache: Path) -> None:
+    code = "from runtime.native import build; build.built(build.variants_of(build.cpu_flags())[0])"
+    root = Path(__file__).parents[2]
+    both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert [path.name for path in (cache / "sundog" / "native").iterdir()] == [
+        build.library_name(RUNNABLE[0])
+    ]
+
+
+@needs_avx2
+def test_a_cache_that_cannot_be_written_costs_a_build_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write_text("a file where the folder would be")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert open_library(RUNNABLE[0]).sundog_has_team()
+    assert not list(tmp_path.glob(build.TEMPORARY + "*"))
+
+
+def test_a_changed_source_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.library_name("avx2")
+    for source in build.HERE.glob("*.[ch]*"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    assert build.library_name("avx2") == before
+    (tmp_path / "simd.h").write_text("// nothing")
+    assert build.library_name("avx2") != before
+
+
+def test_the_best_variant_that_the_cpu_can_run_is_chosen() -> None:
+    """And what is asked for by name is refused by name."""
+    avx2 = {"avx2", "fma", "f16c", "sse2"}
+    avx512 = avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    assert choose(None, avx2) == "avx2"
+    assert choose(None, avx512) == "avx512"
+    assert choose("", avx512 | {"avx512_bf16"}) == "avx512_bf16"
+    assert choose("avx2", avx512) == "avx2"
+    for wanted, has, reason in (
+        ("avx512", avx2, "this CPU has no avx512"),
+        (None, set(), "this CPU has no AVX2"),
+        ("sse", avx512, "use avx512_bf16, avx512, avx2 or off"),
+        ("off", avx512, "SUNDOG_NATIVE is off"),
+    ):
+        with pytest.raises(Unavailable, match=reason):
+            choose(wanted, has)
