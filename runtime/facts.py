@@ -15,6 +15,9 @@ from actors.core.config import ConfigError
 # wrong from then on.
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
+DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
+"""How the library's causal language models are called."""
+
 
 class LoadError(ConfigError):
     """A model folder that cannot be served."""
@@ -114,7 +117,7 @@ def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts) -> None:
         reason = "it is an encoder-decoder"
     elif not (config.vision_config is config.audio_config is config.text_config is None):
         reason = "it is multimodal"
-    elif not facts.architecture.endswith(("ForCausalLM", "LMHeadModel", "unknown")):
+    elif not facts.architecture.endswith(DECODERS):
         reason = "it is not a causal language model"
     if reason is not None:
         raise LoadError(

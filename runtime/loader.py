@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.facts import LoadError, first_line, read_facts
+from runtime.support import check_supported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,7 +36,8 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
-    _check_attention(folder)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
+    check_supported(folder)
     try:
         loaded: object = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -58,25 +60,6 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
         )
     model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     return model
-
-
-def _check_attention(folder: Path) -> None:
-    """Refuse a model whose layers do not let a registered function attend for them."""
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise LoadError(f"{folder} ({config.model_type}) is not supported: it is not a causal language model")
-    built = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if not getattr(built, "_supports_attention_backend", False):
-        raise LoadError(
-            f"{folder} ({config.model_type}) is not supported: in transformers its layers do not attend"
-            " through a function that can be replaced, or keep more than keys and values"
-        )
 
 
 def import_torch() -> None:

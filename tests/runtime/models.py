@@ -85,22 +85,6 @@ def build_model(architecture: str, folder: Path) -> PreTrainedModel:
     return model
 
 
-def build_small(model_type: str, folder: Path, **settings: object) -> None:
-    """Any causal model of the library with random weights, in `folder`; `settings` under its own names."""
-    common = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "intermediate_size": 96,
-    }
-    names = type(AutoConfig.for_model(model_type)).attribute_map
-    given = {names.get(name, name): value for name, value in common.items()} | settings
-    config = AutoConfig.for_model(model_type, **given)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-
-
 def random_prompt(seed: int, num_tokens: int) -> list[int]:
     rng = random.Random(seed)
     return [rng.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from actors.core.sampling import Sampling
 from runtime.backend import TorchBackend
 from tests.runtime.driver import Driver
-from tests.runtime.models import ARCHITECTURES, build_model, generate, random_prompt
+from tests.runtime.models import build_model, generate, random_prompt
 
 Opener = Callable[[str], tuple[PreTrainedModel, Path]]
 MAIN = ("llama", "qwen3", "mistral")
@@ -97,24 +97,6 @@ async def test_a_cached_prefix_answers_as_a_computed_one(open_model: Opener, arc
     assert driver.sequences["b"].num_computed == 24
     outputs = await driver.run(NUM_TOKENS)
     for name, prompt in (("a", first), ("b", second)):
-        assert outputs[name] == generate(model, prompt, len(outputs[name]))
-
-
-@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in MAIN])
-async def test_other_architectures_answer_as_generate_does(open_model: Opener, architecture: str) -> None:
-    """Chunked, batched and preempted at once, whatever kind of attention the layers have."""
-    model, folder = open_model(architecture)
-    prompts = {"a": random_prompt(1, 29), "b": random_prompt(2, 11)}
-    driver = await drive(folder)
-    for name, prompt in prompts.items():
-        driver.submit(name, prompt)
-    for _ in range(5):
-        await driver.step()
-    driver.preempt("a")
-    await driver.step()
-    driver.admit("a")
-    outputs = await driver.run(8)
-    for name, prompt in prompts.items():
         assert outputs[name] == generate(model, prompt, len(outputs[name]))
 
 

@@ -1,0 +1,47 @@
+"""A folder that cannot be served ends `sundog serve` in one line, with exit code 2."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from runtime.serve import EMBEDDED_MODEL
+from tests.runtime.every_model import build
+
+START_S = 120
+
+
+def lose_a_weight(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def leave(folder: Path) -> None:
+    """The folder as it was made."""
+
+
+@pytest.mark.parametrize(
+    ("model_type", "spoil", "reason"),
+    [
+        ("mamba", leave, "(mamba) is not supported: layer 0 is linear_attention"),
+        ("nemotron", leave, "nemotron is not supported: its layers do not pass the step on"),
+        ("llama", lose_a_weight, "lacks weights: model.layers.1.mlp.up_proj.weight"),
+    ],
+)
+def test_a_refusal_at_load_is_one_line(
+    model_type: str, spoil: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
+    """Found before the weights, with them, or in the first pass: no traceback, no exception group."""
+    build(model_type, tmp_path)
+    spoil(tmp_path)
+    for file in EMBEDDED_MODEL.glob("tokenizer*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    command = [sys.executable, "-m", "sundog", "serve", str(tmp_path), "--port", "0", "--max-model-len", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sundog: ") and reason in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
