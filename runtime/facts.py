@@ -92,6 +92,10 @@ def read_facts(model_dir: str | Path) -> ModelFacts:
             f"model folder {folder} does not exist; --model takes a local folder,"
             " for example one made by `hf download NAME --local-dir FOLDER`"
         )
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise LoadError(
+            f"{folder}: it is a LoRA adapter: serve its base model with --lora-modules NAME={folder}"
+        )
     if not (folder / "config.json").is_file():
         raise LoadError(f"{folder} has no config.json: not a Hugging Face model folder")
     config = _read_config(folder)

@@ -3,17 +3,21 @@
 Every folder that cannot be served ends in one `LoadError` that says why and what would help.
 """
 
+import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from runtime.facts import LoadError, first_line, read_facts
-from runtime.support import check_supported
+from runtime.support import check_supported, read_config
+from runtime.weights import check_floats, stored_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_LOG = logging.getLogger(__name__)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -28,38 +32,89 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
     read_facts(folder)
     import_torch()
     import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
+    from transformers.utils import logging as library
 
     from runtime.attention import register
 
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
+    library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
+    library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
     check_supported(folder)
     try:
-        loaded: object = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=register(),
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        model, found = _read(folder, dtype, register())
+    except LoadError:
+        raise
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
         raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
-    assert isinstance(loaded, tuple)
-    model: PreTrainedModel
-    model, found = loaded
-    if missing := sorted(found["missing_keys"]):
-        raise LoadError(
-            f"{folder} lacks weights: {', '.join(missing[:3])}"
-            + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        )
+    _check_found(folder, found)
     model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     return model
+
+
+class Found(TypedDict):
+    """What the library says of the weights that it read; shapes are the file's and the model's."""
+
+    missing_keys: set[str]
+    unexpected_keys: set[str]
+    mismatched_keys: set[tuple[str, Sequence[int], Sequence[int]]]
+
+
+def _read(folder: Path, dtype: str, attention: str) -> tuple["PreTrainedModel", Found]:
+    """The model, and what the library found of its weights; quantised ones are multiplied out first."""
+    import torch
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    from runtime.quantized import read_dequantised
+
+    config, stored = read_config(folder), stored_tensors(folder)
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        check_floats(stored)
+        weights, chosen = None, dtype
+    else:
+        settings = settings if isinstance(settings, dict) else settings.to_dict()
+        own = str(config.dtype or "bfloat16").removeprefix("torch.")
+        chosen = own if dtype == "auto" else dtype
+        weights = read_dequantised(folder, stored, settings, getattr(torch, chosen))
+        del config.quantization_config
+    built = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    loaded: object = built.from_pretrained(  # type: ignore[attr-defined]  # the mapping is untyped upstream
+        folder if weights is None else None,
+        config=config,
+        dtype=chosen,
+        state_dict=weights,
+        attn_implementation=attention,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    assert isinstance(loaded, tuple)
+    return loaded
+
+
+def _check_found(folder: Path, found: Found) -> None:
+    """Refuse weights that are missing or of another shape, which the library would make up.
+
+    Those that have no place are a remark.
+    """
+    if missing := sorted(found["missing_keys"]):
+        raise LoadError(f"{folder} lacks weights: {_listed(missing)}")
+    for name, has, wanted in sorted(found["mismatched_keys"], key=str):
+        raise LoadError(
+            f"{folder}: {name} has the shape {_shape(has)}, and the model of config.json {_shape(wanted)}"
+        )
+    if unused := sorted(found["unexpected_keys"]):
+        _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def import_torch() -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,108 @@ def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_broken_weights_are_refused(tmp_path: Path, llama: Path) -> None:
-    (tmp_path / "config.json").write_text((llama / "config.json").read_text())
-    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(LoadError, match="cannot load"):
+def shards(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Two files of weights and their index, in place of one file."""
+    names = sorted(tensors)
+    files = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
+    for file in set(files.values()):
+        part = {name: tensors[name] for name in names if files[name] == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def copied(llama: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """The model's files, which a test then spoils; returns its tensors."""
+    for file in llama.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return load_file(llama / "model.safetensors")
+
+
+def test_shards_are_one_model(tmp_path: Path, llama: Path) -> None:
+    """Whatever file a tensor is in."""
+    tensors = copied(llama, tmp_path)
+    shards(tmp_path, tensors)
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def cut_off(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def cut_off_in_the_header(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
+
+
+def lose_a_shard(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    shards(folder, tensors)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def lose_the_index(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    shards(folder, tensors)
+    (folder / "model.safetensors.index.json").unlink()
+
+
+def empty_the_index(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    shards(folder, tensors)
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+def another_shape(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(8, 64)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def integers(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(96, 64, dtype=torch.int8)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (cut_off, r"its header promises [\d,]+ bytes and it has [\d,]+; download it again"),
+        (cut_off_in_the_header, "it is cut off or no safetensors file"),
+        (lose_a_shard, r"lacks model-00002-of-00002\.safetensors"),
+        (lose_the_index, r"has shards of weights but no model\.safetensors\.index\.json"),
+        (empty_the_index, r"index\.json: it has no weight_map"),
+        (another_shape, r"up_proj\.weight has the shape 8 x 64, and the model of config\.json 96 x 64"),
+        (integers, r"up_proj\.weight is stored as I8, and config\.json has no quantization_config"),
+    ],
+)
+def test_broken_weights_are_refused_in_one_line(
+    spoil: Callable[[Path, dict[str, torch.Tensor]], None], reason: str, tmp_path: Path, llama: Path
+) -> None:
+    """Never loaded by half, and never made up."""
+    spoil(tmp_path, copied(llama, tmp_path))
+    with pytest.raises(LoadError, match=reason) as caught:
         load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_without_a_place_are_a_remark(
+    tmp_path: Path, llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is the same without them; a model of another kind would lack weights, too."""
+    tensors = copied(llama, tmp_path) | {"model.layers.7.extra.weight": torch.zeros(2)}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    load_model(tmp_path)
+    assert "the model has no place for model.layers.7.extra.weight" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_take_the_type_that_is_asked_for(dtype: str, llama: Path) -> None:
+    assert load_model(llama, dtype=dtype).dtype == getattr(torch, dtype)
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(LoadError, match=r"it is a LoRA adapter: serve its base model with --lora-modules"):
+        read_facts(tmp_path)
 
 
 def test_missing_weights_are_refused_rather_than_made_up(tmp_path: Path, llama: Path) -> None:
