@@ -74,7 +74,7 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         tuple([time_s for delta in deltas for time_s in delta.times_s]),
         last.error,
         tuple([each for delta in deltas for each in delta.logprobs]),
-        deltas[0].prompt_logprobs,
+        next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
     )
 
 

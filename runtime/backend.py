@@ -10,7 +10,7 @@ import trio
 
 from actors.clock import run_blocking
 from actors.core.config import ConfigError
-from actors.messages import Batch, Capacity, StepResult
+from actors.messages import Batch, Capacity, PromptLogprobs, StepResult
 from runtime.facts import check_context
 from runtime.loader import import_torch, load_model
 
@@ -24,10 +24,16 @@ from transformers import PreTrainedModel
 from runtime.linear import noted_inputs, pack_linears
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
-from runtime.requests import Requests, Step
+from runtime.requests import Requests
 from runtime.sampling.sampler import Sampled, sample
+from runtime.scoring import NOT_SCORED
+from runtime.step import Step
 
 _LOG = logging.getLogger(__name__)
+
+
+Computed = tuple[Sampled, tuple[PromptLogprobs, ...]]
+"""What a step brings: tokens, and log probabilities of prompt tokens."""
 
 
 class Loaded(NamedTuple):
@@ -92,16 +98,21 @@ class TorchBackend:
             raise RuntimeError("execute before load")
         requests, model = self._loaded
         step = requests.fold(batch)
-        sampled = await run_blocking(_compute, model, step) if len(step.token_T) else Sampled()
+        nothing: Computed = Sampled(), ()
+        sampled, scored = await run_blocking(_compute, model, step) if len(step.token_T) else nothing
         requests.advance(step, sampled)
         names = step.request_ids
+        failed = {names[row]: reason for row, reason in sampled.failed.items()}
+        if len(scored) < len(step.scored):
+            failed |= {each.request_id: NOT_SCORED for each in step.scored}
         pairs = zip(names, sampled.tokens, strict=True)
         return StepResult(
             batch.step,
             (trio.current_time(),),
-            tokens=tuple(pair for row, pair in enumerate(pairs) if row not in sampled.failed),
-            failed=tuple((names[row], reason) for row, reason in sampled.failed.items()),
+            tokens=tuple(pair for pair in pairs if pair[0] not in failed),
+            failed=tuple(failed.items()),
             logprobs=tuple((names[row], each) for row, each in sampled.logprobs.items()),
+            prompt_logprobs=scored,
         )
 
     async def close(self) -> None:
@@ -153,10 +164,10 @@ class TorchBackend:
 
 
 @torch.inference_mode()
-def _compute(model: Model, step: Step) -> Sampled:
+def _compute(model: Model, step: Step) -> Computed:
     """The step from its tokens to the sampled ones, all of it in inference mode."""
-    logits_RV = model.logits(step)
-    return sample(logits_RV, step.choices) if step.request_ids else Sampled()
+    logits_RV, scored = model.scored_logits(step) if step.scored else (model.logits(step), ())
+    return sample(logits_RV, step.choices) if step.request_ids else Sampled(), scored
 
 
 def _set_threads(num_threads: int) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
+from actors.core.logprobs import PromptLogprobs
 from runtime.attention import StepAttention
 from runtime.attention.groups import Group
 from runtime.attention.step import LayerProbe, PagedStep
@@ -20,7 +21,8 @@ from runtime.ladder import padded
 from runtime.native.attention import NativeAttention
 from runtime.native.library import kernels
 from runtime.paged_cache import LayerShape, PagedKVCache
-from runtime.requests import Span, Step
+from runtime.scoring import can_score, kept_states, score
+from runtime.step import Span, Step
 
 PROBE_TOKENS = 3
 MOST_APART = 0.05
@@ -102,6 +104,8 @@ class Model:
         self._model = model
         self._cache = cache
         self._device = model.device
+        self._can_score: bool | None = None
+        """None until the first request for its prompt's log probabilities."""
         library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
 
@@ -131,6 +135,19 @@ class Model:
             [self._group(span) for span in step.spans],
             self._sequences(step.spans),
         )
+
+    def scored_logits(self, step: Step) -> tuple[Tensor, tuple[PromptLogprobs, ...]]:
+        """The logits of `logits`, and the log probabilities of the step's `scored` prompt tokens.
+
+        Of a model whose head cannot be asked alone there are none.
+        """
+        if self._can_score is None:
+            self._can_score = can_score(self._model)
+        if not self._can_score:
+            return self.logits(step), ()
+        with kept_states(self._model) as states:
+            logits_RV = self.logits(step)
+        return logits_RV, score(self._model, states, step.scored)
 
     def _pad(self, array: NDArray[np.int64]) -> NDArray[np.int64]:
         """Pad with zeros to a size on the ladder, on a CPU, whose kernels are made for one size each."""

@@ -6,49 +6,20 @@ costs a few array operations, whatever the number of requests.
 Shapes: T tokens of the step; N requests of a span, B blocks of its longest; R sampling requests.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.batch import Admission, Batch, Chunk
-from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
+from runtime.scoring import Scored
+from runtime.step import Span, Step
 
 Ints = NDArray[np.int64]
 
 # Decoding requests whose block tables are within a power of two of each other share one padded
 # table; below this many blocks the padding costs less than another call.
 SMALL_TABLE_BLOCKS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Neighbouring rows of a step: N requests with `num_queries` tokens each."""
-
-    start: int
-    num_queries: int
-    first_position_N: Ints
-    table_NB: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass: the tokens, their positions, where their keys go, and which rows sample.
-
-    `request_ids`, `sample_rows_R` (row of the step), and `choices` go together. `wiped_B` are blocks
-    to fill with zeros first: they may hold NaN, and even a masked slot must hold a number.
-    """
-
-    token_T: Ints
-    position_T: Ints
-    slot_T: Ints
-    spans: tuple[Span, ...]
-    request_ids: tuple[str, ...]
-    sample_rows_R: Ints
-    choices: Choices | None
-    wiped_B: Ints
 
 
 class Requests:
@@ -67,6 +38,8 @@ class Requests:
         self._row: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
         self._known: dict[str, Ints] = {}
+        self._scored: dict[str, int] = {}
+        """How many likeliest tokens are wanted beside each of the prompt, of requests that want any."""
         self._decoding: dict[str, int] = {}
         self._table = np.zeros((num_rows, -(-max_model_len // block_size) + 1), np.int64)
         self._num_blocks = np.zeros(num_rows, np.int64)
@@ -126,6 +99,7 @@ class Requests:
         self._free.append(row)
         self._sampling.forget(row)
         self._known.pop(request_id, None)
+        self._scored.pop(request_id, None)
         if self._decoding.pop(request_id, None) is not None:
             self._decode_rows = None
 
@@ -140,6 +114,9 @@ class Requests:
         row = self._free.pop()
         self._row[request_id] = row
         self._known[request_id] = np.array(admission.token_ids, np.int64)
+        num_top = admission.sampling.prompt_logprobs
+        if num_top is not None and admission.num_tokens == admission.num_prompt_tokens:
+            self._scored[request_id] = num_top  # with its first token it has had them all
         self._num_computed[row] = admission.num_computed_tokens
         self._num_blocks[row] = 0
         # Shorter tables are padded with block 0, not with what an earlier request left behind.
@@ -199,7 +176,19 @@ class Requests:
             sample_rows_R=sample_rows_R,
             choices=self._sampling.take(row_N[samples], position_T[sample_rows_R] + 1),
             wiped_B=np.array(sorted(wiped), np.int64),
+            scored=self._to_score(chunks, start_N[len(decode_rows) :]) if self._scored else (),
         )
+
+    def _to_score(self, chunks: tuple[Chunk, ...], start_N: Ints) -> tuple[Scored, ...]:
+        """The prompt tokens that these chunks predict: each one's next, but for the last of the prompt."""
+        scored = []
+        for chunk, start in zip(chunks, start_N.tolist(), strict=True):
+            num_top = self._scored.get(chunk.request_id)
+            if num_top is not None:
+                first = int(self._num_computed[self._row[chunk.request_id]]) + 1
+                tokens = self._known[chunk.request_id][first : first + chunk.num_tokens]
+                scored.append(Scored(chunk.request_id, start, first, tuple(tokens.tolist()), num_top))
+        return tuple(scored)
 
     def _chunk_tokens(self, chunk: Chunk) -> Ints:
         known = self._known[chunk.request_id]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runtime.native.library import FORMATS, Layer, Rows, Sequences
 from runtime.paged_cache import PagedKVCache
-from runtime.requests import Span
+from runtime.step import Span
 
 Ints = NDArray[np.int64]
 

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field
 
 from actors.core.batch import Admission, Batch, Chunk
+from actors.core.logprobs import TokenLogprobs
 from actors.core.sampling import Sampling
 from actors.engine.backend import Backend
 
@@ -49,6 +50,8 @@ class Driver:
         self._finished: list[str] = []
         self.sequences: dict[str, Sequence] = {}
         self.failed: dict[str, str] = {}
+        self.logprobs: dict[str, list[TokenLogprobs]] = {}
+        self.prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
 
     def submit(
         self, name: str, prompt: list[int], sampling: Sampling = GREEDY, sharing: str | None = None
@@ -138,6 +141,10 @@ class Driver:
         for name, reason in result.failed:
             self.failed[name] = reason
             self.finish(name)
+        for name, each in result.logprobs:
+            self.logprobs.setdefault(name, []).append(each)
+        for part in result.prompt_logprobs:
+            self.prompt_logprobs.setdefault(part.request_id, [None])[part.start :] = part.tokens
         for name, token in tokens.items():
             self.sequences[name].outputs.append(token)
             self.sequences[name].decoding = True

@@ -5,8 +5,9 @@ import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.sampling import Sampling
-from runtime.requests import Requests, Step
+from runtime.requests import Requests
 from runtime.sampling.sampler import Sampled
+from runtime.step import Step
 
 GREEDY = Sampling(temperature=0.0)
 
