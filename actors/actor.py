@@ -5,16 +5,16 @@ a call, not a switch of tasks. Its own task is where a crash surfaces, where han
 and where the actor ends.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Generic, Never, NoReturn, TypeVar
 
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.clock import Event, Timer, call_at, now_s
+from actors.clock import Event, Timer
 from actors.crash_note import explain
-from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Owner, Ref
+from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, MessageTimer, Owner, Ref
 from actors.reply import Answered, Reply, answer, discard
 from actors.tap import Tap, guarded
 
@@ -37,8 +37,6 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self.name = name
         self.mailbox: Mailbox[M_contra] = Mailbox(name, self, capacity)
         self._tap = guarded(tap)
-        self._now_s: Callable[[], float] = now_s
-        """The run's clock, asked directly once the actor runs."""
         self._message: M_contra | None = None
         self._reply: Reply[object] | None = None
         """The message being handled, or handled last, and where its answer goes."""
@@ -79,28 +77,34 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
         """Have the answer of `sender` handled as a message; if none will come, the actor crashes."""
-        reply.then(self._take_answer if self._tap is None else partial(self._tap_answer, sender))
+        if self._tap is None:
+            reply.hand_to(self)
+        else:
+            reply.then(partial(self._tap_answer, sender))
 
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
         """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
-        return call_at(time_s, event, self.name, partial(self._tell_self, message))
+        timer = MessageTimer(self, message)
+        self.clock.enter(time_s, event, self.name, timer)
+        return timer
 
     def statistics(self) -> MailboxStatistics:
         """What the mailbox has seen so far."""
         return self.mailbox.statistics()
 
-    def _take_answer(self, message: M_contra | None, error: BaseException | None) -> None:
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        """The answer that was expected, or why there is none."""
         if error is None:
-            self._tell_self(message)  # type: ignore[arg-type]  # without an error there is an answer
+            self.tell_self(value)  # type: ignore[arg-type]  # only an M is expected
         elif not self.mailbox.is_closed:
             self._fail(error)
 
     def _tap_answer(self, sender: str, message: M_contra | None, error: BaseException | None) -> None:
         if error is None and self._tap is not None:
             self._tap(trio.current_time(), sender, self.name, message)
-        self._take_answer(message, error)
+        self.take_answer(message, error)
 
-    def _tell_self(self, message: M_contra) -> None:
+    def tell_self(self, message: M_contra) -> None:
         """Handle a message that the actor sends itself, unless it has ended meanwhile."""
         mailbox = self.mailbox
         if mailbox.is_free:
@@ -121,7 +125,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             while True:
                 self._message, self._reply = message, reply
                 mailbox.num_handled += 1
-                mailbox.last_s = self._now_s()
+                mailbox.last_s = self.clock.now_s()
                 given: object = self.handle(message)
                 if self._crash is not None:
                     return discard(given)
@@ -147,7 +151,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         """Pass an answer on to the task that waits for it, now or when it comes."""
         if not isinstance(given, Reply):
             return reply.set(given)
-        given.pass_on(reply)
+        given.hand_to(reply)
         if reply.is_settled:
             return
         if len(self._left) >= self._most_left:
@@ -169,7 +173,6 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
         When this ends, for whatever reason, no message is handled any more.
         """
-        self._now_s = trio.lowlevel.current_clock().current_time
         try:
             await self._work()
         except Exception as error:

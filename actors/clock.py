@@ -34,23 +34,43 @@ class Event(enum.IntEnum):
 
 
 class Timer:
-    """A call that is due at an instant, unless it is stopped before."""
+    """What is due at an instant, unless it is stopped before; a subclass says what."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("is_stopped",)
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
+    def __init__(self) -> None:
+        self.is_stopped = False
 
     def stop(self) -> None:
-        self.callback = None
+        self.is_stopped = True
+
+    def call(self) -> None:
+        """The instant has come."""
+        raise NotImplementedError
 
     def ring(self) -> None:
-        """Call back: the instant has come. A callback has no task to crash in, so an error is logged."""
-        if self.callback is not None:
+        """Call, unless stopped, where no task is above it to crash in: an error is logged."""
+        if not self.is_stopped:
             try:
-                self.callback()
+                self.call()
             except Exception:
-                log.warning("the call %r that was due failed", self.callback, exc_info=True)
+                log.warning("%r that was due failed", self, exc_info=True)
+
+
+class CallTimer(Timer):
+    """A call that is due at an instant."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def call(self) -> None:
+        self._callback()
+
+    def __repr__(self) -> str:
+        return f"the call {self._callback!r}"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -64,9 +84,33 @@ class OrderedClock:
         """Wait for an instant; the past is now."""
         raise NotImplementedError
 
-    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
-        """Call back at an instant, when nothing is runnable; the past is now."""
+    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
+        """Have a timer called at an instant, when nothing is runnable; the past is now."""
         raise NotImplementedError
+
+
+class RunClock:
+    """The clock of the run that is under way: found once by what asks it at every step.
+
+    Finding it through Trio's context costs more than all that is asked of it.
+    """
+
+    __slots__ = ("_ordered", "now_s")
+
+    def __init__(self) -> None:
+        clock = trio.lowlevel.current_clock()
+        self.now_s: Callable[[], float] = clock.current_time
+        """Seconds on the run's clock."""
+        self._ordered = clock if isinstance(clock, OrderedClock) else None
+
+    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
+        """Have a timer called at `time_s`, as `call_at` says."""
+        if self._ordered is not None:
+            self._ordered.enter(time_s, event, key, timer)
+        elif time_s <= self.now_s():
+            trio.lowlevel.current_trio_token().run_sync_soon(timer.ring)
+        else:
+            trio.lowlevel.spawn_system_task(_ring_at, time_s, timer)
 
 
 def now_s() -> float:
@@ -89,14 +133,8 @@ def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None])
     What is runnable runs first. A `callback` that raises is logged on the wall clock, where no task is above
     it; on a virtual clock it ends the run.
     """
-    clock = _ordered_clock()
-    if clock is not None:
-        return clock.call_at(time_s, event, key, callback)
-    timer = Timer(callback)
-    if time_s <= now_s():
-        trio.lowlevel.current_trio_token().run_sync_soon(timer.ring)
-    else:
-        trio.lowlevel.spawn_system_task(_ring_at, time_s, timer)
+    timer = CallTimer(callback)
+    RunClock().enter(time_s, event, key, timer)
     return timer
 
 

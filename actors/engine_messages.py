@@ -9,7 +9,7 @@ from actors.core.request import Submit
 # --- EngineCore to Executor to Runner ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Interrupt:
     """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
 
@@ -18,6 +18,9 @@ class Interrupt:
     """
 
     step: int
+
+    def __init__(self, step: int) -> None:
+        self.step = step
 
 
 @dataclass(frozen=True, slots=True)

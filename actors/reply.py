@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Generic, NewType, NoReturn, Protocol, TypeVar, cast, overload
 
 import trio
+from mypy_extensions import mypyc_attr
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -28,20 +29,46 @@ class Ask(Protocol[M_co, R_contra]):
     def answered_by(self, answer: R_contra, /) -> M_co: ...
 
 
-class Reply(Generic[R_co]):
-    """An answer that is there or will come: set once, and read by one task or one callback.
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Reader:
+    """Takes one answer: an actor, another Reply, or a callback."""
 
-    A second answer, a second reader while one waits, and a second callback are bugs, and raise.
+    __slots__ = ()
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        """The answer, or the error that came instead of it."""
+        raise NotImplementedError
+
+
+class _Callback(Reader):
+    """A function that takes an answer."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[object, BaseException | None], None]) -> None:
+        self._call = call
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        self._call(value, error)
+
+    def __repr__(self) -> str:
+        return f"callback {self._call!r}"
+
+
+class Reply(Reader, Generic[R_co]):
+    """An answer that is there or will come: set once, and read by one task or one Reader.
+
+    A second answer, a second reader while one waits, and a second Reader are bugs, and raise.
     """
 
-    __slots__ = ("_error", "_task", "_then", "_value", "is_settled")
+    __slots__ = ("_error", "_reader", "_task", "_value", "is_settled")
 
     def __init__(self) -> None:
         self.is_settled = False
         self._value: object = None
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
-        self._then: Callable[[R_co | None, BaseException | None], None] | None = None
+        self._reader: Reader | None = None
 
     def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
         """The answer."""
@@ -56,7 +83,7 @@ class Reply(Generic[R_co]):
         if self.is_settled:
             await trio.lowlevel.checkpoint()
         else:
-            if self._task is not None or self._then is not None:
+            if self._task is not None or self._reader is not None:
                 self._refuse_reader()
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -77,17 +104,21 @@ class Reply(Generic[R_co]):
 
         A callback has no task to crash in: if it raises, the error is logged and nothing else is harmed.
         """
-        if self._task is not None or self._then is not None:
+        self.hand_to(_Callback(cast(Callable[[object, BaseException | None], None], callback)))
+
+    def hand_to(self, reader: Reader) -> None:
+        """Give the answer or the error to `reader`, now or when it comes, as `then` does.
+
+        A reply that is settled before it is handed an answer keeps what it has.
+        """
+        if self._task is not None or self._reader is not None:
             self._refuse_reader()
-        self._then = callback
+        self._reader = reader
         if self.is_settled:
-            self._call_back()
+            self._hand_over()
 
-    def pass_on(self, waiting: "Reply[R_co]") -> None:
-        """Settle `waiting` with this answer, now or when it comes, unless it is settled before."""
-        self.then(waiting._adopt)
-
-    def _adopt(self, value: object, error: BaseException | None) -> None:
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        """Be settled by the answer of another reply, unless settled already."""
         if not self.is_settled:
             self._settle(value, error)
 
@@ -95,21 +126,21 @@ class Reply(Generic[R_co]):
         if self.is_settled:
             raise RuntimeError(f"a reply is set once: {error or value!r} comes after {self._value!r}")
         self.is_settled, self._value, self._error = True, value, error
-        if self._then is not None:
-            self._call_back()
+        if self._reader is not None:
+            self._hand_over()
         elif self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
 
-    def _call_back(self) -> None:
-        assert self._then is not None
+    def _hand_over(self) -> None:
+        assert self._reader is not None
         try:
-            self._then(self._value, self._error)  # type: ignore[arg-type]  # it was set to an R
+            self._reader.take_answer(self._value, self._error)
         except Exception:
-            log.warning("the callback %r of a reply failed", self._then, exc_info=True)
+            log.warning("the %r of a reply failed", self._reader, exc_info=True)
 
     def _refuse_reader(self) -> NoReturn:
-        reader = self._then if self._task is None else f"the task {self._task.name}"
+        reader = self._reader if self._task is None else f"the task {self._task.name}"
         raise RuntimeError(f"a reply has one reader, and {reader} waits for this one")
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:

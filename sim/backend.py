@@ -7,16 +7,15 @@ run of steps done in one event ends at the very times of the steps done one by o
 """
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Protocol
+from dataclasses import dataclass
+
+from mypy_extensions import mypyc_attr
 
 from actors.actor import Reply
-from actors.clock import Event, Timer, call_at, now_s, sleep_until
+from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
-from actors.engine.backend import Backend
 from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork
 from sim.cost.work_fold import WorkFold
@@ -55,16 +54,23 @@ class Sampled:
         )
 
 
-class TokenSource(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TokenSource:
     """Where the tokens of a run come from, and with them the end of each request."""
+
+    __slots__ = ()
 
     def begin(self, batch: Batch) -> int:
         """Fold the diff in; the most steps to do: through the first in which a request ends."""
-        ...
+        raise NotImplementedError
 
     def sample(self, num_steps: int) -> Sampled:
         """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
-        ...
+        raise NotImplementedError
+
+
+FEW = 24
+"""Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
 
 
 @dataclass(slots=True)
@@ -80,35 +86,33 @@ class Pace:
     cost: CostModel
     key: str = ""
     catch_up_s: float = 0.0
-    _end_tick: int = 0
+    _end_tick: float = 0.0
 
-    def end_times_s(self, work: StepWork, num_steps: int, continues: bool = False) -> tuple[float, ...]:
-        """When each of `num_steps` steps of `work` ends.
+    def end_times_s(
+        self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
+    ) -> tuple[float, ...]:
+        """When each of `num_steps` steps of `work` ends, the first of which begins now.
 
         `continues` says that there has been work ever since the last step ended.
         """
-        now = start = instant(now_s())
+        now = start = instant(now_s)
         if self.catch_up_s and continues and self._end_tick < now:
             start = max(self._end_tick, now - instant(self.catch_up_s))
         if num_steps == 1:
             return (to_s(max(start + to_ticks(self.cost.step_s(work)), now)),)
-        if num_steps < 8:
-            # Below this the set-up of numpy costs more than the steps: same formula, same bits.
-            durations = [to_ticks(self.cost.step_s(step)) for step in _steps(work, num_steps)]
-            return tuple(map(to_s, accumulate(durations, initial=start)))[1:]
-        return end_times_s(start, self.cost.run_s(work, num_steps))
+        if num_steps >= FEW:
+            return end_times_s(start, self.cost.run_s(work, num_steps))
+        ends = []
+        for step in range(num_steps):
+            if step:
+                work = work.next_decodes()
+            start += to_ticks(self.cost.step_s(work))
+            ends.append(to_s(start))
+        return tuple(ends)
 
     def done(self, end_s: float) -> None:
         """The last of the steps that were done ended then."""
         self._end_tick = instant(end_s)
-
-
-def _steps(work: StepWork, num_steps: int) -> list[StepWork]:
-    decodes, context = work.num_decodes, work.decode_context_tokens
-    return [
-        StepWork(decodes, context + index * decodes, (), work.num_samples, work.num_shared_tokens)
-        for index in range(num_steps)
-    ]
 
 
 class CostBackend:
@@ -121,6 +125,7 @@ class CostBackend:
     __slots__ = (
         "_batch",
         "_capacity",
+        "_clock",
         "_end_times_s",
         "_fold",
         "_pace",
@@ -138,6 +143,7 @@ class CostBackend:
         self._reply: Reply[StepResult] = Reply()
         self._end_times_s: tuple[float, ...] = ()
         self._timer: Timer | None = None
+        self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
         """The capacity that was handed in."""
@@ -156,7 +162,7 @@ class CostBackend:
         """End the run under way at its next step boundary."""
         if self._timer is None or len(self._end_times_s) == 1:
             return
-        num_steps = bisect_left(self._end_times_s, now_s()) + 1
+        num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
         if num_steps < len(self._end_times_s):
             self._timer.stop()
             self._end_times_s = self._end_times_s[:num_steps]
@@ -169,16 +175,23 @@ class CostBackend:
         self._batch, self._reply = batch, reply
         work = self._fold.begin(batch)
         num_steps = self._source.begin(batch)
-        self._end_times_s = (
-            self._pace.end_times_s(work, num_steps, self._fold.continues) if work.num_tokens else (now_s(),)
-        )
+        now_s = self._run_clock().now_s()
+        if work.num_tokens:
+            self._end_times_s = self._pace.end_times_s(work, num_steps, now_s, self._fold.continues)
+        else:
+            self._end_times_s = (now_s,)
         self._wait()
 
     def _wait(self) -> None:
-        end_s = self._end_times_s[-1]
-        self._timer = call_at(end_s, Event.STEP_END, self._pace.key, self._end)
+        self._timer = _StepsEnd(self)
+        self._run_clock().enter(self._end_times_s[-1], Event.STEP_END, self._pace.key, self._timer)
 
-    def _end(self) -> None:
+    def _run_clock(self) -> RunClock:
+        if self._clock is None:
+            self._clock = RunClock()
+        return self._clock
+
+    def end(self) -> None:
         """The last step has ended: answer, and begin the next batch."""
         batch, reply = self._batch, self._reply
         assert batch is not None
@@ -197,44 +210,14 @@ class CostBackend:
             reply.set(result)
 
 
-def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
-    """How many of the drafts of each request were accepted, by its tokens where they are named."""
-    if not batch.drafts or result.tokens is None:
-        return result.accepted
-    counts = Counter(name for name, _ in result.tokens)
-    return tuple((name, counts[name] - 1) for name, _ in batch.drafts if name in counts)
+class _StepsEnd(Timer):
+    """The last step of a backend's batch ends."""
 
+    __slots__ = ("_backend",)
 
-class Paced:
-    """Real tokens of an inner Backend at the modelled pace: torch on the virtual clock.
+    def __init__(self, backend: CostBackend) -> None:
+        super().__init__()
+        self._backend = backend
 
-    Does one step per batch. Where the inner backend itself takes time, the step ends when both
-    the model and the inner backend are done.
-    """
-
-    __slots__ = ("_fold", "_inner", "_pace")
-
-    def __init__(self, inner: Backend, pace: Pace) -> None:
-        self._inner, self._pace = inner, pace
-        self._fold = WorkFold()
-
-    async def load(self) -> Capacity:
-        """The inner backend's capacity."""
-        return await self._inner.load()
-
-    async def execute(self, batch: Batch) -> StepResult:
-        """One step: the inner backend's tokens, the cost model's end time."""
-        work = self._fold.begin(batch)
-        end_times_s: tuple[float, ...] = ()
-        if work.num_tokens:
-            end_times_s = self._pace.end_times_s(work, 1, self._fold.continues)
-        result = await self._inner.execute(batch)
-        if end_times_s:
-            await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
-            self._pace.done(end_times_s[0])
-        self._fold.advance(1, accepted_of(batch, result))
-        return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
-
-    async def close(self) -> None:
-        """Close the inner backend."""
-        await self._inner.close()
+    def call(self) -> None:
+        self._backend.end()

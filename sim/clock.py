@@ -17,7 +17,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.clock import Event, OrderedClock, Timer
+from actors.clock import CallTimer, Event, OrderedClock, Timer
 
 log = logging.getLogger("sundog.clock")
 
@@ -79,12 +79,11 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
             if not (entries and entries[0][0] <= deadline):
                 break
             time_s, _, _, _, timer = heapq.heappop(entries)
-            callback = timer.callback
-            if callback is None:
+            if timer.is_stopped:
                 continue
             self._now_s = time_s
             try:
-                callback()
+                timer.call()
             except Exception as error:  # noqa: BLE001  # the watchdog raises it
                 self._fail(error)
             if self._stirred:
@@ -110,18 +109,17 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         trio.lowlevel.reschedule(self._watchdog)
         self._watchdog = None
 
-    def call_at(self, time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
-        """Call back at an instant, when nothing is runnable; the past is now."""
+    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
+        """Have a timer called at an instant, when nothing is runnable; the past is now."""
         self._sequence += 1
-        timer = Timer(callback)
         entry = (max(time_s, self._now_s), int(event), key, self._sequence, timer)
         heapq.heappush(self._entries, entry)
-        return timer
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
         """Wait for an instant; the past is now."""
         task = trio.lowlevel.current_task()
-        timer = self.call_at(time_s, event, key, lambda: trio.lowlevel.reschedule(task))
+        timer = CallTimer(lambda: trio.lowlevel.reschedule(task))
+        self.enter(time_s, event, key, timer)
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             timer.stop()

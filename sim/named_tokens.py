@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from actors.core.batch import Batch
-from sim.backend import Sampled
+from sim.backend import Sampled, TokenSource
 
 
-class NamedTokens:
+class NamedTokens(TokenSource):
     """Gives each request the tokens of `tokens_of(request_id)` in order, then `last_token` for ever.
 
     A request resumed after a preemption goes on where it was. With `is_end` a request that samples

@@ -7,12 +7,12 @@ when the trace says so. Costs O(1) per request that joins, leaves or idles, and 
 import heapq
 
 from actors.core.batch import Batch
-from sim.backend import Sampled
+from sim.backend import Sampled, TokenSource
 
 NOTHING = Sampled(None, ())
 
 
-class Oracle:
+class Oracle(TokenSource):
     """A TokenSource that counts: request k's token number `output_tokens[k]` is its end token.
 
     The mapping is taken as it is, so that the oracles of several replicas can share one: lengths

@@ -9,11 +9,8 @@ when the backend samples its end token.
 from collections import defaultdict
 from typing import Protocol
 
-import numpy as np
-
 from actors.core.config import ConfigError
 from sim.trace.record import TraceRequest
-from sim.workload.streams import stream
 
 
 class Predictor(Protocol):
@@ -54,7 +51,9 @@ class Noisy:
     """`noisy`: the truth times a log-normal error of median 1 and this sigma."""
 
     def __init__(self, seed: int = 0, sigma: float = 0.5) -> None:
-        self._rng: np.random.Generator = stream(seed, "length predictions")
+        from sim.workload.streams import stream
+
+        self._rng = stream(seed, "length predictions")
         self._sigma = sigma
 
     def predict(self, request: TraceRequest) -> int:

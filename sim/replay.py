@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from actors.actor import Actor, Tap
 from actors.config import EngineConfig
@@ -17,9 +18,11 @@ from sim.clock import run_virtual
 from sim.cost.work import CostModel
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
-from sim.predictor import Predictor
 from sim.record.recorder import Recorder, Sink
 from sim.trace.record import TraceRequest
+
+if TYPE_CHECKING:
+    from sim.predictor import Predictor
 
 
 def replay(
@@ -28,7 +31,7 @@ def replay(
     cost: CostModel,
     capacity: Capacity,
     *,
-    predictor: Predictor | None = None,
+    predictor: "Predictor | None" = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
     sink: Sink | None = None,
@@ -130,7 +133,7 @@ def _few_collections() -> Iterator[None]:
 
 
 def counting_tokens(
-    block_size: int, predictor: Predictor | None = None
+    block_size: int, predictor: "Predictor | None" = None
 ) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 

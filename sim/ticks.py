@@ -8,15 +8,24 @@ same bytes. Rounding a duration moves it by less than half a nanosecond.
 import numpy as np
 from numpy.typing import NDArray
 
-TICKS_PER_S = 2**30
+TICKS_PER_S = 2.0**30
 
 
-def to_ticks(seconds: float) -> int:
+WHOLE = 2.0**52
+"""From here on every float64 is a whole number; adding it to a smaller one rounds that to a whole one."""
+
+
+def rounded(number: float) -> float:
+    """The nearest whole number to one from 0 on, halves to even: what `round` gives, without an integer."""
+    return number if number >= WHOLE else (number + WHOLE) - WHOLE
+
+
+def to_ticks(seconds: float) -> float:
     """A duration in ticks, rounded half to even, at least one."""
-    return max(round(seconds * TICKS_PER_S), 1)
+    return max(rounded(seconds * TICKS_PER_S), 1.0)
 
 
-def end_times_s(start_tick: int, seconds: NDArray[np.float64]) -> tuple[float, ...]:
+def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> tuple[float, ...]:
     """When each of the durations ends, one after another from `start_tick` on.
 
     Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give.
@@ -30,11 +39,11 @@ def end_times_s(start_tick: int, seconds: NDArray[np.float64]) -> tuple[float, .
     return tuple(ticks.tolist())
 
 
-def instant(time_s: float) -> int:
+def instant(time_s: float) -> float:
     """An instant in ticks, rounded half to even."""
-    return round(time_s * TICKS_PER_S)
+    return rounded(time_s * TICKS_PER_S)
 
 
-def to_s(ticks: int) -> float:
+def to_s(ticks: float) -> float:
     """Ticks in seconds: exact below 2**23 s."""
     return ticks / TICKS_PER_S

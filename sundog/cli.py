@@ -5,7 +5,6 @@ This package alone knows click and both worlds. Law: importing this module loads
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
@@ -60,6 +59,8 @@ class Commands(click.Group):
 
 
 def _number() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("sundog")
     except PackageNotFoundError:

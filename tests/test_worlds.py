@@ -8,9 +8,10 @@ import pytest
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, Generate
-from sim.backend import CostBackend, Pace, Paced
+from sim.backend import CostBackend, Pace
 from sim.cost.calibrated import Calibrated
 from sim.oracle import Oracle
+from sim.paced import Paced
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
 from sim.trace.record import TraceRequest

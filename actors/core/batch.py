@@ -138,7 +138,8 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Tokens computed in the (first) step, drafts included."""
-        return self.num_decodes + sum(chunk.num_tokens for chunk in self.chunks) + self.num_draft_tokens
+        num_tokens = self.num_decodes + self.num_draft_tokens
+        return num_tokens + sum([chunk.num_tokens for chunk in self.chunks]) if self.chunks else num_tokens
 
     def answered_by(self, answer: "StepResult") -> "Batch":
         """Names its answer, for a type checker."""

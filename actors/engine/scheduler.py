@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.clock import Event, now_s
+from actors.clock import Event
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.speculate import cut
@@ -145,7 +145,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
 
     def _begin_soon(self) -> None:
         self.phase = Phase.BEGINNING
-        self.schedule(now_s(), Event.STEP_BEGIN, BEGIN_STEP)
+        self.schedule(self.clock.now_s(), Event.STEP_BEGIN, BEGIN_STEP)
 
     def _interrupt(self) -> None:
         self.phase = Phase.INTERRUPTED
@@ -155,7 +155,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
 
     def _begin_step(self) -> None:
         """Plan a step and send it, if there is work for one."""
-        self._state.view.advance(now_s())
+        self._state.view.advance(self.clock.now_s())
         if self._steps and self._steps[0].batch.max_steps > 1:
             self.phase = Phase.RUN
             if self._results:
@@ -182,7 +182,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         num_tokens = batch.num_tokens
         self._num_empty_steps = 0 if num_tokens else self._num_empty_steps + 1
         num_free = state.kv.pool.num_free
-        self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), now_s()))
+        self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), self.clock.now_s()))
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
         result = self._executor.request(batch)

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from sim.cost.work import Seconds, StepWork
+from sim.cost.work import CostModel, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
-    """The fitted coefficients, in seconds per unit; implements CostModel."""
+class Calibrated(CostModel):
+    """The fitted coefficients, in seconds per unit."""
 
     step: float
     per_token: float

@@ -79,8 +79,8 @@ def host_overhead(async_scheduling: bool) -> HostOverhead:
 
 
 @dataclass(frozen=True, slots=True)
-class WithOverhead:
-    """`model` plus the host's share; implements CostModel.
+class WithOverhead(CostModel):
+    """`model` plus the host's share.
 
     `launches_s` is the least that a step without a graph takes (`HostOverhead.launches_s`).
     """

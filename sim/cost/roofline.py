@@ -23,7 +23,7 @@ import math
 import numpy as np
 
 from sim.cost.layer_roofline import LATENT_FLOPS, LayerRoofline, Rates
-from sim.cost.work import Seconds, StepWork
+from sim.cost.work import CostModel, Seconds, StepWork
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.layers import Latent
@@ -46,8 +46,8 @@ def _is_plain(model: ModelShape) -> bool:
     return not (latent or model.has_windows or model.has_experts or model.weights)
 
 
-class Roofline:
-    """The roofline cost model of `model` on `tensor_parallel_size` GPUs; implements CostModel.
+class Roofline(CostModel):
+    """The roofline cost model of `model` on `tensor_parallel_size` GPUs.
 
     `was_fitted` says that the efficiencies were fitted to models of this kind on this GPU.
     `dtype` is of activations and of weights that are not quantised, `kv_dtype` of the cache; both

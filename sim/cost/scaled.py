@@ -6,8 +6,8 @@ from sim.cost.work import CostModel, Seconds, StepWork
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
-    """`model` times `factor`; implements CostModel."""
+class Scaled(CostModel):
+    """`model` times `factor`."""
 
     model: CostModel
     factor: float

@@ -1,9 +1,9 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
@@ -30,6 +30,8 @@ class StepWork:
     num_samples: int
     num_shared_tokens: int
     num_draft_tokens: int
+    num_tokens: int
+    """Tokens computed."""
 
     def __init__(
         self,
@@ -46,11 +48,9 @@ class StepWork:
         self.num_samples = num_samples
         self.num_shared_tokens = num_shared_tokens
         self.num_draft_tokens = num_draft_tokens
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed."""
-        return self.num_decodes + self.num_draft_tokens + sum(new for new, _ in self.chunks)
+        self.num_tokens = num_decodes + num_draft_tokens
+        if chunks:
+            self.num_tokens += sum([new for new, _ in chunks])
 
     @property
     def prefill_pairs(self) -> int:
@@ -66,6 +66,11 @@ class StepWork:
         """
         return self.decode_context_tokens - self.num_shared_tokens + self.num_shared_tokens // L2
 
+    def next_decodes(self) -> "StepWork":
+        """The step after this one of the same decodes: their contexts have grown by one each."""
+        context = self.decode_context_tokens + self.num_decodes
+        return StepWork(self.num_decodes, context, (), self.num_samples, self.num_shared_tokens)
+
     def decode_contexts(self, num_steps: int) -> Seconds:
         """`decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
         return _rising(self.decode_context_tokens, self.num_decodes, num_steps)
@@ -79,20 +84,25 @@ def _rising(first: int, each: int, count: int) -> Seconds:
     return np.arange(first, first + count * each, each, dtype=np.float64)
 
 
-class CostModel(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CostModel:
     """Seconds of a step, and of each step of a run in which only contexts grow.
+
+    A class and no Protocol, whose methods compiled code would look up by name at every step.
 
     Law: `run_s(work, n)[i]` equals `step_s` of the i-th step bit for bit, so that results do not
     depend on how steps are grouped. Work without tokens costs nothing.
     """
 
+    __slots__ = ()
+
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
-        ...
+        raise NotImplementedError
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each of `num_steps` decode steps; every one adds `num_decodes` to the context.
 
         `work` is the first of them and has no chunks.
         """
-        ...
+        raise NotImplementedError

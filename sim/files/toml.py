@@ -1,7 +1,6 @@
 """TOML files, read and written in one way; errors name the file, and the line or the key."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +30,8 @@ def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values
 
 def parse_toml(text: str, path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
     """What the text of a file says; the error gives line and column."""
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -93,44 +93,44 @@ class Columns:
             del counts[:count]
 
 
+GROUP_COLUMNS = (
+    "start_s",
+    "num_steps",
+    "num_decodes",
+    "num_prefills",
+    "num_prefill_tokens",
+    "num_preempted",
+    "num_finished",
+    "num_waiting",
+    "num_waiting_at_end",
+    "used_blocks",
+    "num_first_intervals",
+    "num_intervals",
+    "num_last_intervals",
+)
+
+
 class Groups:
     """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
     at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
     between two tokens of a request that end with the first, any other, and the last step.
+    The rows lie one after another in a single array, for a batch is added in one call instead of thirteen;
+    counts are exact as floats.
     """
 
-    __slots__ = (
-        "num_decodes",
-        "num_finished",
-        "num_first_intervals",
-        "num_intervals",
-        "num_last_intervals",
-        "num_preempted",
-        "num_prefill_tokens",
-        "num_prefills",
-        "num_steps",
-        "num_waiting",
-        "num_waiting_at_end",
-        "start_s",
-        "used_blocks",
-    )
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        self.start_s = array("d")
-        self.num_steps = array("q")
-        self.num_decodes = array("q")
-        self.num_prefills = array("q")
-        self.num_prefill_tokens = array("q")
-        self.num_preempted = array("q")
-        self.num_finished = array("q")
-        self.num_waiting = array("q")
-        self.num_waiting_at_end = array("q")
-        self.num_first_intervals = array("q")
-        self.num_intervals = array("q")
-        self.num_last_intervals = array("q")
-        self.used_blocks = array("q")
+        self._numbers = array("d")
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(GROUP_COLUMNS)
+
+    def column(self, name: str) -> "array[float]":
+        """One of `GROUP_COLUMNS`, a number for each row. O(rows)"""
+        return self._numbers[GROUP_COLUMNS.index(name) :: len(GROUP_COLUMNS)]
 
     def add(
         self,
@@ -141,19 +141,23 @@ class Groups:
     ) -> None:
         """The steps of one output; intervals with the first, any other and the last of them."""
         batch = output.batch
-        self.start_s.append(output.start_s)
-        self.num_steps.append(len(output.end_times_s))
-        self.num_decodes.append(batch.num_decodes)
-        self.num_prefills.append(len(batch.chunks))
-        self.num_prefill_tokens.append(num_prefill_tokens)
-        self.num_preempted.append(len(batch.preempted))
-        self.num_finished.append(len(output.finished))
-        self.num_waiting.append(output.num_waiting_planned)
-        self.num_waiting_at_end.append(output.num_waiting)
-        self.used_blocks.append(used_blocks)
-        self.num_first_intervals.append(num_intervals[0])
-        self.num_intervals.append(num_intervals[1])
-        self.num_last_intervals.append(num_intervals[2])
+        self._numbers.extend(
+            (
+                output.start_s,
+                len(output.end_times_s),
+                batch.num_decodes,
+                len(batch.chunks),
+                num_prefill_tokens,
+                len(batch.preempted),
+                len(output.finished),
+                output.num_waiting_planned,
+                output.num_waiting,
+                used_blocks,
+                num_intervals[0],
+                num_intervals[1],
+                num_intervals[2],
+            )
+        )
 
 
 class Steps:

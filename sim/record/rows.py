@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.record.columns import Columns, Steps
+from sim.record.columns import Columns, Groups, Steps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -96,15 +96,20 @@ def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
     return np.array([reason not in (None, "abort", "error", "refused") for reason in reasons], dtype=bool)
 
 
+def group_column(groups: Groups, name: str) -> Ints:
+    """A column of counts."""
+    return np.array(groups.column(name)).astype(np.int64)
+
+
 def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
     """The time between each step in memory and the one before, and how many intervals it is."""
     groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
-    sizes = np.array(groups.num_steps, dtype=np.int64)
-    counts = np.repeat(np.array(groups.num_intervals, dtype=np.int64), sizes)
+    sizes = group_column(groups, "num_steps")
+    counts = np.repeat(group_column(groups, "num_intervals"), sizes)
     last = np.cumsum(sizes)[sizes > 0] - 1
     first = last - sizes[sizes > 0] + 1
-    counts[first] = np.array(groups.num_first_intervals, dtype=np.int64)[sizes > 0]
-    counts[last] = np.array(groups.num_last_intervals, dtype=np.int64)[sizes > 0]
+    counts[first] = group_column(groups, "num_first_intervals")[sizes > 0]
+    counts[last] = group_column(groups, "num_last_intervals")[sizes > 0]
     return np.diff(end_s, prepend=steps.before_s), counts
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.record.columns import Columns, Groups, Steps
-from sim.record.rows import Rows, latencies, step_intervals
+from sim.record.rows import Rows, group_column, latencies, step_intervals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,11 +78,11 @@ def steps_table(replica: int, steps: Steps) -> "pa.Table":
     import pyarrow as pa
 
     groups, end_s = steps.groups, np.array(steps.end_s)
-    sizes = np.array(groups.num_steps)
+    sizes = group_column(groups, "num_steps")
     last = np.cumsum(sizes) - 1
     first = last - sizes + 1
     start_s = np.concatenate((np.zeros(1), end_s))[: len(end_s)]
-    start_s[first[sizes > 0]] = np.array(groups.start_s)[sizes > 0]
+    start_s[first[sizes > 0]] = np.array(groups.column("start_s"))[sizes > 0]
     num_before = steps.num_steps - len(end_s)
     arrays: dict[str, Any] = {
         "replica": np.full(len(end_s), replica),
@@ -91,8 +91,8 @@ def steps_table(replica: int, steps: Steps) -> "pa.Table":
         "end_s": end_s,
     }
     for name in ("num_decodes", "num_prefills", "num_prefill_tokens", "num_waiting"):
-        arrays[name] = np.repeat(np.array(getattr(groups, name)), sizes)
-    arrays["num_waiting"][last[sizes > 0]] = np.array(groups.num_waiting_at_end)[sizes > 0]
+        arrays[name] = np.repeat(group_column(groups, name), sizes)
+    arrays["num_waiting"][last[sizes > 0]] = group_column(groups, "num_waiting_at_end")[sizes > 0]
     for name in ("num_preempted", "num_finished"):
         arrays[name] = _at(last, sizes, groups, name, len(end_s), absent=0)
     arrays["num_intervals"] = step_intervals(steps)[1]
@@ -106,5 +106,5 @@ def _at(
 ) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """A column that only the last step of each group has."""
     column = np.full(num_steps, absent, dtype=np.int64)
-    column[last[sizes > 0]] = np.array(getattr(groups, name))[sizes > 0]
+    column[last[sizes > 0]] = group_column(groups, name)[sizes > 0]
     return column

@@ -13,12 +13,13 @@ from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk, StepResult
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
-from sim.backend import CostBackend, Pace, Paced
+from sim.backend import CostBackend, Pace
 from sim.canned_text import canned_text
 from sim.clock import run_virtual
 from sim.cost.work_fold import WorkFold
 from sim.named_tokens import NamedTokens
 from sim.oracle import Oracle
+from sim.paced import Paced
 from sim.record.recorder import Recorder
 from sim.record.rows import step_intervals
 from sim.ticks import TICKS_PER_S, end_times_s, to_s, to_ticks

@@ -187,7 +187,7 @@ async def test_a_cancelled_wait_is_not_waited_for() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await sleep_until(50.0)
-    assert all(timer.callback is None for *_, timer in clock._entries)
+    assert all(timer.is_stopped for *_, timer in clock._entries)
     await sleep_until(200.0)
     assert now_s() == 200.0 and clock._entries == []
 

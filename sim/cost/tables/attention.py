@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.tables.interpolate import Coverage, Floats, Lines, Points, log_interp, nearest
+from sim.cost.tables.interpolate import Coverage, Floats, Lines, Points, distinct, log_interp, nearest
 from sim.hardware.gpu import Gpu
 
 KV_BYTES = 2
@@ -24,7 +24,7 @@ def heads_like(
 
     First the head's size, then the number of queries that share a key, then the most keys.
     """
-    dim = nearest(head_dim, np.unique(points[:, 2]).tolist())
+    dim = nearest(head_dim, distinct(points[:, 2])[0].tolist())
     rows = points[:, 2] == dim
     group = num_heads / num_kv_heads
     pairs = {(int(h), int(kv)) for h, kv in points[rows][:, :2]}
@@ -140,9 +140,9 @@ class _Grid:
     """Measured decodes as a matrix: `batches` by `contexts`, NaN where nothing was measured."""
 
     def __init__(self, points: Points, seconds: Floats) -> None:
-        batches, row = np.unique(points[:, 3], return_inverse=True)
+        batches, row = distinct(points[:, 3])
         # A step writes its token first: the context it reads is one longer.
-        contexts, column = np.unique(points[:, 4] + 1, return_inverse=True)
+        contexts, column = distinct(points[:, 4] + 1)
         self.batches, self.contexts = batches.astype(np.float64), contexts.astype(np.float64)
         self._seconds: Floats = np.full((len(batches), len(contexts)), np.nan)
         self._seconds[row.reshape(-1), column.reshape(-1)] = seconds

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Coverage, Points, log_interp, nearest
+from sim.cost.tables.interpolate import Coverage, Points, distinct, log_interp, nearest
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 
@@ -33,7 +33,7 @@ class AllReduce:
 
     def __init__(self, tables: dict[str, Any], gpu: Gpu, ranks: int, coverage: Coverage) -> None:
         points: Points = tables["reduce"]
-        own = points[:, 0] == nearest(ranks, np.unique(points[:, 0]).tolist())
+        own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
         self._sizes: list[float] = points[own][:, 1].astype(np.float64).tolist()
         seconds = np.maximum.accumulate(tables["reduce_s"][own].astype(np.float64))
         if gpu.link == "pcie" and not _went_through_host(gpu, ranks):

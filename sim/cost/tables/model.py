@@ -21,7 +21,7 @@ from sim.cost.tables.interpolate import Coverage, Lines, log_interp
 from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.products import Products
 from sim.cost.tables.store import has_tables, load
-from sim.cost.work import L2, Seconds, StepWork
+from sim.cost.work import L2, CostModel, Seconds, StepWork
 from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
 from sim.hardware.layers import Experts, Heads, Latent, Mlp
@@ -75,7 +75,7 @@ def priced_layer(model: ModelShape) -> tuple[Heads, Mlp | Experts]:
     return layer.attention, layer.mlp
 
 
-class TablesCost:
+class TablesCost(CostModel):
     """Seconds of a step of `model` on `tensor_parallel_size` GPUs called `name`; a CostModel.
 
     `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, and so are weights

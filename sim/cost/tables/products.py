@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Coverage, Floats, Points, around, log_interp, rising
+from sim.cost.tables.interpolate import Coverage, Floats, Points, around, distinct, log_interp, rising
 from sim.hardware.formats import Format
 from sim.hardware.gpu import Gpu
 
@@ -33,9 +33,9 @@ class Products:
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * STREAMED
         self._flops = gpu.peak("bfloat16" if form is None or form.units is None else form.units)
         self._weight_bytes = WEIGHT_BYTES if form is None else form.bits / 8
-        self.ms, m_index = np.unique(points[:, 0], return_inverse=True)
-        self._ns, n_index = np.unique(points[:, 1], return_inverse=True)
-        self._ks, k_index = np.unique(points[:, 2], return_inverse=True)
+        self.ms, m_index = distinct(points[:, 0])
+        self._ns, n_index = distinct(points[:, 1])
+        self._ks, k_index = distinct(points[:, 2])
         grid = np.full((len(self._ns), len(self._ks), len(self.ms)), np.nan)
         grid[n_index.reshape(-1), k_index.reshape(-1), m_index.reshape(-1)] = tables["gemm_s"]
         self._grid = grid

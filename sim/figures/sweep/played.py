@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sim.figures.terms import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
-from sim.record.rows import Floats, Ints, Rows
+from sim.record.rows import Floats, Ints, Rows, group_column
 
 
 class Spans(NamedTuple):
@@ -28,12 +28,12 @@ class Spans(NamedTuple):
     def of(cls, steps: Steps) -> "Spans":
         """The steps that a recorder has in memory."""
         end_s = np.array(steps.end_s, dtype=np.float64)
-        sizes = np.array(steps.groups.num_steps, dtype=np.int64)
+        sizes = group_column(steps.groups, "num_steps")
         last = (np.cumsum(sizes) - 1)[sizes > 0]
         start_s = np.concatenate((np.zeros(1), end_s))[: len(end_s)]
-        start_s[last - sizes[sizes > 0] + 1] = np.array(steps.groups.start_s)[sizes > 0]
+        start_s[last - sizes[sizes > 0] + 1] = np.array(steps.groups.column("start_s"))[sizes > 0]
         used = np.full(len(end_s), -1, dtype=np.int64)
-        used[last] = np.array(steps.groups.used_blocks)[sizes > 0]
+        used[last] = group_column(steps.groups, "used_blocks")[sizes > 0]
         return cls(start_s, end_s, used)
 
     def busy_before(self, instants_s: Floats) -> Floats:
