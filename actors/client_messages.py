@@ -70,16 +70,28 @@ class Generate:
 
 @dataclass(init=False, slots=True)
 class Accepted:
-    """AsyncLLM took the request: read the stream of each choice to its end, or tell `Cancel`."""
+    """AsyncLLM took the request: read the stream of each choice to its end, or tell `Cancel`.
+
+    One that `may_be_refused` has an engine whose policy may yet turn it away: the first delta of each stream
+    tells.
+    """
 
     request_id: str
     num_prompt_tokens: int
     streams: tuple[DeltaStream, ...]
+    may_be_refused: bool
 
-    def __init__(self, request_id: str, num_prompt_tokens: int, streams: tuple[DeltaStream, ...]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        num_prompt_tokens: int,
+        streams: tuple[DeltaStream, ...],
+        may_be_refused: bool = False,
+    ) -> None:
         self.request_id = request_id
         self.num_prompt_tokens = num_prompt_tokens
         self.streams = streams
+        self.may_be_refused = may_be_refused
 
     @property
     def stream(self) -> DeltaStream:

@@ -12,8 +12,9 @@ from actors.core.logprobs import TokenLogprobs
 class Delta:
     """New text and tokens of one request since the last read.
 
-    `finish_reason` is None until the last delta: stop, length, abort or error; `error` says what
-    happened in the last case. `stop_reason` is the stop string or token that ended it.
+    `finish_reason` is None until the last delta: stop, length, abort, error or refused; `error` says what
+    happened in the last two cases, `retry_after_s` when a refused request may come again. `stop_reason` is
+    the stop string or token that ended it.
     `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
     `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
     each token of the prompt, None for the first of them.
@@ -29,6 +30,7 @@ class Delta:
     error: str | None
     logprobs: tuple[TokenLogprobs, ...]
     prompt_logprobs: tuple[TokenLogprobs | None, ...]
+    retry_after_s: float | None
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Delta:
         error: str | None = None,
         logprobs: tuple[TokenLogprobs, ...] = (),
         prompt_logprobs: tuple[TokenLogprobs | None, ...] = (),
+        retry_after_s: float | None = None,
     ) -> None:
         self.text = text
         self.token_ids = token_ids
@@ -53,6 +56,7 @@ class Delta:
         self.error = error
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
+        self.retry_after_s = retry_after_s
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""
@@ -75,6 +79,7 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         last.error,
         tuple([each for delta in deltas for each in delta.logprobs]),
         next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
+        last.retry_after_s,
     )
 
 

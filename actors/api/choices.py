@@ -57,10 +57,12 @@ class Asked:
 class Choice:
     """One choice of an answer, and how much of it has been read."""
 
-    __slots__ = ("_stream", "asked", "finished", "index", "is_first", "num_tokens")
+    __slots__ = ("_first", "_stream", "asked", "finished", "index", "is_first", "num_tokens")
 
     def __init__(self, index: int, asked: Asked, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
+        self._first: Delta | None = None
+        """Taken from the stream already, because it tells whether the engine's policy refused the request."""
         self.asked = asked
         self.index = index
         self.is_first = is_first
@@ -68,9 +70,20 @@ class Choice:
         self.num_tokens = 0
         self.finished = False
 
+    async def confirm(self) -> None:
+        """Wait until the engine has taken the request; raises ApiError if its policy refuses it."""
+        first = self._first = await anext(self._stream)
+        if first.finish_reason == "refused":
+            self.finished = True
+            self.asked.finished()
+            reason = first.error or "the request was refused"
+            raise refusal(Refused(reason, "overloaded", retry_after_s=first.retry_after_s), "prompt")
+
     async def read(self) -> Delta:
         """What is new since the last read; the last delta has a finish reason."""
-        delta = await anext(self._stream)
+        delta, self._first = self._first, None
+        if delta is None:
+            delta = await anext(self._stream)
         self.num_tokens += delta.num_tokens
         if self.is_first:
             self.asked.num_cached_tokens = max(self.asked.num_cached_tokens, delta.num_cached_tokens)
@@ -152,13 +165,18 @@ async def start_choices(
 ) -> Choices:
     """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
 
-    Raises ApiError for the first prompt that AsyncLLM refuses.
+    Raises ApiError for the first prompt that AsyncLLM, or the engine's policy, refuses.
     """
     choices: list[Choice] = []
+    may_be_refused = False
     for generate in generates:
         asked = Asked(llm, generate)
         at_end.callback(asked.cancel_unless_finished)
         accepted = await asked.start(generate, prompt_field)
+        may_be_refused = may_be_refused or accepted.may_be_refused
         for stream in accepted.streams:
             choices.append(Choice(len(choices), asked, stream, is_first=stream is accepted.stream))
+    if may_be_refused:
+        for choice in choices:
+            await choice.confirm()
     return Choices(choices)

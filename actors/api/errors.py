@@ -76,7 +76,7 @@ def shown(value: object) -> str:
 def refusal(refused: Refused, prompt_field: str) -> ApiError:
     """AsyncLLM's refusal as an answer; `prompt_field` is what this route calls the prompt."""
     if refused.kind == "overloaded":
-        headers = retry_after(refused.retry_after_s or 1)
+        headers = retry_after(refused.retry_after_s)
         return ApiError(429, refused.reason, refused.param, "rate_limit_exceeded", headers)
     if refused.kind == "unavailable":
         return unavailable(refused.reason, refused.retry_after_s)

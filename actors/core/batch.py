@@ -217,20 +217,28 @@ class Blocked(NamedTuple):
 
 @dataclass(init=False, slots=True)
 class Finish:
-    """A request that ended: `reason` is stop, length, abort or error.
+    """A request that ended: `reason` is stop, length, abort, error or refused.
 
-    `stop_reason` is the stop token, `error` says what went wrong.
+    `stop_reason` is the stop token. `error` says what went wrong, or why the policy refused the request; then
+    it may come again after `retry_after_s`.
     """
 
     request_id: str
     reason: str
     stop_reason: int | None
     error: str | None
+    retry_after_s: float | None
 
     def __init__(
-        self, request_id: str, reason: str, stop_reason: int | None = None, error: str | None = None
+        self,
+        request_id: str,
+        reason: str,
+        stop_reason: int | None = None,
+        error: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         self.request_id = request_id
         self.reason = reason
         self.stop_reason = stop_reason
         self.error = error
+        self.retry_after_s = retry_after_s

@@ -41,6 +41,7 @@ class SchedulerState:
         "on_finished",
         "policy",
         "quota",
+        "refuse",
         "requests",
         "reset_ids",
         "running",
@@ -73,6 +74,7 @@ class SchedulerState:
             policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}
         self.quota = policy.quota if defines(policy, "quota") else None
+        self.refuse = policy.refuse if defines(policy, "refuse") else None
         self.on_admitted = policy.admitted if defines(policy, "admitted") else None
         self.on_finished = policy.finished if defines(policy, "finished") else None
         self.view.memory = policy.new_memory()
@@ -93,13 +95,23 @@ class SchedulerState:
         """Whether another plan is due: something is unfinished, or ended without a batch since."""
         return bool(self.requests or self.finished_ids)
 
+    def arrive(self, submit: Submit) -> Finish | None:
+        """Queue a new request, unless the policy refuses it: then that is how it ends."""
+        request = self._new(submit)
+        refusal = None if self.refuse is None else self.refuse(request, self.view)
+        if refusal is None:
+            self._queue(request)
+            return None
+        request.status = Status.FINISHED
+        request.shown = None
+        # The runners know nothing of it; but so a plan is due, whose step's listeners are told of the end.
+        self.finished_ids.append(request.request_id)
+        return Finish(request.request_id, "refused", None, refusal.reason, refusal.retry_after_s)
+
     def add(self, submit: Submit) -> Request:
-        """Queue a new request."""
-        if submit.request_id in self.requests:
-            raise ValueError(f"request {submit.request_id!r} exists already: ids must be unique")
-        request = Request(submit, self.config.max_model_len)
-        self.requests[request.request_id] = request
-        self.waiting.push(request)
+        """Queue a new request without asking the policy."""
+        request = self._new(submit)
+        self._queue(request)
         return request
 
     def admit(self, request: Request, step: int) -> None:
@@ -188,6 +200,15 @@ class SchedulerState:
                 assert len(request.token_ids) == self.lockstep.num_tokens(request), request
         orders = [request.order for request in self.running.values()]
         assert orders == sorted(orders), "running requests are out of order"
+
+    def _new(self, submit: Submit) -> Request:
+        if submit.request_id in self.requests:
+            raise ValueError(f"request {submit.request_id!r} exists already: ids must be unique")
+        return Request(submit, self.config.max_model_len)
+
+    def _queue(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self.waiting.push(request)
 
     def _stop_running(self, request: Request, *, returns: bool = False) -> None:
         self.settle(request)

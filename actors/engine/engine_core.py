@@ -1,6 +1,7 @@
 """The EngineCore: the nursery in which one replica's four actors start and end together."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Never
 
@@ -120,5 +121,7 @@ def _policy(
     own = guarded(policy)
     if isinstance(own, Guarded):
         own.fallback = fallback
+        if fallback is not None:
+            own.replace_when_slow(time.perf_counter)
         own.on_failure.append(tell)
     return own

@@ -17,6 +17,8 @@ class Tracer(Protocol):
 
     def planned(self, batch: Batch, blocked: Blocked | None) -> None: ...
 
+    def refused(self, finish: Finish) -> None: ...
+
     def aborted(self, abort: Abort, finished: Sequence[Finish]) -> None: ...
 
     def updated(self, result: StepResult, finished: Sequence[Finish]) -> None: ...
@@ -52,11 +54,11 @@ class Inbox:
         self._messages.append(message)
 
     def take_all(self) -> list[Finish]:
-        """Apply everything, before a plan; returns the aborted requests."""
+        """Apply everything, before a plan; returns the requests that were refused or aborted."""
         finished: list[Finish] = []
         for message in self._messages:
             if isinstance(message, Submit):
-                self._state.add(message)
+                self._arrive(message, finished)
             elif isinstance(message, Abort):
                 finished += self._abort(message)
             else:
@@ -75,6 +77,14 @@ class Inbox:
             else:
                 self._messages.append(message)
         return finished
+
+    def _arrive(self, submit: Submit, finished: list[Finish]) -> None:
+        """Queue a request, or add it to the finished ones."""
+        refused = self._state.arrive(submit)
+        if refused is not None:
+            finished.append(refused)
+            if self._tracer is not None:
+                self._tracer.refused(refused)
 
     def _add_those_of(self, abort: Abort) -> None:
         kept: list[Submit | Abort | Reset] = []

@@ -101,7 +101,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         """Results that came while a step was beginning."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
-        """Aborted requests, which the next StepOutput names beside those that ended by their tokens."""
+        """Aborted and refused requests, which the next StepOutput names beside those that ended by tokens."""
         self._somebody_ended = False
         """Whether a request ended with the last step: then the next plan says so."""
         self._num_empty_steps = 0
@@ -180,7 +180,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         state = self._state
         batch, blocked = plan(state, may_run=may_run)
         num_tokens = batch.num_tokens
-        self._num_empty_steps = 0 if num_tokens else self._num_empty_steps + 1
+        self._num_empty_steps = 0 if num_tokens or not state.requests else self._num_empty_steps + 1
         num_free = state.kv.pool.num_free
         self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), self.clock.now_s()))
         if self._tracer is not None:

@@ -15,6 +15,16 @@ LOST = "the engine failed while it answered this request; the server's log says 
 UNDECODABLE = "a token could not be turned into text; the server's log says why"
 
 
+def last_delta(finish: Finish) -> Delta:
+    """The last delta of a request that ends without a token."""
+    return Delta(
+        finish_reason=finish.reason,
+        stop_reason=finish.stop_reason,
+        error=finish.error,
+        retry_after_s=finish.retry_after_s,
+    )
+
+
 class ActiveRequest:
     """One accepted request."""
 

@@ -11,7 +11,8 @@ from typing import Literal
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import now_s
 from actors.config import EngineConfig
-from actors.front.active_request import LOST, ActiveRequest
+from actors.core.policies.policy import defines
+from actors.front.active_request import LOST, ActiveRequest, last_delta
 from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake, effort
@@ -68,6 +69,7 @@ class AsyncLLM(Actor[FrontMessage]):
         """Requests that wait for an engine to come back."""
         self._families = Families()
         self._num_accepted = 0
+        self._may_refuse = defines(config.policy, "refuse")
 
     @property
     def idle(self) -> bool:
@@ -134,7 +136,8 @@ class AsyncLLM(Actor[FrontMessage]):
         for submit in accepted:
             for listener in self._listeners:
                 listener.tell(submit)
-        return Accepted(name, accepted[0].num_prompt_tokens, tuple([each.stream for each in requests]))
+        streams = tuple([each.stream for each in requests])
+        return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse)
 
     def _is_in_use(self, name: str) -> bool:
         return any(name in names for names in (self._requests, self._leaving, self._readings, self._families))
@@ -208,9 +211,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 finish = finishes.pop(name, None)
                 self._token(request, request.decode(token, end_s, finish, logprobs.get(name)), finish)
         for request in self._active(finishes):
-            finish = finishes[request.submit.request_id]
-            end = Delta(finish_reason=finish.reason, stop_reason=finish.stop_reason, error=finish.error)
-            self._end(request, end)
+            self._end(request, last_delta(finishes[request.submit.request_id]))
 
     def _let_go(self, finishes: dict[str, Finish]) -> None:
         """Forget requests whose readers had left: they are over for the engine, too."""

@@ -17,7 +17,7 @@ from sim.files.json_lines import JsonLines, Row
 from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
 
 MOST_STEPS_IN_FLIGHT = 8
-LOGGED = ("add", "sched", "update", "abort", "reset", "stall", "end")
+LOGGED = ("add", "refuse", "sched", "update", "abort", "reset", "stall", "end")
 
 
 def log_header(trace: Row | None) -> Header:
@@ -73,6 +73,7 @@ class _Log:
     sampled: dict[int, set[str]] = field(default_factory=dict)
     """The requests that sampled in the latest steps."""
     num_outputs: Counter[str] = field(default_factory=Counter)
+    refused: list[Ended] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     decoding: set[str] = field(default_factory=set)
 
@@ -88,6 +89,8 @@ class _Log:
         match row["ev"]:
             case "add":
                 yield self._arrival(row)
+            case "refuse":
+                self.refused.append(Ended(row["id"], "refused", 0, row["reason"]))
             case "sched":
                 self._plan(row)
             case "update":
@@ -182,10 +185,10 @@ class _Log:
         idle = tuple(n for n in row["run_q"] if n in self.decoding and n not in given)
         num_decodes = len(given) - len(chunks)
         self.decoding |= {chunk.request_id for chunk in chunks if chunk.samples}
-        ended = [Ended(name, "abort", 0) for name in self.aborted]
+        ended = self.refused + [Ended(name, "abort", 0) for name in self.aborted]
         ended += [Ended(n, reason, int(n in tokens)) for n, reason in update["finished"].items()]
         self._leave(self.aborted + list(update["finished"]))
-        self.aborted = []
+        self.refused, self.aborted = [], []
         return Step(
             step=step,
             start_s=float(step),

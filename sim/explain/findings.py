@@ -41,6 +41,8 @@ class Findings:
 
     num_requests: int
     num_unfinished: int
+    refusals: Counter[str]
+    """Requests that the policy refused, by its reason."""
     num_steps: int
     spent_s: float
     causes: Causes
@@ -57,6 +59,7 @@ def findings(history: History, top: int) -> Findings:
     spent_s = sum((_end_s(request) - request.arrival.time_s for request in requests), 0.0)
     return Findings(
         num_requests=len(requests),
+        refusals=Counter(request.refusal for request in requests if request.refusal is not None),
         num_unfinished=sum(request.reason is None for request in requests),
         num_steps=sum(queue.num_steps for queue in history.queues.values()),
         spent_s=spent_s,

@@ -194,7 +194,7 @@ class History:
             self._enter(request, step.replica)
         if not request.num_output_tokens:
             request.first_token_s = None
-        request.end_s, request.reason = end_s, ended.reason
+        request.end_s, request.reason, request.refusal = end_s, ended.reason, ended.error
 
     def _block(self, step: Step, queue: Queue, index: int) -> None:
         head, reason = step.blocked or (None, None)

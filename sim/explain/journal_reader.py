@@ -108,6 +108,14 @@ def _step(row: Row) -> Step:
         name, reason = _parts(blocked, 2)
         blocked = Blocked(_text(name), _text(reason))
     planned_free = row.get("planned_free")
+    refused = row.get("refused", {})
+    if type(refused) is not dict:
+        raise ValueError(f"{refused!r} is no object")
+
+    def ended(name: Any, reason: Any, num_tokens: Any) -> Ended:
+        why = refused.get(_text(name))
+        return Ended(name, _text(reason), _count(num_tokens), None if why is None else _text(why))
+
     return Step(
         step=_count(row["step"]),
         start_s=start_s,
@@ -119,7 +127,7 @@ def _step(row: Row) -> Step:
         chunks=_each(row, "chunks", 3, lambda a, b, c: Chunk(_text(a), _count(b), bool(_count(c)))),
         idle=tuple(map(_text, _list(row.get("idle", [])))),
         preempted=_each(row, "preempted", 2, _preempted),
-        ended=_each(row, "ended", 3, lambda a, b, c: Ended(_text(a), _text(b), _count(c))),
+        ended=_each(row, "ended", 3, ended),
         blocked=blocked,
         num_free_blocks_planned=None if planned_free is None else _count(planned_free),
     )

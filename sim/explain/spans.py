@@ -77,6 +77,8 @@ class RequestHistory:
     first_token_s: float | None = None
     end_s: float | None = None
     reason: str | None = None
+    refusal: str | None = None
+    """Why the policy refused it, if it did."""
 
     @property
     def request_id(self) -> str:

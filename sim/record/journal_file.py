@@ -127,6 +127,11 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
         row["preempted"] = list(zip(batch.preempted, batch.preempted_for, strict=True))
     if output.finished:
         row["ended"] = _ended(output)
+        refused = {
+            finish.request_id: finish.error for finish in output.finished if finish.reason == "refused"
+        }
+        if refused:
+            row["refused"] = refused
     if output.blocked is not None:
         row["blocked"] = output.blocked
         row["planned_free"] = output.num_free_blocks_planned
@@ -140,7 +145,7 @@ def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
     rows = []
     for finish in output.finished:
         name, reason = finish.request_id, finish.reason
-        if name in gone:
+        if name in gone or reason == "refused":
             num_tokens = 0
         elif reason in ("abort", "error") or (sampled is not None and name not in sampled):
             num_tokens = max(num_steps - 1, 0)

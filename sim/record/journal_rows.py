@@ -98,11 +98,15 @@ class Preempted(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A request ended; it got a token in the first `num_tokens` steps of this output."""
+    """A request ended; it got a token in the first `num_tokens` steps of this output.
+
+    `error` says why the policy refused it.
+    """
 
     request_id: str
     reason: str
     num_tokens: int
+    error: str | None = None
 
 
 class Step(NamedTuple):

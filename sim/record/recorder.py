@@ -226,6 +226,10 @@ class Recorder:
             request = self._live.pop(request_id, None)
             if request is None:
                 continue
+            if reason == "refused":
+                self.num_refused += 1
+                columns.reason[request.row] = reason
+                continue
             last = stop
             if reason in ("abort", "error"):
                 last = stop - 1

@@ -12,7 +12,17 @@ from actors.core.state import SchedulerState
 from sim.files.json_lines import decode
 from sim.files.lines import read_lines
 from sim.schedule.driver import Driver
-from sim.schedule.happenings import Aborted, Added, Ended, Happening, HasStalled, Planned, Updated, WasReset
+from sim.schedule.happenings import (
+    Aborted,
+    Added,
+    Ended,
+    Happening,
+    HasStalled,
+    Planned,
+    Refused,
+    Updated,
+    WasReset,
+)
 from sim.schedule.outputs import recorded_outputs
 from sim.schedule.step_trace import StepTrace, parse_trace
 
@@ -45,6 +55,9 @@ class DecisionLog:
         match happening:
             case Added():
                 return {"ev": "add", "step": step, "id": happening.request_id}
+            case Refused():
+                finish = happening.finish
+                return {"ev": "refuse", "step": step, "id": finish.request_id, "reason": finish.error}
             case Planned():
                 return self._planned(step, happening.batch)
             case Updated():

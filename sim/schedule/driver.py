@@ -25,7 +25,17 @@ from actors.engine.scheduler import Scheduler, Stalled
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
 from sim.backend import TokenSource
 from sim.clock import run_virtual
-from sim.schedule.happenings import Aborted, Added, Ended, Happening, HasStalled, Planned, Updated, WasReset
+from sim.schedule.happenings import (
+    Aborted,
+    Added,
+    Ended,
+    Happening,
+    HasStalled,
+    Planned,
+    Refused,
+    Updated,
+    WasReset,
+)
 from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace
 
 MAX_RUN = 2**30
@@ -112,6 +122,9 @@ class Driver:
         self._step_of[batch.step] = self._step
         self._watch(Planned(self._step, batch, blocked))
         self._step += 1
+
+    def refused(self, finish: Finish) -> None:
+        self._watch(Refused(self._step, finish))
 
     def aborted(self, abort: Abort, finished: Sequence[Finish]) -> None:
         step = self._ending_step

@@ -13,6 +13,13 @@ class Added(NamedTuple):
     request_id: str
 
 
+class Refused(NamedTuple):
+    """The policy refused a request that came before the plan of `step`."""
+
+    step: int
+    finish: Finish
+
+
 class Aborted(NamedTuple):
     """An abort took effect; `finished` are those that had not ended."""
 
@@ -58,4 +65,4 @@ class Ended(NamedTuple):
     step: int
 
 
-Happening = Added | Aborted | WasReset | Planned | Updated | HasStalled | Ended
+Happening = Added | Refused | Aborted | WasReset | Planned | Updated | HasStalled | Ended

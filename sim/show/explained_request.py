@@ -96,8 +96,13 @@ class RequestPage:
             if number < len(request.spans):
                 rows += self._ran(request.spans[number], wait)
         if request.end_s is not None:
-            rows.append((request.end_s, None, f"ended: {request.reason}", "bold"))
+            rows.append((request.end_s, None, self._ended(), "bold"))
         return rows
+
+    def _ended(self) -> str:
+        if self.request.refusal is not None:
+            return f"refused by the policy: {self.request.refusal}"
+        return f"ended: {self.request.reason}"
 
     def _arrived(self, wait: Wait) -> str:
         text = "arrived"

@@ -33,6 +33,11 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
         f" {words.length(found.causes.own_turn_s, header)} of it as the next in the queue.",
         markup=False,
     )
+    if found.refusals:
+        console.print(
+            f"The policy refused {words.count(found.refusals.total(), 'request')}: {_often(found.refusals)}.",
+            markup=False,
+        )
     if total_s:
         print_table(console, _causes(found, header))
         print_table(console, _worst(found.worst, header))

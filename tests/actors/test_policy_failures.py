@@ -59,6 +59,24 @@ FAULTS = {
         "which is no request that runs",
     ),
     "victim-clears": ("def victim(self, running, view): running.clear()", "victim", "AttributeError"),
+    "refuses-by-truth": (
+        "def refuse(self, request, view): return True",
+        "refuse",
+        "returned True: it must be",
+    ),
+    "refuses-in-silence": (
+        "def refuse(self, request, view):\n        from actors.core.policies import Refusal\n"
+        "        return Refusal('')",
+        "refuse",
+        "refused for the reason '': it must be one line of text",
+    ),
+    "refuses-backwards": (
+        "def refuse(self, request, view):\n        from actors.core.policies import Refusal\n"
+        "        return Refusal('busy', -1)",
+        "refuse",
+        "refused with retry_after_s -1: it must be seconds from 0 on",
+    ),
+    "refuse-raises": ("def refuse(self, request, view): 1 / 0", "refuse", "raised ZeroDivisionError"),
     "deletes": ("def rank(self, request, view): del request.request_id", "rank", "has no deleter (line 4)"),
     "writes": ("def rank(self, request, view): request.num_tokens = 1", "rank", "has no setter (line 4)"),
     "adds": ("def rank(self, request, view): request.seen = 1", "rank", "has no attribute 'seen'"),
@@ -166,7 +184,9 @@ def test_whatever_fails_the_queue_is_ranked_anew_and_nobody_is_lost(tmp_path: Pa
         arriving, ended = list(rows.values()), 0
         while arriving or state.has_work:
             for row in arriving[:3]:
-                state.add(Submit(row.request_id, row.arrival_s, row.num_prompt_tokens, row.num_output_tokens))
+                state.arrive(
+                    Submit(row.request_id, row.arrival_s, row.num_prompt_tokens, row.num_output_tokens)
+                )
             del arriving[:3]
             batch, _ = plan(state)
             ended += len(update(state, StepResult(batch.step, (0.0,))))
@@ -175,3 +195,18 @@ def test_whatever_fails_the_queue_is_ranked_anew_and_nobody_is_lost(tmp_path: Pa
                 order = [request.submit.arrival_s for request in state.waiting if not request.num_preemptions]
                 assert order == sorted(order)
         assert ended == len(rows) and len(failures) == 1
+
+
+async def test_a_policy_that_keeps_clients_waiting_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served, its third slow answer is its last; the answers of all requests are whole."""
+    now_s = iter(range(0, 10**6, 2))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(now_s)))
+    policy = find_policy(written(tmp_path, RANK + "0"))
+    async with served(policy=policy, max_num_seqs=1) as (_, client):
+        answers = [await ask(client, name, 5) for name in "abcd"]
+        assert [(await read(answer)).num_tokens for answer in answers] == [5] * 4
+        now = await health(client)
+    assert now.status == "degraded"
+    assert "mine.py:Mine: rank of c took 2.0 s, its call number 3 of more than 1 s" in now.reason

@@ -6,7 +6,7 @@ from actors.core.policies.earliest_deadline import EarliestDeadline
 from actors.core.policies.fcfs import Fcfs
 from actors.core.policies.longest_prefix import LongestPrefixMatch
 from actors.core.policies.mlfq import Mlfq
-from actors.core.policies.policy import Policy, has_urgency
+from actors.core.policies.policy import Policy, Refusal, has_urgency
 from actors.core.policies.prefill_first import PrefillFirst
 from actors.core.policies.priority import Priority
 from actors.core.policies.shortest_prompt import ShortestPrompt
@@ -15,7 +15,7 @@ from actors.core.policies.vtc import VirtualTokenCounter
 from actors.core.request import Request
 from actors.core.view import View
 
-__all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Request", "View", "has_urgency"]
+__all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Refusal", "Request", "View", "has_urgency"]
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fcfs": Fcfs,

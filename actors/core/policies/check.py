@@ -11,6 +11,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "urgency": ("request", "view"),
     "victim": ("running", "view"),
     "quota": ("request", "view"),
+    "refuse": ("request", "view"),
     "new_memory": (),
     "admitted": ("request", "view"),
     "finished": ("request", "view"),

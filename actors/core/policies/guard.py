@@ -7,51 +7,39 @@ ranked anew.
 """
 
 import copy
-import math
-import traceback
-from collections.abc import Callable, Iterable
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import cast
 
 from actors.core.config import ConfigError
-from actors.core.policies.policy import Policy, Rank
-from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlyView, read_only
+from actors.core.policies.answers import (
+    ANY,
+    Kind,
+    Wrong,
+    as_quota,
+    as_refusal,
+    as_victim,
+    kind_in_words,
+    kind_of,
+    names_of,
+    raised,
+    shown,
+)
+from actors.core.policies.patience import Patient, Shown
+from actors.core.policies.policy import Policy, Rank, Refusal
+from actors.core.policies.read_only import ReadOnlyRequests, ReadOnlyView, read_only
 from actors.core.request import Request
 from actors.core.view import View
-
-Kind = str | tuple["Kind", ...]
-"""As what values are compared: a number, a text, or a tuple of these."""
 
 
 class PolicyError(ConfigError):
     """What a user's policy did: file and class, method, request and reason, in one line."""
 
 
-class _Wrong(Exception):
-    """A method returned what it must not."""
-
-
-ANY = (Exception, SystemExit)
-"""Whatever a user's code raises; an `exit()` in it ends the policy, not the server."""
-
-
-class Shown(Protocol):
-    """A user's policy: like a `Policy`, and what it is shown is read-only."""
-
-    def rank(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
-
-    def urgency(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
-
-    def quota(self, request: ReadOnlyRequest, view: ReadOnlyView) -> int | None: ...
-
-    def admitted(self, request: ReadOnlyRequest, view: ReadOnlyView) -> None: ...
-
-    def finished(self, request: ReadOnlyRequest, view: ReadOnlyView) -> None: ...
-
-    def victim(self, running: ReadOnlyRequests, view: ReadOnlyView) -> object: ...
-
-
 class Guarded(Policy):
     """The policy `inner`, known to its author as `name`; one object for each replica."""
+
+    _shown: Shown
+    """The same policy: it is handed all that it may use of a `Request` or a `View`."""
 
     def __init__(self, inner: Policy, name: str) -> None:
         self.name = name
@@ -65,6 +53,10 @@ class Guarded(Policy):
     def show(self, view: View) -> None:
         """Learn what to show of the state; the scheduler whose policy it is calls this once."""
         self._view = ReadOnlyView(view)
+
+    def replace_when_slow(self, clock: Callable[[], float]) -> None:
+        """Let the policy fail that takes long to answer, by a clock in seconds."""
+        self._shown = Patient(self._shown, clock)
 
     def for_replica(self) -> "Guarded":
         """The same policy, sharing nothing with this one."""
@@ -99,13 +91,18 @@ class Guarded(Policy):
     def quota(self, request: Request, view: View) -> int | None:
         if self.failure is None:
             try:
-                quota = self._shown.quota(read_only(request, view), self._view)
-                if quota is not None and (not isinstance(quota, int) or quota < 1):
-                    raise _Wrong(f"returned {_shown(quota)}: it must be a whole number from 1 on, or None")
-                return quota
+                return as_quota(self._shown.quota(read_only(request, view), self._view))
             except ANY as error:
                 self._fail("quota", request.request_id, error)
         return self.inner.quota(request, view)
+
+    def refuse(self, request: Request, view: View) -> Refusal | None:
+        if self.failure is None:
+            try:
+                return as_refusal(self._shown.refuse(read_only(request, view), self._view))
+            except ANY as error:
+                self._fail("refuse", request.request_id, error)
+        return self.inner.refuse(request, view)
 
     def new_memory(self) -> object:
         return self.inner.new_memory()
@@ -129,20 +126,14 @@ class Guarded(Policy):
     def victim(self, running: dict[str, Request], view: View) -> Request:
         if self.failure is None:
             try:
-                victim = self._shown.victim(ReadOnlyRequests(running, view), self._view)
-                if isinstance(victim, ReadOnlyRequest):
-                    found = running.get(victim.request_id)
-                    if found is not None and victim.is_of(found):
-                        return found
-                raise _Wrong(f"returned {_shown(victim)}, which is no request that runs")
+                return as_victim(self._shown.victim(ReadOnlyRequests(running, view), self._view), running)
             except ANY as error:
-                self._fail("victim", _names(list(running)), error)
+                self._fail("victim", names_of(list(running)), error)
         return self.inner.victim(running, view)
 
     def _use(self, inner: Policy) -> None:
         self.inner = inner
         self._shown = cast(Shown, inner)
-        """What it is handed has all that it may use of a `Request` or a `View`."""
         self._kinds: dict[str, Kind] = {}
         self._usual: type | None = None
         """Ranks of this type need no second look, unless they are NaN."""
@@ -153,16 +144,17 @@ class Guarded(Policy):
 
     def _check_kind(self, method: str, value: object) -> None:
         """Check that a method's values are of one kind: sorting mixed ones would fail, now or later."""
-        kind = _kind(value)
+        kind = kind_of(value)
         usual = self._kinds.setdefault(method, kind)
         if kind != usual:
-            raise _Wrong(f"returned {_shown(value)}, and {_words(usual)} before: all must be comparable")
+            before = kind_in_words(usual)
+            raise Wrong(f"returned {shown(value)}, and {before} before: all must be comparable")
         if method == "rank" and kind in ("a number", "text"):
             self._usual = type(value)
 
     def _fail(self, method: str, subject: str, error: BaseException) -> None:
         """Let the fallback take over; raises PolicyError if there is none."""
-        reason = str(error) if isinstance(error, _Wrong) else f"raised {_raised(error)}"
+        reason = str(error) if isinstance(error, Wrong) else f"raised {raised(error)}"
         failure = PolicyError(f"policy {self.name}: {method} of {subject} {reason}")
         if self.fallback is None:
             raise failure from error
@@ -179,42 +171,3 @@ def guarded(policy: Policy, name: str | None = None) -> Policy:
     if type(policy).__module__.startswith("actors.core.policies."):
         return policy
     return Guarded(copy.deepcopy(policy), name or type(policy).__qualname__)
-
-
-def _kind(value: object) -> Kind:
-    """The kind of a value; raises _Wrong for values that cannot be ordered."""
-    if isinstance(value, tuple) and value:
-        return tuple(map(_kind, value))
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, int):
-        return "a number"
-    if isinstance(value, float) and not math.isnan(value):
-        return "a number"
-    raise _Wrong(f"returned {_shown(value)}: it must be a number, text or a tuple of them")
-
-
-def _names(request_ids: list[str], most: int = 3) -> str:
-    more = f" and {len(request_ids) - most} more" if len(request_ids) > most else ""
-    return ", ".join(request_ids[:most]) + more
-
-
-def _words(kind: Kind) -> str:
-    return kind if isinstance(kind, str) else f"({', '.join(map(_words, kind))})"
-
-
-def _shown(value: object) -> str:
-    return _one_line([repr(value)])
-
-
-def _raised(error: BaseException) -> str:
-    """The error, and the line of the policy that it came from."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if frame.filename == frames[0].filename]
-    where = f" (line {own[-1].lineno})" if own else ""
-    return _one_line(traceback.format_exception_only(error)) + where
-
-
-def _one_line(lines: Iterable[str]) -> str:
-    text = " ".join(" ".join(lines).split())
-    return text if len(text) <= 200 else text[:197] + "..."

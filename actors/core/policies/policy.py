@@ -5,6 +5,7 @@ be counted is counted in the scheduler's state, or in the memory that the policy
 runs alike in every world. Nothing it can see tells how long an answer will be.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
 from actors.core.request import Request
@@ -17,6 +18,14 @@ class Rank(Protocol):
     def __lt__(self, other: Self, /) -> bool: ...
 
     def __gt__(self, other: Self, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request is turned away: `reason` is for its client, who may come again after `retry_after_s`."""
+
+    reason: str
+    retry_after_s: float | None = None
 
 
 class Policy:
@@ -65,7 +74,14 @@ class Policy:
     def new_memory(self) -> object:
         """What the policy remembers, made anew for each replica: `view.memory` everywhere else.
 
-        Only `admitted` and `finished` may change it: how often the other methods are called is not promised.
+        Only `refuse`, `admitted` and `finished` may change it: how often others are called is not promised.
+        """
+        return None
+
+    def refuse(self, request: Request, view: View) -> Refusal | None:
+        """Called once when a request has arrived, before it waits; None: it may.
+
+        A request that is refused ends at once: it is never ranked, and `finished` is not called.
         """
         return None
 
