@@ -36,6 +36,7 @@ MODULES = (
             "lockstep",
             "logprobs",
             "plan",
+            "progress",
             "request",
             "sampling",
             "speculate",

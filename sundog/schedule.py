@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
+from sundog.ends import remark
 from sundog.options import Choice, Switch, option
 from sundog.options.takes import command, takes
 
@@ -37,6 +38,8 @@ def schedule(asked: Schedule, trace: Path, output: Path) -> None:
     from sim.schedule.decision_log import log_trace
 
     try:
-        log_trace(trace, output, asked.engine_version, asked.lockstep)
+        stalled = log_trace(trace, output, asked.engine_version, asked.lockstep)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
+    if stalled is not None:
+        remark(f"{trace} stalls: {stalled}")

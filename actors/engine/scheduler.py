@@ -13,6 +13,7 @@ from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
+from actors.core.progress import Progress
 from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
@@ -31,13 +32,6 @@ from actors.messages import (
     StepResult,
     Submit,
 )
-
-MAX_EMPTY_STEPS = 50
-"""More steps than this in a row without a token computed are a stall."""
-
-
-class Stalled(Exception):
-    """Step after step nothing can be scheduled: the next request in the queue will never fit."""
 
 
 class BeginStep:
@@ -104,7 +98,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         """Aborted and refused requests, which the next StepOutput names beside those that ended by tokens."""
         self._somebody_ended = False
         """Whether a request ended with the last step: then the next plan says so."""
-        self._num_empty_steps = 0
+        self._progress = Progress()
         self._last_end_s = 0.0
 
     @property
@@ -180,7 +174,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         state = self._state
         batch, blocked = plan(state, may_run=may_run)
         num_tokens = batch.num_tokens
-        self._num_empty_steps = 0 if num_tokens or not state.requests else self._num_empty_steps + 1
+        self._progress.planned(state, batch)
         num_free = state.kv.pool.num_free
         self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), self.clock.now_s()))
         if self._tracer is not None:
@@ -233,8 +227,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._last_end_s = result.end_times_s[-1]
         for listener in self._listeners:
             listener.tell(output)
-        if self._num_empty_steps > MAX_EMPTY_STEPS:
-            raise Stalled(f"{self._num_empty_steps} steps in a row computed nothing ({planned.blocked})")
+        if self._progress.is_stalled(state):
+            self._progress.give_up(state, planned.blocked)
         if self._steps or state.has_work or not self._inbox.is_empty:
             self._begin_soon()
         else:

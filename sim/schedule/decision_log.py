@@ -40,6 +40,8 @@ class DecisionLog:
         self._driver = Driver(trace, recorded_outputs(outputs), self._watch, lockstep=lockstep)
         self.state = self._driver.state
         self.lines: list[Line] = []
+        self.stalled: str | None = None
+        """Why the trace came to no end, if it did not."""
         self._scheduled: dict[int, list[str]] = {}
         """The requests of each step that runs, in order."""
 
@@ -74,6 +76,7 @@ class DecisionLog:
             case WasReset():
                 return {"ev": "reset", "step": step, "ok": happening.done, "free_blocks": pool.num_free}
             case HasStalled():
+                self.stalled = happening.reason
                 waiting = [request.request_id for request in self.state.waiting]
                 return {"ev": "stall", "step": step, "waiting": waiting}
             case Ended():
@@ -170,8 +173,9 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
         raise ConfigError(f"{path} is no trace in the golden format: {error}") from None
 
 
-def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) -> None:
-    """Drive the trace in one file and write the log to another."""
+def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) -> str | None:
+    """Drive the trace in one file and write the log to another; returns why it stalled, if it did."""
     log = DecisionLog(read_step_trace(trace, engine_version), lockstep=lockstep)
     encoded = "".join(dump(line) + "\n" for line in log.run()).encode()
     output.write_bytes(gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)
+    return log.stalled

@@ -16,12 +16,13 @@ import trio
 from actors.actor import Actor, Reply
 from actors.block_hash import block_hasher
 from actors.clock import Event, now_s, sleep_until
+from actors.core.progress import Stalled, cannot_go_on, why_stalled
 from actors.core.state import SchedulerState
 from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.phase import Phase
 from actors.engine.runner import Runner
-from actors.engine.scheduler import Scheduler, Stalled
+from actors.engine.scheduler import Scheduler
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
 from sim.backend import TokenSource
 from sim.clock import run_virtual
@@ -113,7 +114,8 @@ class Driver:
             run_virtual(self._play)
         except* Stalled:
             self._step -= 1
-            self._watch(HasStalled(self._step))
+            reason = cannot_go_on(self.state) or why_stalled(self.state, None)
+            self._watch(HasStalled(self._step, reason))
         self._watch(Ended(self._step))
 
     # --- as a Tracer -----------------------------------------------------------------------------

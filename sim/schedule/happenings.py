@@ -54,9 +54,10 @@ class Updated(NamedTuple):
 
 
 class HasStalled(NamedTuple):
-    """Too many steps in a row computed nothing: the run ended."""
+    """Too many steps in a row led nowhere: the run ended."""
 
     step: int
+    reason: str
 
 
 class Ended(NamedTuple):

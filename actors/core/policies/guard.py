@@ -54,6 +54,10 @@ class Guarded(Policy):
         """Learn what to show of the state; the scheduler whose policy it is calls this once."""
         self._view = ReadOnlyView(view)
 
+    def stalled(self, reason: str) -> None:
+        """Let the policy fail under which no request gets on."""
+        self._fail(PolicyError(f"policy {self.name}: {reason}"), None)
+
     def replace_when_slow(self, clock: Callable[[], float]) -> None:
         """Let the policy fail that takes long to answer, by a clock in seconds."""
         self._shown = Patient(self._shown, clock)
@@ -74,7 +78,7 @@ class Guarded(Policy):
                     self._check_kind("rank", rank)
                 return rank
             except ANY as error:
-                self._fail("rank", request.request_id, error)
+                self._failed("rank", request.request_id, error)
         return self.inner.rank(request, view)
 
     def urgency(self, request: Request, view: View) -> Rank:
@@ -85,7 +89,7 @@ class Guarded(Policy):
                 self._check_kind("urgency", urgency)
                 return (0, urgency)
             except ANY as error:
-                self._fail("urgency", request.request_id, error)
+                self._failed("urgency", request.request_id, error)
         return (-1,)
 
     def quota(self, request: Request, view: View) -> int | None:
@@ -93,7 +97,7 @@ class Guarded(Policy):
             try:
                 return as_quota(self._shown.quota(read_only(request, view), self._view))
             except ANY as error:
-                self._fail("quota", request.request_id, error)
+                self._failed("quota", request.request_id, error)
         return self.inner.quota(request, view)
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
@@ -101,7 +105,7 @@ class Guarded(Policy):
             try:
                 return as_refusal(self._shown.refuse(read_only(request, view), self._view))
             except ANY as error:
-                self._fail("refuse", request.request_id, error)
+                self._failed("refuse", request.request_id, error)
         return self.inner.refuse(request, view)
 
     def new_memory(self) -> object:
@@ -112,7 +116,7 @@ class Guarded(Policy):
             try:
                 return self._shown.admitted(read_only(request, view), self._view)
             except ANY as error:
-                self._fail("admitted", request.request_id, error)
+                self._failed("admitted", request.request_id, error)
         return self.inner.admitted(request, view)
 
     def finished(self, request: Request, view: View) -> None:
@@ -120,7 +124,7 @@ class Guarded(Policy):
             try:
                 return self._shown.finished(read_only(request, view), self._view)
             except ANY as error:
-                self._fail("finished", request.request_id, error)
+                self._failed("finished", request.request_id, error)
         return self.inner.finished(request, view)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
@@ -128,7 +132,7 @@ class Guarded(Policy):
             try:
                 return as_victim(self._shown.victim(ReadOnlyRequests(running, view), self._view), running)
             except ANY as error:
-                self._fail("victim", names_of(list(running)), error)
+                self._failed("victim", names_of(list(running)), error)
         return self.inner.victim(running, view)
 
     def _use(self, inner: Policy) -> None:
@@ -152,12 +156,14 @@ class Guarded(Policy):
         if method == "rank" and kind in ("a number", "text"):
             self._usual = type(value)
 
-    def _fail(self, method: str, subject: str, error: BaseException) -> None:
-        """Let the fallback take over; raises PolicyError if there is none."""
+    def _failed(self, method: str, subject: str, error: BaseException) -> None:
         reason = str(error) if isinstance(error, Wrong) else f"raised {raised(error)}"
-        failure = PolicyError(f"policy {self.name}: {method} of {subject} {reason}")
+        self._fail(PolicyError(f"policy {self.name}: {method} of {subject} {reason}"), error)
+
+    def _fail(self, failure: PolicyError, cause: BaseException | None) -> None:
+        """Let the fallback take over; raises the failure if there is none."""
         if self.fallback is None:
-            raise failure from error
+            raise failure from cause
         self.failure = failure
         self._use(self.fallback)
         for tell in self.on_failure:
