@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.policies.policy import Rank
 
 
 @dataclass(init=False, slots=True)
@@ -13,6 +14,7 @@ class StepOutput:
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
     counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
     says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
+    `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
     `logprobs` and `prompt_logprobs` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
     is a token beside the one that it got; in `tokens` those of one request stand in order.
@@ -33,6 +35,7 @@ class StepOutput:
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
+    ranks: tuple[tuple[str, Rank], ...]
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class StepOutput:
         logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         accepted: tuple[tuple[str, int], ...] = (),
+        ranks: tuple[tuple[str, Rank], ...] = (),
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -67,6 +71,7 @@ class StepOutput:
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
         self.accepted = accepted
+        self.ranks = ranks
 
     @property
     def step(self) -> int:

@@ -51,7 +51,9 @@ def admit_waiting(state: SchedulerState, draft: Draft) -> None:
             for overtaken in passed:
                 overtaken.num_overtakes += 1
         else:
-            draft.blocked = draft.blocked or Blocked(request.request_id, lack)
+            if draft.blocked is None:
+                draft.blocked = Blocked(request.request_id, lack)
+                queue.note_rank(request)
             if lack != "KV blocks" or not most:
                 break
             queue.pass_over()
@@ -142,6 +144,7 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
 
 def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
     """Make the request run, with the blocks and tokens that it demands."""
+    state.waiting.note_rank(request)
     state.waiting.discard(request)
     state.kv.admit(request, demand.hit, demand.num_held_tokens)
     request.num_computed_tokens = len(demand.hit) * state.config.block_size

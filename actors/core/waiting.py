@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator
 
-from actors.core.policies.policy import Policy, Rank
+from actors.core.policies.policy import Policy, Rank, defines
 from actors.core.request import Request
 from actors.core.tenant_service import TenantService
 from actors.core.view import View
@@ -18,7 +18,17 @@ class WaitingQueue:
     Under a policy that is dynamic the order is that of the latest `rerank`.
     """
 
-    __slots__ = ("_entries", "_heap", "_passed", "_policy", "_service", "_turn_back", "_turn_front", "_view")
+    __slots__ = (
+        "_entries",
+        "_heap",
+        "_passed",
+        "_policy",
+        "_ranks",
+        "_service",
+        "_turn_back",
+        "_turn_front",
+        "_view",
+    )
 
     def __init__(self, policy: Policy, view: View, service: TenantService | None) -> None:
         self._policy = policy
@@ -29,6 +39,8 @@ class WaitingQueue:
         self._passed: list[Entry] = []
         self._turn_back = 0
         self._turn_front = 0
+        self._ranks: list[tuple[str, Rank]] | None = [] if defines(policy, "rank") else None
+        """What was seen of ranks since they were last told; None where all ranks are the same."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -85,6 +97,18 @@ class WaitingQueue:
         self._passed = [entry for name, entry in self._entries.items() if name in passed]
         heapq.heapify(self._heap)
 
+    def note_rank(self, request: Request) -> None:
+        """Remember the rank of a request, which a dynamic policy may have changed, to be told."""
+        if self._ranks is not None and self._policy.is_dynamic:
+            self._ranks.append((request.request_id, self._entries[request.request_id][0]))
+
+    def take_ranks(self) -> tuple[tuple[str, Rank], ...]:
+        """The ranks of requests that began to wait, were next and lacked something, or were admitted."""
+        if not self._ranks:
+            return ()
+        ranks, self._ranks = self._ranks, []
+        return tuple(ranks)
+
     def discard(self, request: Request) -> None:
         """Remove the request, if it waits."""
         left = self._entries.pop(request.request_id, None)
@@ -96,6 +120,9 @@ class WaitingQueue:
         request.num_overtakes = 0
         if self._service is not None:
             self._service.enter(request)
-        entry = (self._policy.rank(request, self._view), turn, request)
+        rank = self._policy.rank(request, self._view)
+        if self._ranks is not None:
+            self._ranks.append((request.request_id, rank))
+        entry = (rank, turn, request)
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)

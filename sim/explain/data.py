@@ -4,6 +4,7 @@ from typing import Any
 
 from sim.explain.findings import Findings
 from sim.explain.history import History
+from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, totals
 from sim.explain.spans import RequestHistory, RunningSpan
 from sim.record.journal_rows import Header
@@ -24,6 +25,9 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
         "first_token": request.first_token_s,
         "end": request.end_s,
         "reason": request.reason,
+        "passed_by": [
+            passing._asdict() for wait in request.waits for passing in passings(history, request, wait)
+        ],
         **({} if request.refusal is None else {"refusal": request.refusal}),
         "totals": totals(found),
         "phases": [_phase_data(phase) for phase in found],
@@ -90,6 +94,7 @@ def run_data(found: Findings, header: Header) -> dict[str, Any]:
                 "by_reason": entry.by_reason,
                 "longest_head": entry.longest_head,
                 "longest_head_waiting": entry.longest_head_s,
+                "num_passed_by": len(entry.passed_by),
             }
             for entry in found.worst
         ],

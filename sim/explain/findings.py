@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sim.explain.causes import Causes, causes
 from sim.explain.history import History
+from sim.explain.passing import Passing, passings
 from sim.explain.phases import UNDER_WAY, wait_phases
 from sim.explain.spans import RequestHistory, Wait
 
@@ -19,6 +20,8 @@ class WorstWait(NamedTuple):
     by_reason: dict[str, float]
     longest_head: str | None
     longest_head_s: float
+    passed_by: list[Passing]
+    """Later requests that the policy let go first."""
 
 
 @dataclass(slots=True)
@@ -99,7 +102,8 @@ def _worst_wait(history: History, seconds: float, request: RequestHistory, wait:
                 heads[name] = heads.get(name, 0.0) + head_s
     longest = max(heads, key=lambda name: heads[name], default=None)
     ordered = dict(sorted(by_reason.items(), key=lambda item: -item[1]))
-    return WorstWait(request, wait, seconds, ordered, longest, heads[longest] if longest else 0.0)
+    longest_s, passed = heads[longest] if longest else 0.0, passings(history, request, wait)
+    return WorstWait(request, wait, seconds, ordered, longest, longest_s, passed)
 
 
 def _preemptions(history: History) -> Preemptions:

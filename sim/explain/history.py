@@ -96,6 +96,9 @@ class History:
         index = len(queue.starts_s)
         queue.starts_s.append(step.start_s)
         queue.first_steps.append(queue.num_steps)
+        for name, rank in step.ranks:
+            if name in self.requests:
+                self.requests[name].ranks.append((index, rank))
         entering = {admitted.request_id for admitted in step.admitted} if step.preempted else ()
         for preempted in step.preempted:
             if preempted.for_request in entering:
@@ -147,6 +150,7 @@ class History:
         request.spans.append(span)
         queue.num_running += 1
         queue.admissions.append(index)
+        queue.admitted.append(request.request_id)
 
     def _compute(self, chunk: Chunk, step: Step, queue: Queue) -> None:
         queue.num_computed_tokens += chunk.num_tokens

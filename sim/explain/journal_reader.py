@@ -23,6 +23,7 @@ from sim.record.journal_rows import (
     JournalError,
     Lost,
     Preempted,
+    Rank,
     Step,
 )
 from sim.record.run_directory import open_run
@@ -129,8 +130,17 @@ def _step(row: Row) -> Step:
         preempted=_each(row, "preempted", 2, _preempted),
         ended=_each(row, "ended", 3, ended),
         blocked=blocked,
+        ranks=_each(row, "ranks", 2, lambda name, rank: (_text(name), _rank(rank))),
         num_free_blocks_planned=None if planned_free is None else _count(planned_free),
     )
+
+
+def _rank(value: Any) -> Rank:
+    if type(value) is list:
+        return tuple(map(_rank, value))
+    if type(value) is str and value in ("inf", "-inf"):
+        return float(value)
+    return _text(value) if type(value) is str else _time(value)
 
 
 def _admitted(name: Any, num_tokens: Any, num_hit_tokens: Any, resumed: Any) -> Admitted:

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from sim.record.journal_rows import Admitted, Arrival, Preempted
+from sim.record.journal_rows import Admitted, Arrival, Preempted, Rank
 
 
 @dataclass(slots=True)
@@ -77,12 +77,19 @@ class RequestHistory:
     first_token_s: float | None = None
     end_s: float | None = None
     reason: str | None = None
+    ranks: list[tuple[int, Rank]] = field(default_factory=list)
+    """What its rank was from which output of its replica on, as far as it is known."""
     refusal: str | None = None
     """Why the policy refused it, if it did."""
 
     @property
     def request_id(self) -> str:
         return self.arrival.request_id
+
+    def rank_at(self, output: int) -> Rank | None:
+        """Its rank as last known at an output, or else as first known."""
+        known = bisect_right(self.ranks, output, key=lambda pair: pair[0])
+        return self.ranks[max(known - 1, 0)][1] if self.ranks else None
 
     @property
     def num_output_tokens(self) -> int:
@@ -121,6 +128,8 @@ class Queue:
     segments: list[Segment] = field(default_factory=list)
     admissions: "array[int]" = field(default_factory=lambda: array("q"))
     """The output of each admission, in order."""
+    admitted: list[str] = field(default_factory=list)
+    """The request of each admission."""
     num_computed_tokens: int = 0
 
     def steps_before(self, output: int) -> int:

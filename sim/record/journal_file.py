@@ -14,6 +14,7 @@ Fields that say nothing are left out. A decode run is one line with the end of e
 """
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -132,10 +133,19 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
         }
         if refused:
             row["refused"] = refused
+    if output.ranks:
+        row["ranks"] = [(name, _rank(rank)) for name, rank in output.ranks]
     if output.blocked is not None:
         row["blocked"] = output.blocked
         row["planned_free"] = output.num_free_blocks_planned
     return _encode(row)
+
+
+def _rank(rank: object) -> object:
+    """A rank as JSON: numbers, text, or lists of them; what is not finite is text."""
+    if isinstance(rank, tuple):
+        return [_rank(part) for part in rank]
+    return str(rank) if isinstance(rank, float) and not math.isfinite(rank) else rank
 
 
 def _ended(output: StepOutput) -> list[tuple[str, str, int]]:

@@ -9,6 +9,8 @@ from actors.core.config import ConfigError
 from actors.core.policies.policy import class_name
 
 VERSION = 1
+Rank = float | str | tuple["Rank", ...]
+"""A policy's, as a journal writes it; the smallest goes first."""
 BROKEN_OFF = "broken_off"
 """The key of the last line of a run that crashed or was interrupted, with the instant."""
 
@@ -124,5 +126,7 @@ class Step(NamedTuple):
     preempted: tuple[Preempted, ...] = ()
     ended: tuple[Ended, ...] = ()
     blocked: Blocked | None = None
+    ranks: tuple[tuple[str, "Rank"], ...] = ()
+    """What the policy said, as far as it became known."""
     num_free_blocks_planned: int | None = None
     """KV blocks that the (first) step's plan left, if a request was blocked."""

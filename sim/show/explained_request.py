@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.explain.history import History
+from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
 from sim.explain.spans import RequestHistory, RunningSpan, Wait
 from sim.show import words
@@ -93,6 +94,9 @@ class RequestPage:
             if number == 0:
                 rows.append((wait.start_s, None, self._arrived(wait), ""))
             rows += self._waited(wait)
+            passed = passings(self.history, self.request, wait)
+            if passed:
+                rows.append((passed[0].time_s, None, words.passed_by(passed), ""))
             if number < len(request.spans):
                 rows += self._ran(request.spans[number], wait)
         if request.end_s is not None:

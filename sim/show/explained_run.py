@@ -41,6 +41,8 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
     if total_s:
         print_table(console, _causes(found, header))
         print_table(console, _worst(found.worst, header))
+    for line in _passed(found):
+        console.print(line, markup=False)
     for line in _preemptions(found):
         console.print(line, markup=False)
     for text in found.suggestions:
@@ -89,6 +91,18 @@ def _worst(worst: list[WorstWait], header: Header) -> Table:
             Text(head),
         )
     return table
+
+
+def _passed(found: Findings) -> list[str]:
+    """Of the longest waits, the one in which the policy let the most others go first."""
+    most = max(found.worst, key=lambda entry: len(entry.passed_by), default=None)
+    if most is None or not most.passed_by:
+        return []
+    num = sum(bool(entry.passed_by) for entry in found.worst)
+    return [
+        f"Of the {words.count(len(found.worst), 'longest wait')} {num} were the policy's choice, too:"
+        f" while {most.request.request_id} waited, {words.passed_by(most.passed_by)}."
+    ]
 
 
 def _preemptions(found: Findings) -> list[str]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from sim.explain.passing import Passing
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
-from sim.record.journal_rows import Header
+from sim.record.journal_rows import Header, Rank
 
 
 def moment(time_s: float, header: Header) -> str:
@@ -30,6 +31,21 @@ def names(found: Iterable[str], most: int = 3) -> str:
         return ", ".join(ids[:-1]) + (" and " if len(ids) > 1 else "") + "".join(ids[-1:])
     rest = len(ids) - most + 1
     return f"{', '.join(ids[: most - 1])} and {rest:,} others"
+
+
+def rank(value: Rank) -> str:
+    """A policy's rank, in few digits."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(rank, value))})"
+    return value if isinstance(value, str) else f"{value:,.6g}"
+
+
+def passed_by(found: list[Passing]) -> str:
+    """Which later requests the policy let go first, and by which ranks."""
+    first = found[0]
+    ranks = f"{first.request_id}, of rank {rank(first.rank)} where it had {rank(first.own_rank)}"
+    others = f", and {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
+    return f"by the policy {count(len(found), 'later request')} went first: {ranks}{others}"
 
 
 def cause(phase: Phase, header: Header) -> str:

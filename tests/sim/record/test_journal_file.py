@@ -190,4 +190,5 @@ def test_a_journal_holds_no_prompt(tmp_path: Path) -> None:
         "ended",
         "blocked",
         "planned_free",
+        "ranks",
     }
