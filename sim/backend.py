@@ -8,10 +8,7 @@ run of steps done in one event ends at the very times of the steps done one by o
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from mypy_extensions import mypyc_attr
 
 from actors.actor import Reply
 from actors.clock import Event, RunClock, Timer
@@ -20,54 +17,7 @@ from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork
 from sim.cost.work_fold import WorkFold
 from sim.ticks import end_times_s, instant, to_s, to_ticks
-
-
-@dataclass(init=False, slots=True)
-class Sampled:
-    """What some steps sampled: `tokens` None where they are only counted, else of one step.
-
-    `ended` names the requests whose token in the last step was the end token. `accepted` and `drafts` are
-    those of a StepResult.
-    """
-
-    tokens: tuple[tuple[str, int], ...] | None
-    ended: tuple[str, ...]
-    accepted: tuple[tuple[str, int], ...]
-    drafts: tuple[tuple[str, int], ...]
-
-    def __init__(
-        self,
-        tokens: tuple[tuple[str, int], ...] | None,
-        ended: tuple[str, ...],
-        accepted: tuple[tuple[str, int], ...] = (),
-        drafts: tuple[tuple[str, int], ...] = (),
-    ) -> None:
-        self.tokens = tokens
-        self.ended = ended
-        self.accepted = accepted
-        self.drafts = drafts
-
-    def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
-        """What the backend answers."""
-        return StepResult(
-            step, end_times_s, self.tokens, self.ended, accepted=self.accepted, drafts=self.drafts
-        )
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class TokenSource:
-    """Where the tokens of a run come from, and with them the end of each request."""
-
-    __slots__ = ()
-
-    def begin(self, batch: Batch) -> int:
-        """Fold the diff in; the most steps to do: through the first in which a request ends."""
-        raise NotImplementedError
-
-    def sample(self, num_steps: int) -> Sampled:
-        """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
-        raise NotImplementedError
-
+from sim.token_source import TokenSource
 
 FEW = 24
 """Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""

@@ -6,6 +6,7 @@ from actors.messages import Capacity
 from sim.backend import CostBackend, Pace
 from sim.canned_text import canned_text
 from sim.cost.work import CostModel
+from sim.made_up_logprobs import MadeUpLogprobs
 
 CATCH_UP_S = 0.05
 """How far a step may begin before now, to make up for the host's time between two steps."""
@@ -27,6 +28,7 @@ def emulated_backends(
     capacity: Capacity,
     encode: Callable[[str], Sequence[int]],
     eos_token_id: int,
+    vocab_size: int,
     seed: int = 0,
 ) -> Callable[[int], CostBackend]:
     """What makes the backend of a replica, which answers with canned text at the pace of `cost`."""
@@ -34,6 +36,7 @@ def emulated_backends(
 
     def new_backend(replica: int) -> CostBackend:
         pace = Pace(cost, f"runner-{replica}", catch_up_s=CATCH_UP_S)
-        return CostBackend(pace, canned_text(texts, eos_token_id, seed), capacity)
+        source = MadeUpLogprobs(canned_text(texts, eos_token_id, seed), vocab_size)
+        return CostBackend(pace, source, capacity)
 
     return new_backend

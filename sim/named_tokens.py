@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from actors.core.batch import Batch
-from sim.backend import Sampled, TokenSource
+from sim.token_source import Sampled, TokenSource
 
 
 class NamedTokens(TokenSource):

@@ -7,7 +7,7 @@ when the trace says so. Costs O(1) per request that joins, leaves or idles, and 
 import heapq
 
 from actors.core.batch import Batch
-from sim.backend import Sampled, TokenSource
+from sim.token_source import Sampled, TokenSource
 
 NOTHING = Sampled(None, ())
 

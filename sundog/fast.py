@@ -80,6 +80,7 @@ MODULES = (
     "sim/replay.py",
     "sim/backend.py",
     "sim/ticks.py",
+    "sim/token_source.py",
 )
 """Not the policies, which users write too: they stay plain Python in a compiled simulator."""
 

@@ -144,7 +144,7 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
     new_backend = emulated_backends(
-        simulated.cost, simulated.capacity, real.tokenizer.encode, eos, engine.seed
+        simulated.cost, simulated.capacity, real.tokenizer.encode, eos, real.tokenizer.vocab_size, engine.seed
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
     name = serving.served_model_name or model

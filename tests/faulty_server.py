@@ -76,7 +76,9 @@ def main(simulates: bool) -> None:
     if simulates:
         cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
         eos = model.tokenizer.eos_token_ids[0]
-        make = emulated_backends(cost, Capacity(NUM_BLOCKS, LIMITS.block_size), model.tokenizer.encode, eos)
+        make = emulated_backends(
+            cost, Capacity(NUM_BLOCKS, LIMITS.block_size), model.tokenizer.encode, eos, 1536
+        )
     else:
         make = torch_backends(model, CONFIG)
     trio.run(

@@ -24,7 +24,6 @@ from actors.engine.phase import Phase
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
-from sim.backend import TokenSource
 from sim.clock import run_virtual
 from sim.schedule.happenings import (
     Aborted,
@@ -38,6 +37,7 @@ from sim.schedule.happenings import (
     WasReset,
 )
 from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace
+from sim.token_source import TokenSource
 
 MAX_RUN = 2**30
 """More steps than any batch allows."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from actors.core.batch import Batch
-from sim.backend import Sampled
+from sim.token_source import Sampled
 from tests.core.folding import Folded, ReferenceRunner
 
 WRONG = -7

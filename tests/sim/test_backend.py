@@ -17,6 +17,7 @@ from sim.backend import CostBackend, Pace
 from sim.canned_text import canned_text
 from sim.clock import run_virtual
 from sim.cost.work_fold import WorkFold
+from sim.made_up_logprobs import MadeUpLogprobs
 from sim.named_tokens import NamedTokens
 from sim.oracle import Oracle
 from sim.paced import Paced
@@ -189,6 +190,33 @@ def test_canned_text_is_one_of_the_texts_then_the_end(preempt_at: int) -> None:
     got = answers(source, names, preempt_at)
     assert got == {name: [*source.tokens_of(name), EOS] for name in names}
     assert {source.tokens_of(name) for name in names} == set(TEXTS)
+
+
+def test_an_emulated_model_makes_log_probabilities_up() -> None:
+    """For those who ask, of each token and of a prompt once it is computed, also after a preemption."""
+    source = MadeUpLogprobs(canned_text(TEXTS, EOS, seed=1), vocab_size=999)
+    asks = Sampling(logprobs=2, prompt_logprobs=1)
+    entering = tuple(
+        Admission(name, 3, 3, 0, (), (5, 6, 7), sampling)
+        for name, sampling in (("a", asks), ("b", Sampling()))
+    )
+    source.begin(Batch(0, entering, (Chunk("a", 2, False), Chunk("b", 3, True))))
+    assert source.sample(1).prompt_logprobs == ()
+    source.begin(Batch(1, chunks=(Chunk("a", 1, True),), num_decodes=1))
+    sampled = source.sample(1)
+    (prompt,) = sampled.prompt_logprobs
+    assert (prompt.request_id, prompt.start, [each.token_id for each in prompt.tokens]) == ("a", 1, [6, 7])
+    ((name, scores),) = sampled.logprobs
+    token = dict(sampled.tokens or ())["a"]
+    assert (name, scores.token_id, scores.rank) == ("a", token, 1)
+    assert scores.top_ids == (token, token + 1)
+    assert scores.top_logprobs == pytest.approx((scores.logprob, 2 * scores.logprob))
+    back = Admission("a", 4, 3, 0, (), (5, 6, 7, token), asks, True)
+    source.begin(Batch(2, (back,), (Chunk("a", 4, True),), preempted=("a",), num_decodes=1))
+    again = source.sample(1)
+    assert again.prompt_logprobs == () and len(again.logprobs) == 1
+    source.begin(Batch(3, finished=("a",), num_decodes=1))
+    assert source.sample(1).logprobs == ()
 
 
 class Echo:
