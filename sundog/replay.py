@@ -132,7 +132,7 @@ def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterabl
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
     from sim.cost.doubt import outside_measured, step_doubt
-    from sim.figures.saturation import KNEE
+    from sim.figures.saturation import KNEE, of_capacity
 
     for text in simulated.remarks:
         remark(text)
@@ -141,6 +141,6 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
     if summary.saturation is not None and summary.saturation >= KNEE:
         doubt = step_doubt(simulated.kernels)
         remark(
-            f"{summary.saturation:.0%} saturated: a small error in step time moves waiting a lot"
+            f"the load is {of_capacity(summary.saturation)}: a small error in step time moves waiting a lot"
             f" here; see how far with --step-scale {1 - doubt:.2f} and {1 + doubt:.2f}"
         )

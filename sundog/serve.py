@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ import click
 from actors.config import ConfigError, EngineConfig
 from sundog.ends import remark
 from sundog.options.engine import Engine
+from sundog.options.row import rows
 from sundog.options.serving import Serving
-from sundog.options.simulation import Target
+from sundog.options.simulation import Costs, Target
 from sundog.options.takes import command, takes
 from sundog.outputs import needs_folder, server_record
 
@@ -42,9 +43,9 @@ class Served:
 
 
 @command
-@takes(Serving, Engine)
+@takes(Serving, Costs, Engine)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
-def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
+def serve(serving: Serving, costs: Costs, engine: Engine, model_argument: str | None) -> None:
     """Serve a model over HTTP, OpenAI-compatible.
 
     MODEL is a model's folder; without it, the small embedded model is served. With --simulate GPU it is
@@ -56,13 +57,17 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
     from actors.api.context import ServedModel
     from actors.api.serve_graph import ServerOptions, serve_graph
 
+    options = ServerOptions(
+        serving.host, serving.port, serving.api_key, serving.grace_s, serving.max_body_mib * 2**20
+    )
+    options.check_address()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("sundog").setLevel(logging.INFO)
     model = _one_model(model_argument, serving.model)
     served = (
-        _real(model, serving, engine)
+        _real(model, serving, engine, costs)
         if serving.simulate is None
-        else _emulated(model or SIMULATED_MODEL, serving.simulate, serving, engine)
+        else _emulated(model or SIMULATED_MODEL, serving.simulate, serving, engine, costs)
     )
 
     def ready(url: str) -> None:
@@ -71,9 +76,6 @@ def serve(serving: Serving, engine: Engine, model_argument: str | None) -> None:
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
-    options = ServerOptions(
-        serving.host, serving.port, serving.api_key, serving.grace_s, serving.max_body_mib * 2**20
-    )
     shown = ServedModel(served.name, config.scheduler.max_model_len, int(time.time()))
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
@@ -98,8 +100,11 @@ def _one_model(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def _real(model: str | None, serving: Serving, engine: Engine) -> Served:
+def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> Served:
     """A model's folder, computed by torch."""
+    for row in rows(Costs):
+        if getattr(costs, row.name) != row.default:
+            raise ConfigError(f"{row.flag} is only for --simulate: a real model takes the time that it takes")
     from runtime.serve import RealModel, torch_backends
 
     real = RealModel.open(model, serving.served_model_name)
@@ -133,14 +138,14 @@ def _refuse_what_torch_cannot(engine: Engine) -> None:
             raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
 
 
-def _emulated(model: str, gpu: str, serving: Serving, engine: Engine) -> Served:
+def _emulated(model: str, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
     """A model by its shape, at the pace of a GPU that is not there, with canned text."""
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
     from sim.emulate import emulated_backends
     from sundog.simulated import Simulated
 
-    simulated = Simulated.of(engine, Target(model=model, gpu=gpu, host_overhead=False))
+    simulated = Simulated.of(engine, Target(model=model, gpu=gpu, **asdict(costs)))
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
     new_backend = emulated_backends(

@@ -44,9 +44,9 @@ def create_app(
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app)
-    app.before_request(_read_body(max_body_bytes, body_timeout_s))
     if api_key is not None:
-        app.before_request(_check_key(api_key))
+        app.before_request(_check_key(api_key, body_timeout_s))
+    app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     context = ApiContext(llm, model, new_id)
     for routes in ROUTES:
@@ -60,9 +60,7 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
         try:
             await request.read_body()
         except RequestEntityTooLarge:
-            # Most clients read the answer only after they have sent everything.
-            with trio.move_on_after(min(LINGER_S, timeout_s)):
-                await request.body_arrived.wait()
+            await _let_it_arrive(timeout_s)
             raise ApiError(413, f"The body is larger than {max_bytes} bytes: send less at once.") from None
         except RequestTimeout:
             raise ApiError(408, f"The body did not arrive within {timeout_s:g} s: send it faster.") from None
@@ -70,11 +68,21 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
     return read_body
 
 
-def _check_key(api_key: str) -> Callable[[], Awaitable[None]]:
+def _check_key(api_key: str, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
-        check_key(current_request(), api_key)
+        try:
+            check_key(current_request(), api_key)
+        except ApiError:
+            await _let_it_arrive(timeout_s)
+            raise
 
     return check
+
+
+async def _let_it_arrive(timeout_s: float) -> None:
+    """Most clients read an answer only after they have sent the whole body; wait a while for that."""
+    with trio.move_on_after(min(LINGER_S, timeout_s)):
+        await current_request().body_arrived.wait()
 
 
 async def _name_request(response: Response) -> Response:

@@ -10,7 +10,7 @@ from actors.api.app import MAX_BODY_BYTES, create_app
 from actors.api.context import ServedModel
 from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
-from actors.api.edge.listener import raise_descriptor_limit
+from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.engine.backend import Backend
@@ -34,6 +34,10 @@ class ServerOptions:
     api_key: str | None = None
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
+
+    def check_address(self) -> None:
+        """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
+        check_address(self.host, self.port)
 
 
 async def serve_graph(

@@ -12,7 +12,7 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol
@@ -24,6 +24,7 @@ from sim.figures.statistics.distribution import Distribution, Part, distribution
 from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
 from sim.figures.terms import NO_TERMS, Terms
 from sim.figures.totals import Totals
+from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, RequestTimes, Rows, joined, latencies, step_intervals
 
@@ -35,10 +36,10 @@ class Summary:
     Throughput counts finished requests over the span from the first arrival to the last finish.
     `saturation` is requests in the server over those it can run at once, on average; from 1 on the
     queue grows as long as the load lasts. Goodput counts those that met every limit they have, their own
-    or else that of `Terms`, of all that arrived. `busy_fraction` is of all replicas' time. `fairness` is
-    Jain's index of what tenants were served while they waited beside others, `slowdown_fairness` that of
-    their slowdowns (`sim.figures.tenants`); None where it cannot be told. Energy takes the GPUs' rated
-    power all the time, cost their price: upper bounds for idle ones.
+    or else that of `Terms`, of all that arrived. `busy_fraction` is of all replicas' time until the last
+    step ended. `fairness` is Jain's index of what tenants were served while they waited beside others,
+    `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
+    Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
@@ -165,7 +166,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         num_preemptions=totals.num_preemptions,
         recomputed_tokens=totals.recomputed_tokens,
         normalized_latency_s=over(lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)),
-        busy_fraction=sum(each.busy_s for each in steps) / (duration_s * len(steps)) if duration_s else 0.0,
+        busy_fraction=_busy(steps, totals.first_arrival_s),
         tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
         saturation=_saturation(source, terms, blocks * recorder.num_replicas + 1),
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
@@ -218,6 +219,12 @@ def _saturation(source: Source, terms: Terms, num_blocks: int) -> float | None:
         num_blocks,
         terms.block_size,
     )
+
+
+def _busy(steps: Sequence[Steps], first_arrival_s: float) -> float:
+    """Of the time until the last step ended, which under async scheduling is one that nobody needed."""
+    span_s = max(each.last_end_s for each in steps) - first_arrival_s
+    return sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0
 
 
 def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:

@@ -24,6 +24,12 @@ def regime_of(saturation: float) -> Regime:
     return "near the knee" if saturation < 1 else "beyond the knee"
 
 
+def of_capacity(saturation: float) -> str:
+    """In words; a share of 978 % says less than 9.8 times."""
+    share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
+    return f"{share} what can run at once"
+
+
 def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
     """Mean requests in the server over how many it can run, by the scarcer of running slots and blocks.
 

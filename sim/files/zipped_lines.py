@@ -1,6 +1,8 @@
 """Lines written to a gzipped file, the same lines as the same bytes."""
 
+import errno
 import gzip
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +44,8 @@ class ZippedLines:
         try:
             if data is None:
                 self._file.flush()
+                if os.fstat(self._raw.fileno()).st_nlink == 0:
+                    raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
             else:
                 self._file.write(data)
         except OSError as error:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sim.figures.metrics import Summary
-from sim.figures.saturation import KNEE, regime_of
+from sim.figures.saturation import KNEE, of_capacity, regime_of
 from sim.figures.statistics.distribution import Distribution
 from sim.figures.tenants import TenantFigures
 from sim.show.console import console_for, print_table
@@ -104,12 +104,6 @@ def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
     )
 
 
-def _of_capacity(saturation: float) -> str:
-    """A share of 978 % says less than 9.8 times."""
-    share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
-    return f"{share} what can run at once"
-
-
 def _totals(summary: Summary, doubt: float | None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
@@ -136,7 +130,7 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
     )
     if summary.saturation is not None:
-        table.add_row("saturation", _of_capacity(summary.saturation))
+        table.add_row("saturation", of_capacity(summary.saturation))
         table.add_row("regime", _regime(summary, summary.saturation, doubt))
     table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")

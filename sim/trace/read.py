@@ -82,6 +82,13 @@ class Trace:
 
 def read_trace(path: str, tokenizer: str | None = None) -> Trace:
     """The trace at `path`, its format recognised; raises TraceError for an unknown format."""
+    trace = _recognised(path, tokenizer)
+    if tokenizer is not None and trace.format not in TEXTS:
+        raise TraceError(path, 1, f"{trace.format} counts tokens and holds no texts: leave out --tokenizer")
+    return trace
+
+
+def _recognised(path: str, tokenizer: str | None) -> Trace:
     if Path(path).is_dir():
         return Trace(path, "run")
     lines = read_lines(path, TraceError)

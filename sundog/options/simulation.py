@@ -11,14 +11,21 @@ CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+# Without slots, because two such classes cannot both be a third one's parents.
+@dataclass(frozen=True, kw_only=True)
+class Machine:
     """The model and the GPUs that are not there."""
 
     model: str = option("llama-3.1-8b", Text("MODEL", is_path=True), "A known model, or a model's folder.")
     gpu: str = option(
         "h100", Text("GPU", is_path=True), "A known GPU or FILE.toml, perhaps with its link: NAME:pcie."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """How long the steps of GPUs that are not there take."""
+
     cost: str = option(
         "auto",
         Text("COST", is_path=True),
@@ -31,6 +38,11 @@ class Target:
     step_scale: float = option(
         1.0, Real(0, 1000, above=True), "Let every step take this many times as long.", section=COSTS
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Costs, Machine):
+    """The machine, and how long its steps take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,11 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["replay", TRACE, "--gpu", "rtx-4090", "--model", "llama-2-70b"], "does not fit"),
         (["replay", TRACE, "--tensor-parallel-size", "3"], "tensor_parallel_size is 3"),
         (["replay", TRACE, "--dtype", "float99"], "float99"),
-        (["serve", "--model", "no/such/folder"], "no/such/folder"),
-        (["serve", "--model", "traces"], "config.json"),
-        (["serve", "--max-model-len", "9999999"], "lower --max-model-len"),
-        (["serve", "--tensor-parallel-size", "2"], "--replicas"),
+        (["serve", "--port", "0", "--model", "no/such/folder"], "no/such/folder"),
+        (["serve", "--port", "0", "--model", "traces"], "config.json"),
+        (["serve", "--port", "0", "--max-model-len", "9999999"], "lower --max-model-len"),
+        (["serve", "--port", "0", "--tensor-parallel-size", "2"], "--replicas"),
+        (["replay", TRACE, "--tokenizer", "runtime/assets/sundog-tiny"], "leave out --tokenizer"),
         (["schedule", "README.md", "-o", "/dev/null"], "golden format"),
     ],
 )
@@ -44,6 +45,24 @@ def test_a_mistake_is_one_clear_message_and_exit_code_2(arguments: list[str], me
     assert message in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_one_request_keeps_the_engine_busy_no_longer_than_it_is_there(tmp_path: Path) -> None:
+    """Nor does the step count that asynchronous scheduling runs in vain after its end."""
+    trace = tmp_path / "one.jsonl"
+    units = {"arrival_s": "seconds", "prompt_tokens": "tokens", "output_tokens": "tokens"}
+    rows = [{"format": "sundog-trace", "version": 1, "units": units}]
+    rows += [{"arrival_s": 1.0, "prompt_tokens": 40, "output_tokens": 9}]  # type: ignore[dict-item]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for option in ("--async-scheduling", "--no-async-scheduling"):
+        summary = json.loads(sundog("replay", str(trace), option, "--json").stdout)
+        assert 0.9 < summary["busy_fraction"] <= 1.0
+
+
+def test_a_load_far_beyond_the_knee_is_said_in_times(tmp_path: Path) -> None:
+    """A share of some thousand percent says nothing."""
+    done = sundog("replay", TRACE, "--request-rate", "inf", "--max-num-seqs", "4", "--limit", "200")
+    assert "times what can run at once" in done.stderr and "% saturated" not in done.stderr, done.stderr
 
 
 def test_a_malformed_row_is_refused_by_file_line_and_column(tmp_path: Path) -> None:

@@ -60,18 +60,27 @@ def listen(host: str, port: int, backlog: int, stalled_client_s: float) -> trio.
 
     Raises ConfigError that names the option to change.
     """
+    listening = _bound(host, port, backlog)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(stalled_client_s * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise the ConfigError of `listen` if a server could not listen there now."""
+    _bound(host, port, 1).close()
+
+
+def _bound(host: str, port: int, backlog: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is {port}: it must be 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        listening = socket.create_server(address, family=family, backlog=backlog)
+        return socket.create_server(address, family=family, backlog=backlog)
     except (OSError, UnicodeError) as error:
         raise ConfigError(_why_not(host, port, error)) from None
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = int(stalled_client_s * 1000)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
 
 
 def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:

@@ -73,6 +73,16 @@ async def test_an_early_answer_leaves_the_connection_usable(
             assert (await exchange(stream, GET))[0] == 200
 
 
+@pytest.mark.parametrize("length", [400, 40_000])
+async def test_a_wrong_key_is_refused_before_the_body_is_read(serving: Any, length: int) -> None:
+    """A body that is too slow or too large makes it no other refusal."""
+    limits = {"max_body_bytes": 10_000, "body_timeout_s": 0.2}
+    async with serving(api_key="k", **limits) as site, await site.connect() as stream:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+        await stream.send_all(head + b"some of it")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 401 ")
+
+
 async def test_no_timer_cuts_a_stream(serving: Any) -> None:
     """A stream outlives Quart's RESPONSE_TIMEOUT, whatever it is set to."""
     async with serving() as site:

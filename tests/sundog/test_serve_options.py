@@ -1,0 +1,71 @@
+"""What `sundog serve` refuses before it loads anything, and how long its simulated steps take."""
+
+import shutil
+import socket
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from actors.engine.backend import Backend
+from sim.backend import CostBackend
+from sim.cost.work import StepWork
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Costs, Target
+from sundog.serve import _emulated
+from sundog.simulated import Simulated
+from tests.live import EMULATED, Stream, live
+from tests.sundog.test_runs import refused, sundog
+
+COSTS = [Costs(), Costs(host_overhead=False), Costs(step_scale=3.0), Costs(cost="roofline")]
+DECODES = StepWork(8, 8 * 500, (), 8)
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_looked_at() -> None:
+    """The model is not there either, and loading one takes long."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = sundog("serve", "/no/such/model", "--port", port)
+    refused(done, f"port {port} on 127.0.0.1 is in use", "--port")
+
+
+@pytest.mark.parametrize("option", [("--step-scale", "2"), ("--cost", "roofline"), ("--no-host-overhead",)])
+def test_a_real_model_has_no_cost_of_steps(option: tuple[str, ...]) -> None:
+    """By the option's name."""
+    done = sundog("serve", "--port", 0, *option)
+    refused(done, "--simulate", option[0].replace("no-", ""))
+
+
+@pytest.mark.parametrize("costs", COSTS, ids=str)
+def test_simulated_serving_takes_the_time_that_replays_take(costs: Costs) -> None:
+    """The same defaults, and the same options: host overhead, scale and cost model."""
+    engine = Engine()
+    served = _emulated("qwen3-8b", "h100", Serving(simulate="h100"), engine, costs)
+    backend: Backend = served.new_backend(0)
+    assert isinstance(backend, CostBackend)
+    target = Target(model="qwen3-8b", gpu="h100", **vars(costs))
+    replayed = Simulated.of(engine, target).cost
+    assert backend._pace.cost.step_s(DECODES) == replayed.step_s(DECODES)
+
+
+def test_a_served_step_is_scaled() -> None:
+    """Tokens come so much later, on the wall clock."""
+    with live(*EMULATED, "--step-scale", "20") as server:
+        stream = Stream(server, max_tokens=6)
+        stream.whole()
+        gaps_s = [b - a for a, b in zip(stream.times_s, stream.times_s[1:], strict=False)]
+        assert median(gaps_s[:5]) > 0.08
+        assert server.stop() == 0
+
+
+def test_a_record_that_is_removed_while_it_is_written_is_missed(tmp_path: Path) -> None:
+    """One warning that names it; the server goes on."""
+    folder = tmp_path / "record"
+    with live(*EMULATED, "--record", str(folder)) as server:
+        assert server.complete(max_tokens=2).status_code == 200
+        shutil.rmtree(folder)
+        assert server.complete(max_tokens=2).status_code == 200
+        server.until_it_says("it was removed while it was written")
+        assert server.complete(max_tokens=2).status_code == 200
+        assert server.stop() == 0
