@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.policies.policy import class_name, defines
+from actors.speculative_config import SpeculativeConfig
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
@@ -37,6 +38,7 @@ class EngineConfig:
     decode_runs: bool = False
     seed: int = 0
     debug: bool = False
+    speculation: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

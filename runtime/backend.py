@@ -11,6 +11,7 @@ import trio
 from actors.clock import run_blocking
 from actors.core.config import ConfigError
 from actors.messages import Batch, Capacity, PromptLogprobs, StepResult
+from actors.speculative_config import SpeculativeConfig
 from runtime.facts import check_context
 from runtime.loader import import_torch, load_model
 
@@ -21,12 +22,14 @@ import_torch()
 import torch
 from transformers import PreTrainedModel
 
+from runtime.drafts import Drafts
 from runtime.linear import noted_inputs, pack_linears
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests
 from runtime.sampling.sampler import Sampled, sample
 from runtime.scoring import NOT_SCORED
+from runtime.speculator import DraftModel, Pairs, PromptLookup, Speculator
 from runtime.step import Step
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ class Loaded(NamedTuple):
 
     requests: Requests
     model: Model
+    speculator: Speculator | None
 
 
 class TorchBackend:
@@ -68,6 +72,7 @@ class TorchBackend:
         eos_token_ids: Sequence[int] = (),
         num_threads: int | None = None,
         num_sharing: int = 1,
+        speculation: SpeculativeConfig | None = None,
     ) -> None:
         self._model_dir = Path(model_dir)
         self._device = device
@@ -82,6 +87,7 @@ class TorchBackend:
         self._num_sharing = num_sharing
         self._seed = seed
         self._eos_token_ids = tuple(eos_token_ids)
+        self._speculation = speculation
         self._loaded: Loaded | None = None
 
     async def load(self) -> Capacity:
@@ -96,23 +102,26 @@ class TorchBackend:
         """
         if self._loaded is None:
             raise RuntimeError("execute before load")
-        requests, model = self._loaded
+        requests, model, speculator = self._loaded
         step = requests.fold(batch)
         nothing: Computed = Sampled(), ()
         sampled, scored = await run_blocking(_compute, model, step) if len(step.token_T) else nothing
-        requests.advance(step, sampled)
+        kept = requests.advance(step, sampled)
+        drafts: Pairs = ()
+        if speculator is not None and len(step.token_T):
+            drafts = await run_blocking(speculator.propose, batch, step, requests)
         names = step.request_ids
-        failed = {names[row]: reason for row, reason in sampled.failed.items()}
+        failed = {names[row]: sampled.failed[row] for row in kept if row in sampled.failed}
         if len(scored) < len(step.scored):
             failed |= {each.request_id: NOT_SCORED for each in step.scored}
-        pairs = zip(names, sampled.tokens, strict=True)
         return StepResult(
             batch.step,
             (trio.current_time(),),
-            tokens=tuple(pair for pair in pairs if pair[0] not in failed),
+            tokens=tuple((names[row], sampled.tokens[row]) for row in kept if names[row] not in failed),
             failed=tuple(failed.items()),
             logprobs=tuple((names[row], each) for row, each in sampled.logprobs.items()),
             prompt_logprobs=scored,
+            drafts=drafts,
         )
 
     async def close(self) -> None:
@@ -123,31 +132,54 @@ class TorchBackend:
         if self._num_threads is not None:
             _set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
-        model, layers, step_bytes = self._open()
+        model, layers, step_bytes = self._open(self._model_dir)
+        draft, draft_layers, _ = self._open_draft()
         has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(
-            block_bytes(layers, self._block_size),
+            block_bytes([*layers, *draft_layers], self._block_size),
             has_bytes,
             block_size=self._block_size,
             max_model_len=self._max_model_len,
             max_num_seqs=self._max_num_seqs,
             wanted=self._num_gpu_blocks,
         )
-        cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
-        requests = Requests(self._block_size, self._max_model_len, self._seed, self._eos_token_ids)
-        return Loaded(requests, Model(model, cache)), num_blocks
 
-    def _open(self) -> tuple[PreTrainedModel, list[LayerShape], int]:
+        def with_cache(model: PreTrainedModel, layers: list[LayerShape]) -> Model:
+            return Model(model, PagedKVCache(layers, num_blocks, self._block_size, model.device))
+
+        drafts = None if self._speculation is None else Drafts()
+        requests = Requests(self._block_size, self._max_model_len, self._seed, self._eos_token_ids, drafts)
+        speculator = None
+        if drafts is not None:
+            speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
+        return Loaded(requests, with_cache(model, layers), speculator), num_blocks
+
+    def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
+        """The draft model, if drafts come from one."""
+        if self._speculation is None or self._speculation.model is None:
+            return None, [], 0
+        folder = Path(self._speculation.model)
+        check_context(folder, self._max_model_len)
+        return self._open(folder)
+
+    def _speculator(self, drafts: Drafts, draft: Model | None) -> Speculator:
+        asked = self._speculation
+        assert asked is not None
+        if draft is not None:
+            return DraftModel(draft, drafts, asked.num_tokens, self._max_model_len)
+        return PromptLookup(drafts, asked.num_tokens, self._max_model_len, asked.lookup_min, asked.lookup_max)
+
+    def _open(self, folder: Path) -> tuple[PreTrainedModel, list[LayerShape], int]:
         """The model, packed where that gives the library's own answer, and what a probe says of it."""
-        model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
+        model = load_model(folder, device=self._device, dtype=self._dtype)
         with noted_inputs(model) as together:
             layers, step_bytes = self._probe(model)
         if together:
             expected = probe_logits(model)
             pack_linears(model, together)
             if not answers_as(model, expected):
-                _LOG.warning("%s: linear layers are not merged, its answers would differ", self._model_dir)
-                model = load_model(self._model_dir, device=self._device, dtype=self._dtype)
+                _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
+                model = load_model(folder, device=self._device, dtype=self._dtype)
                 pack_linears(model)
         return model, layers, step_bytes
 

@@ -3,38 +3,42 @@
 The columns below have one row per request, so that a step in which nothing changes but lengths
 costs a few array operations, whatever the number of requests.
 
-Shapes: T tokens of the step; N requests of a span, B blocks of its longest; R sampling requests.
+Shapes: T tokens of the step; R sampling rows.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.core.batch import Admission, Batch, Chunk
+from runtime.drafts import Drafts, accepted_rows
+from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
 from runtime.scoring import Scored
-from runtime.step import Span, Step
-
-Ints = NDArray[np.int64]
-
-# Decoding requests whose block tables are within a power of two of each other share one padded
-# table; below this many blocks the padding costs less than another call.
-SMALL_TABLE_BLOCKS = 16
+from runtime.step import Ints, Part, Rows, Step, Tables, assemble, decodes
 
 
 class Requests:
     """Every admitted request, kept by the rules of `actors.core.batch`.
 
     `fold` takes a batch in and says what to compute; `advance` notes what came out. A batch that breaks the
-    rules raises ValueError with the request's id.
+    rules raises ValueError with the request's id. `drafts` are kept if there is speculative decoding.
     """
 
     def __init__(
-        self, block_size: int, max_model_len: int, seed: int, eos_token_ids: tuple[int, ...]
+        self,
+        block_size: int,
+        max_model_len: int,
+        seed: int,
+        eos_token_ids: tuple[int, ...],
+        drafts: Drafts | None = None,
     ) -> None:
         num_rows = 64
         self._block_size = block_size
         self._sampling = SamplingRows(seed, eos_token_ids, num_rows)
+        self._drafts = drafts
         self._row: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
         self._known: dict[str, Ints] = {}
@@ -70,8 +74,10 @@ class Requests:
                 f"step {batch.step}: the batch says {batch.num_decodes} decodes,"
                 f" but {len(decode_ids)} requests are decoding"
             )
-        step = self._step(decode_ids, decode_rows, batch.chunks)
+        step = self._step(decode_ids, decode_rows, batch)
         self._num_computed[decode_rows] += 1
+        for request_id, num_drafts in batch.drafts:
+            self._num_computed[self._row[request_id]] += num_drafts
         for chunk in batch.chunks:
             self._num_computed[self._row[chunk.request_id]] += chunk.num_tokens
             if chunk.samples:
@@ -80,17 +86,44 @@ class Requests:
                 del self._known[chunk.request_id]
         return step
 
-    def advance(self, step: Step, sampled: Sampled) -> None:
-        """Append the sampled tokens to their requests.
+    def advance(self, step: Step, sampled: Sampled) -> list[int]:
+        """Append the sampled tokens to their requests; returns the rows whose tokens count.
 
-        A request that failed goes on with token 0 until a batch names it in `finished`.
+        Rows behind a draft that was not what its request sampled do not count. A request that failed goes on
+        with token 0 until a batch names it in `finished`.
         """
-        rows = [self._row[request_id] for request_id in step.request_ids]
-        self._last_token[rows] = sampled.tokens
-        self._sampling.advance(rows, sampled.tokens)
-        for failed in sampled.failed:
-            row = rows[failed]
-            self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
+        names = step.request_ids
+        kept = accepted_rows(step, sampled) if self._drafts is not None else list(range(len(names)))
+        rows = [self._row[names[at]] for at in kept]
+        tokens = [sampled.tokens[at] for at in kept]
+        self._last_token[rows] = tokens
+        self._sampling.advance(rows, tokens)
+        for at in kept:
+            if at in sampled.failed:
+                row = self._row[names[at]]
+                self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
+        if self._drafts is not None:
+            if len(kept) < len(names):
+                np.subtract.at(self._num_computed, [self._row[name] for name in names], 1)
+                np.add.at(self._num_computed, rows, 1)
+            self._drafts.extend([names[at] for at in kept], tokens)
+        return kept
+
+    def tables(self) -> Tables:
+        """The block tables as they are now."""
+        return Tables(self._table, self._num_blocks, self._block_size)
+
+    def choices(self, rows: Rows) -> Choices | None:
+        """How tokens are chosen in these rows."""
+        return self._sampling.take(rows.row_R, rows.position_R)
+
+    def row(self, request_id: str) -> int:
+        """The request's row in the tables."""
+        return self._row[request_id]
+
+    def num_computed(self, request_id: str) -> int:
+        """How many of its tokens are computed, and were accepted."""
+        return int(self._num_computed[self._row[request_id]])
 
     def _forget(self, request_id: str) -> None:
         row = self._row.pop(request_id, None)
@@ -100,6 +133,8 @@ class Requests:
         self._sampling.forget(row)
         self._known.pop(request_id, None)
         self._scored.pop(request_id, None)
+        if self._drafts is not None:
+            self._drafts.forget(request_id)
         if self._decoding.pop(request_id, None) is not None:
             self._decode_rows = None
 
@@ -126,6 +161,8 @@ class Requests:
         self._append_blocks(row, admission.block_ids[num_hit:])
         sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
         self._sampling.set(row, request_id, num_prompt, sampling, admission.token_ids)
+        if self._drafts is not None:
+            self._drafts.admit(request_id, admission.token_ids, sampling)
 
     def _append_blocks(self, row: int, block_ids: tuple[int, ...], *, reused: bool = False) -> None:
         if self._tainted and not reused:
@@ -153,41 +190,49 @@ class Requests:
             self._decode_rows = np.fromiter(self._decoding.values(), np.int64, len(self._decoding))
         return tuple(self._decoding), self._decode_rows
 
-    def _step(self, decode_ids: tuple[str, ...], decode_rows: Ints, chunks: tuple[Chunk, ...]) -> Step:
-        decode_ids, decode_rows, sizes = self._by_size(decode_ids, decode_rows)
-        chunk_rows = [self._row[chunk.request_id] for chunk in chunks]
-        row_N = np.concatenate((decode_rows, np.array(chunk_rows, np.int64)))
-        count_N = np.ones(len(row_N), np.int64)
-        count_N[len(decode_rows) :] = [chunk.num_tokens for chunk in chunks]
-        start_N = np.cumsum(count_N) - count_N
-        first_N = self._num_computed[row_N]
-        tokens = [self._last_token[decode_rows], *map(self._chunk_tokens, chunks)]
-        samples = [*range(len(decode_rows))]
-        samples += [len(decode_rows) + i for i, chunk in enumerate(chunks) if chunk.samples]
-        sample_rows_R = (start_N + count_N - 1)[samples]
-        position_T = np.repeat(first_N - start_N, count_N) + np.arange(count_N.sum())
+    def _step(self, decode_ids: tuple[str, ...], decode_rows: Ints, batch: Batch) -> Step:
+        parts = [*self._decode_parts(decode_ids, decode_rows, batch), *map(self._chunk_part, batch.chunks)]
+        try:
+            step, rows = assemble(parts, self.tables())
+        except IndexError as late:
+            names = sorted(name for name, row in self._row.items() if row in late.args[0])
+            raise ValueError(f"requests {names} have no block for their next tokens") from None
         wiped, self._wiped = self._wiped, set()
-        return Step(
-            token_T=np.concatenate(tokens),
-            position_T=position_T,
-            slot_T=self._slots(np.repeat(row_N, count_N), position_T),
-            spans=self._spans(row_N, count_N, start_N, first_N, sizes),
-            request_ids=(*decode_ids, *(chunk.request_id for chunk in chunks if chunk.samples)),
-            sample_rows_R=sample_rows_R,
-            choices=self._sampling.take(row_N[samples], position_T[sample_rows_R] + 1),
+        return replace(
+            step,
+            choices=self.choices(rows),
             wiped_B=np.array(sorted(wiped), np.int64),
-            scored=self._to_score(chunks, start_N[len(decode_rows) :]) if self._scored else (),
+            scored=self._to_score(batch.chunks, len(step.token_T)) if self._scored else (),
         )
 
-    def _to_score(self, chunks: tuple[Chunk, ...], start_N: Ints) -> tuple[Scored, ...]:
+    def _decode_parts(self, ids: tuple[str, ...], rows: Ints, batch: Batch) -> Iterator[Part]:
+        """Requests without drafts, then those whose drafts are verified."""
+        verified = dict(batch.drafts)
+        if self._drafts is not None:
+            self._drafts.drop(name for name in ids if name not in verified)
+        if verified:
+            plain = [at for at, name in enumerate(ids) if name not in verified]
+            ids, rows = tuple(ids[at] for at in plain), rows[plain]
+        yield from decodes(ids, rows, self.tables(), self._num_computed, self._last_token)
+        if self._drafts is not None:
+            yield from self._drafts.parts(batch.drafts, self._row, self._num_computed)
+
+    def _chunk_part(self, chunk: Chunk) -> Part:
+        row_N = np.array([self._row[chunk.request_id]], np.int64)
+        tokens = self._chunk_tokens(chunk)
+        names = (chunk.request_id,)
+        return Part(names, row_N, self._num_computed[row_N], chunk.num_tokens, tokens, int(chunk.samples))
+
+    def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
         """The prompt tokens that these chunks predict: each one's next, but for the last of the prompt."""
-        scored = []
-        for chunk, start in zip(chunks, start_N.tolist(), strict=True):
+        scored, start = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
+        for chunk in chunks:
             num_top = self._scored.get(chunk.request_id)
             if num_top is not None:
                 first = int(self._num_computed[self._row[chunk.request_id]]) + 1
                 tokens = self._known[chunk.request_id][first : first + chunk.num_tokens]
                 scored.append(Scored(chunk.request_id, start, first, tuple(tokens.tolist()), num_top))
+            start += chunk.num_tokens
         return tuple(scored)
 
     def _chunk_tokens(self, chunk: Chunk) -> Ints:
@@ -199,33 +244,3 @@ class Requests:
                 f"request {chunk.request_id}: {chunk} from token {first} does not fit its {len(known)} tokens"
             )
         return known[first:end]
-
-    def _slots(self, row_T: Ints, position_T: Ints) -> Ints:
-        block_T, offset_T = np.divmod(position_T, self._block_size)
-        if (block_T >= self._num_blocks[row_T]).any():
-            late = row_T[block_T >= self._num_blocks[row_T]]
-            names = sorted(name for name, row in self._row.items() if row in late)
-            raise ValueError(f"requests {names} have no block for their next tokens")
-        return self._table[row_T, block_T] * self._block_size + offset_T
-
-    def _by_size(self, ids: tuple[str, ...], rows: Ints) -> tuple[tuple[str, ...], Ints, list[int]]:
-        """Decoding requests with tables of similar length side by side, and how many of each length."""
-        bits = np.frexp(np.maximum(self._num_blocks[rows], SMALL_TABLE_BLOCKS) - 0.5)[1]
-        sizes = np.unique(bits, return_counts=True)[1].tolist()
-        if len(sizes) > 1:
-            order = np.argsort(bits, kind="stable")
-            ids, rows = tuple(ids[i] for i in order), rows[order]
-        return ids, rows, sizes
-
-    def _spans(
-        self, row_N: Ints, count_N: Ints, start_N: Ints, first_N: Ints, sizes: list[int]
-    ) -> tuple[Span, ...]:
-        """One span for each size of decoding requests, then one for each chunk."""
-        spans, at = [], 0
-        for size in (*sizes, *[1] * (len(row_N) - sum(sizes))):
-            part = slice(at, at + size)
-            last = int((first_N + count_N)[part].max()) - 1
-            table_NB = self._table[row_N[part], : last // self._block_size + 1]
-            spans.append(Span(int(start_N[at]), int(count_N[at]), first_N[part], table_NB))
-            at += size
-        return tuple(spans)

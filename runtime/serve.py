@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.front.codec import Vocabulary
+from runtime.draft_folder import check_speculation
 from runtime.facts import read_facts
 from runtime.tokenizer import Tokenizer
 
@@ -59,6 +60,8 @@ def torch_backends(
         ) from error
 
     limits = config.scheduler
+    if config.speculation is not None:
+        check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
 
     def new_backend(replica: int) -> TorchBackend:
         return TorchBackend(
@@ -75,6 +78,7 @@ def torch_backends(
             eos_token_ids=model.tokenizer.eos_token_ids,
             num_threads=num_threads,
             num_sharing=config.replicas,
+            speculation=config.speculation,
         )
 
     return new_backend

@@ -26,6 +26,7 @@ MODULES = (
     *(
         f"actors/core/{name}.py"
         for name in (
+            "acceptance",
             "admit",
             "batch",
             "block_pool",
@@ -67,6 +68,7 @@ MODULES = (
     "actors/stream.py",
     "sim/client.py",
     "sim/clock.py",
+    "sim/record/accepted.py",
     "sim/record/columns.py",
     "sim/cost/overhead.py",
     "sim/cost/tables/model.py",

@@ -20,8 +20,10 @@ from sundog.options.takes import command, takes
 from sundog.outputs import needs_folder, server_record
 
 if TYPE_CHECKING:
+    from actors.actor import Actor
     from actors.engine.backend import Backend
     from actors.front.codec import Vocabulary
+    from actors.messages import Heard
     from runtime.serve import RealModel
 
 SIMULATED_MODEL = "llama-3.1-8b"
@@ -88,10 +90,19 @@ def serve(serving: Serving, costs: Costs, engine: Engine, model_argument: str | 
                 served.vocabulary,
                 options,
                 on_ready=ready,
-                listeners=kept.listeners,
+                listeners=[*kept.listeners, *_acceptance(config)],
                 tap=kept.tap,
             )
         )
+
+
+def _acceptance(config: EngineConfig) -> "list[Actor[Heard]]":
+    """Who says how many drafts are accepted, if there are drafts."""
+    if config.speculation is None:
+        return []
+    from actors.front.acceptance_log import AcceptanceLog
+
+    return [AcceptanceLog()]
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:

@@ -205,11 +205,14 @@ class AsyncLLM(Actor[FrontMessage]):
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
-        logprobs, end_s = dict(output.logprobs), output.end_times_s[-1]
+        logprobs, to_come, end_s = dict(output.logprobs), dict(output.accepted), output.end_times_s[-1]
         for name, token in output.tokens or ():
             if (request := self._requests.get(name)) is not None and request.is_admitted:
-                finish = finishes.pop(name, None)
-                self._token(request, request.decode(token, end_s, finish, logprobs.get(name)), finish)
+                finish = finishes.get(name)
+                if more := to_come.get(name, 0):
+                    to_come[name] = more - 1
+                delta = request.decode(token, end_s, None if more else finish, logprobs.get(name))
+                self._token(request, delta, finish)
         for request in self._active(finishes):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from actors.core.batch import Chunk
 from sim.explain.journal_reader import Record
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Segment, Wait
-from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Lost, Preempted, Step
+from sim.record.journal_rows import Admitted, Arrival, Drafted, Ended, Header, Lost, Preempted, Step
 
 
 class HistoryError(ValueError):
@@ -108,6 +108,8 @@ class History:
             self._admit(admitted, step, queue, index)
         for chunk in step.chunks:
             self._compute(chunk, step, queue)
+        for drafted in step.drafts:
+            self._accept(drafted, queue)
         for name in step.idle:
             self._stall(name, step, queue)
         self._block(step, queue, index)
@@ -166,6 +168,14 @@ class History:
             span.caught_up_s = step.ends_s[0]
             if request.first_token_s is None:
                 request.first_token_s = step.ends_s[0]
+
+    def _accept(self, drafted: Drafted, queue: Queue) -> None:
+        """Accepted drafts are tokens beside the one that a step gives a decoding request."""
+        queue.num_computed_tokens += drafted.num_drafts
+        request = self._running(drafted.request_id, "verifies drafts of")
+        if request is not None:
+            request.spans[-1].num_computed_tokens += drafted.num_accepted
+            request.spans[-1].num_output_tokens += drafted.num_accepted
 
     def _stall(self, name: str, step: Step, queue: Queue) -> None:
         request = self._running(name, "idles")

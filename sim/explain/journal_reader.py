@@ -18,6 +18,7 @@ from sim.record.journal_rows import (
     VERSION,
     Admitted,
     Arrival,
+    Drafted,
     Ended,
     Header,
     JournalError,
@@ -131,6 +132,7 @@ def _step(row: Row) -> Step:
         ended=_each(row, "ended", 3, ended),
         blocked=blocked,
         ranks=_each(row, "ranks", 2, lambda name, rank: (_text(name), _rank(rank))),
+        drafts=_each(row, "drafts", 3, lambda a, b, c: Drafted(_text(a), _count(b), _count(c))),
         num_free_blocks_planned=None if planned_free is None else _count(planned_free),
     )
 

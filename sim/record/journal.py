@@ -111,7 +111,7 @@ def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
     previous_end_s: float | None = None
     for output in outputs:
         work = fold.begin(output.batch)
-        fold.advance(len(output.end_times_s))
+        fold.advance(len(output.end_times_s), output.accepted)
         if not work.num_tokens:
             previous_end_s = None
             continue

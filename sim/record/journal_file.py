@@ -8,6 +8,7 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
     {"submit":"r1","arrival":0.5,"prompt":120,"max_tokens":64}
     {"step":7,"start":0.5,"ends":[0.52],"decodes":3,"admitted":[["r1",120,16,0]],
      "chunks":[["r1",104,1]],"blocked":["r2","KV blocks"],"planned_free":12,"free":14}
+    {"step":8,"start":0.52,"ends":[0.53],"decodes":3,"drafts":[["r1",4,2]],"free":14}
     {"lost":["r1"],"replica":0,"at":0.6}
 
 Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
@@ -122,6 +123,9 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
         ]
     if batch.chunks:
         row["chunks"] = [(c.request_id, c.num_tokens, int(c.samples)) for c in batch.chunks]
+    if batch.drafts:
+        accepted = dict(output.accepted)
+        row["drafts"] = [(name, count, accepted.get(name, 0)) for name, count in batch.drafts]
     if batch.idle:
         row["idle"] = batch.idle
     if batch.preempted:

@@ -111,6 +111,14 @@ class Ended(NamedTuple):
     error: str | None = None
 
 
+class Drafted(NamedTuple):
+    """So many drafts of a decoding request were verified, and accepted."""
+
+    request_id: str
+    num_drafts: int
+    num_accepted: int
+
+
 class Step(NamedTuple):
     """What one StepOutput said: one step, or a run of decode steps."""
 
@@ -130,3 +138,4 @@ class Step(NamedTuple):
     """What the policy said, as far as it became known."""
     num_free_blocks_planned: int | None = None
     """KV blocks that the (first) step's plan left, if a request was blocked."""
+    drafts: tuple[Drafted, ...] = ()

@@ -13,8 +13,10 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch
 from actors.messages import StepOutput
+from sim.record.accepted import add_drafts
 from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
 
 
@@ -49,6 +51,7 @@ class Recorder:
     sink: Sink | None = None
     columns: Columns = field(default_factory=Columns)
     num_refused: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
     steps: list[Steps] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
     _live: dict[str, Live] = field(default_factory=dict)
@@ -76,8 +79,7 @@ class Recorder:
     def refused(self, request_id: str) -> None:
         """A request was turned away at the entrance, before or after `arrived`."""
         self.num_refused += 1
-        live = self._live.pop(request_id, None)
-        if live is not None:
+        if (live := self._live.pop(request_id, None)) is not None:
             self.columns.reason[live.row] = "refused"
 
     def observe(self, output: StepOutput) -> None:
@@ -91,13 +93,15 @@ class Recorder:
             for live in steps.restarting:
                 live.first_s = ends[0]
             starting, steps.restarting = steps.restarting, starting
-        num_prefill_tokens = batch.num_tokens - batch.num_decodes if batch.chunks else 0
+        num_prefill_tokens = sum([chunk.num_tokens for chunk in batch.chunks]) if batch.chunks else 0
         steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * len(ends)
         if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
             self._fold(batch, output, now, starting)
         num_first = num_last = num_intervals = steps.num_open
         if ends and len(ends) > 1:
             num_last = num_intervals = num_first + sum(live.start == now for live in starting)
+        if batch.drafts:
+            add_drafts(output, self.acceptance, self._live, self.columns, steps)
         if output.finished:
             num_last -= self._finish(output, last)
         used_blocks = -1
@@ -174,8 +178,7 @@ class Recorder:
         live = self._live
         for request_id in batch.finished:
             # Only one that was aborted between two steps is still known here.
-            request = live.get(request_id)
-            if request is not None:
+            if (request := live.get(request_id)) is not None:
                 self._close(request, steps, now)
         for request_id in batch.preempted:
             request = live.get(request_id)

@@ -8,7 +8,8 @@ from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
 from actors.policy_file import find_policy
-from sundog.options.kinds import Choice, Real, Switch, Text, Whole
+from actors.speculative_config import SpeculativeConfig, parse_speculative_config
+from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.row import ENGINE, SCHEDULER, option, rows
 
 KV_CACHE = "KV cache"
@@ -147,6 +148,13 @@ class Engine:
         to=SCHEDULER,
     )
 
+    speculative_config: str | None = option(
+        None,
+        Parsed(parse_speculative_config, "JSON"),
+        'Drafts: {"method": "ngram", "num_speculative_tokens": 4}, or a draft "model".',
+        section=SCHEDULING,
+    )
+
     pipeline_parallel_size: int = option(
         1, Whole(1, 1024), "Stages of layers; only 1 can be predicted.", section=REPLICAS, names=("-pp",)
     )
@@ -191,14 +199,29 @@ class Engine:
             "max_model_len": context or UNKNOWN_CONTEXT,
             "engine_version": decisions_of(self.engine_version),
         }
+        asked = self.speculation
+        if asked is not None:
+            chosen["num_speculative_tokens"] = asked.num_tokens
+            chosen["num_lookahead_tokens"] = asked.num_lookahead_tokens
         scheduler = SchedulerConfig(**{**chosen, **self._given(SCHEDULER)})
-        return EngineConfig(scheduler=scheduler, policy=find_policy(self.policy), **self._given(ENGINE))
+        policy = find_policy(self.policy)
+        return EngineConfig(scheduler=scheduler, policy=policy, speculation=asked, **self._given(ENGINE))
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """How drafts are made, if at all."""
+        text = self.speculative_config
+        return None if text is None else parse_speculative_config(text)
 
     def simulated(self) -> "Engine":
-        """The same with what the engine version does by default where nothing was said."""
+        """The same with what the engine version does by default where nothing was said.
+
+        Drafts are verified step by step (`docs/speculation.md`).
+        """
         if self.async_scheduling is not None:
             return self
-        return replace(self, async_scheduling=is_async(self.engine_version))
+        plans_ahead = is_async(self.engine_version) and self.speculative_config is None
+        return replace(self, async_scheduling=plans_ahead)
 
     def _given(self, part: str) -> dict[str, Any]:
         """The fields of a part of the configuration; their kinds have checked their types."""

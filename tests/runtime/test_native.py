@@ -13,7 +13,7 @@ from runtime.native import build
 from runtime.native.attention import NativeAttention
 from runtime.native.library import open_library
 from runtime.paged_cache import LayerShape, PagedKVCache
-from runtime.requests import Span
+from runtime.step import Span
 
 CPU = torch.device("cpu")
 RUNNABLE = build.variants_of(build.cpu_flags())

@@ -1,0 +1,46 @@
+"""What became of drafts, counted as vLLM's `spec_decode` metrics count them."""
+
+from collections.abc import Sequence
+
+
+class Acceptance:
+    """`num_drafts` times drafts of a request were verified; `accepted_per_position` counts from the first.
+
+    vLLM's names are `spec_decode_num_drafts`, `…_num_draft_tokens`, `…_num_accepted_tokens` and
+    `…_num_accepted_tokens_per_pos`.
+    """
+
+    __slots__ = ("accepted_per_position", "num_accepted_tokens", "num_draft_tokens", "num_drafts")
+
+    def __init__(self) -> None:
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.accepted_per_position: list[int] = []
+
+    def add(self, drafts: Sequence[tuple[str, int]], accepted: Sequence[tuple[str, int]]) -> None:
+        """A step verified these drafts, and accepted the first ones of each request that went on."""
+        verified, positions = dict(drafts), self.accepted_per_position
+        for name, count in accepted:
+            self.num_drafts += 1
+            self.num_draft_tokens += verified[name]
+            self.num_accepted_tokens += count
+            if len(positions) < verified[name]:
+                positions += [0] * (verified[name] - len(positions))
+            for position in range(count):
+                positions[position] += 1
+
+    @property
+    def rate(self) -> float:
+        """Accepted drafts, of all."""
+        return self.num_accepted_tokens / max(self.num_draft_tokens, 1)
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens that a verification brings on average: the accepted ones and the one after them."""
+        return 1 + self.num_accepted_tokens / max(self.num_drafts, 1)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """For each position, how often the drafts up to there were accepted."""
+        return tuple(count / max(self.num_drafts, 1) for count in self.accepted_per_position)

@@ -1,0 +1,136 @@
+"""`--speculative-config`: how drafts are made, under vLLM's names, read strictly.
+
+    {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+    {"model": "DRAFT", "num_speculative_tokens": 4}
+
+`acceptance` and `proposed` are for simulated GPUs alone: what a real model accepts is its own affair.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+
+from actors.core.config import ConfigError
+from actors.core.names import did_you_mean
+
+METHODS = ("ngram", "draft_model")
+KEYS = (
+    "method",
+    "model",
+    "num_speculative_tokens",
+    "prompt_lookup_min",
+    "prompt_lookup_max",
+    "acceptance",
+    "proposed",
+)
+MOST_TOKENS = 128
+EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
+DEFAULT_LOOKUP = 5
+"""vLLM's, where neither bound is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How drafts are made.
+
+    A draft is proposed for up to `num_tokens` positions. `model` is the draft model's folder (or name, where
+    it is simulated). N-grams of `lookup_min` to `lookup_max` tokens are looked up. `acceptance` is the chance
+    of a draft if those before it were accepted, or for each position the chance that the drafts up to there
+    are, or a file with the latter; `proposed` the same of being proposed at all.
+    """
+
+    method: str
+    num_tokens: int
+    model: str | None = None
+    lookup_min: int = DEFAULT_LOOKUP
+    lookup_max: int = DEFAULT_LOOKUP
+    acceptance: float | tuple[float, ...] | str | None = None
+    proposed: float | tuple[float, ...] | None = None
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots beyond the tokens of a step that a draft model writes its keys to."""
+        return self.num_tokens if self.method == "draft_model" else 0
+
+
+def parse_speculative_config(text: str) -> SpeculativeConfig:
+    """The configuration in a JSON object; ConfigError names the key and what it may be."""
+    try:
+        given: object = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"it is no JSON ({error}); give {EXAMPLE}") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f"give a JSON object, as in {EXAMPLE}")
+    for key in given:
+        if key not in KEYS:
+            raise ConfigError(f"it has {key!r}, which is not known.{did_you_mean(key, KEYS)}")
+    model = given.get("model")
+    if model is not None and not (isinstance(model, str) and model.strip()):
+        raise _wrong("model", model, "give a model's folder")
+    method = given.get("method", None if model is None else "draft_model")
+    if method not in METHODS:
+        raise _wrong("method", method, f"give one of {', '.join(METHODS)}, or a model")
+    if (method == "draft_model") != (model is not None):
+        why = "a draft model needs one" if model is None else "only a draft model has one"
+        raise _wrong("model", model, f"{why}; the method is {method}")
+    if method != "ngram" and (keys := [key for key in KEYS[3:5] if key in given]):
+        raise _wrong(keys[0], given[keys[0]], "only the method ngram looks prompts up; leave it out")
+    num_tokens = _whole(given, "num_speculative_tokens", MOST_TOKENS)
+    if num_tokens is None:
+        raise ConfigError(f"it lacks num_speculative_tokens; give a whole number from 1 to {MOST_TOKENS}")
+    least, most = _lookup(given)
+    return SpeculativeConfig(
+        method,
+        num_tokens,
+        model,
+        least,
+        most,
+        _chances(given, "acceptance", num_tokens),
+        _proposed(given, num_tokens),
+    )
+
+
+def _lookup(given: dict[str, object]) -> tuple[int, int]:
+    """The bounds of n-grams: one that is given alone is both."""
+    least, most = (_whole(given, key, 1024) for key in ("prompt_lookup_min", "prompt_lookup_max"))
+    least, most = least or most or DEFAULT_LOOKUP, most or least or DEFAULT_LOOKUP
+    if least > most:
+        raise _wrong("prompt_lookup_min", least, f"give at most prompt_lookup_max, {most}")
+    return least, most
+
+
+def _proposed(given: dict[str, object], num_tokens: int) -> float | tuple[float, ...] | None:
+    chances = _chances(given, "proposed", num_tokens)
+    if isinstance(chances, str):
+        raise _wrong("proposed", chances, "give a chance, or one for each position")
+    return chances
+
+
+def _chances(given: dict[str, object], key: str, num_tokens: int) -> float | tuple[float, ...] | str | None:
+    value = given.get(key)
+    if value is None or (key == "acceptance" and isinstance(value, str) and value.strip()):
+        return value
+    if _is_chance(value):
+        return float(value)  # type: ignore[arg-type]  # a number, as has been checked
+    if isinstance(value, list) and len(value) == num_tokens and all(map(_is_chance, value)):
+        if value == sorted(value, reverse=True):
+            return tuple(map(float, value))
+        raise _wrong(key, value, "a later position cannot have a higher chance than those before it")
+    raise _wrong(key, value, f"give a number from 0 to 1, or one for each of the {num_tokens} positions")
+
+
+def _is_chance(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and 0 <= value <= 1  # type: ignore[arg-type,operator]  # as above
+
+
+def _whole(given: dict[str, object], key: str, most: int) -> int | None:
+    value = given.get(key)
+    if key in given and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
+        raise _wrong(key, value, f"give a whole number from 1 to {most}")
+    return value if isinstance(value, int) else None
+
+
+def _wrong(key: str, value: object, right: str) -> ConfigError:
+    shown = json.dumps(value)
+    return ConfigError(f"{key} is {shown if len(shown) <= 60 else shown[:57] + '…'}: {right}")
