@@ -3,7 +3,9 @@
 Others import them from `actors/messages.py`, whose rules they keep.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import Refused
@@ -18,6 +20,27 @@ class ChatMessage:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a prompt becomes tokens, under vLLM's names.
+
+    `add_special_tokens` None adds them to a plain prompt and not to a conversation, whose template writes
+    them. `truncate_prompt_tokens` keeps that many tokens at the end of the prompt, or at its beginning where
+    `truncation_side` is right; -1 keeps as many as fit. The rest is for conversations: `template_arguments`
+    are further variables of the chat template.
+    """
+
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+PLAIN_READING = Reading()
+
+
 @dataclass(init=False, slots=True)
 class Generate:
     """API (or a replayed client) asks AsyncLLM for one completion.
@@ -26,6 +49,7 @@ class Generate:
     counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
     `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` defines them). `n` choices are
     asked for: each is a request of the engine's, with an id and a seed of its own (`front/fan_out.py`).
+    `reading` says how text becomes tokens.
     """
 
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
@@ -38,6 +62,7 @@ class Generate:
     slo_ttft_s: float | None
     predicted_tokens: int | None
     n: int
+    reading: Reading
 
     def __init__(
         self,
@@ -51,6 +76,7 @@ class Generate:
         slo_ttft_s: float | None = None,
         predicted_tokens: int | None = None,
         n: int = 1,
+        reading: Reading = PLAIN_READING,
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -62,6 +88,7 @@ class Generate:
         self.slo_ttft_s = slo_ttft_s
         self.predicted_tokens = predicted_tokens
         self.n = n
+        self.reading = reading
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""
@@ -74,12 +101,14 @@ class Accepted:
 
     One that `may_be_refused` has an engine whose policy may yet turn it away: the first delta of each stream
     tells.
+    `prompt_token_ids` is what the prompt became, None where tokens are only counted.
     """
 
     request_id: str
     num_prompt_tokens: int
     streams: tuple[DeltaStream, ...]
     may_be_refused: bool
+    prompt_token_ids: tuple[int, ...] | None
 
     def __init__(
         self,
@@ -87,11 +116,13 @@ class Accepted:
         num_prompt_tokens: int,
         streams: tuple[DeltaStream, ...],
         may_be_refused: bool = False,
+        prompt_token_ids: tuple[int, ...] | None = None,
     ) -> None:
         self.request_id = request_id
         self.num_prompt_tokens = num_prompt_tokens
         self.streams = streams
         self.may_be_refused = may_be_refused
+        self.prompt_token_ids = prompt_token_ids
 
     @property
     def stream(self) -> DeltaStream:

@@ -12,7 +12,7 @@ names the type of its answer in `answered_by`, which is never called (`actors/re
 
 from dataclasses import dataclass
 
-from actors.client_messages import Accepted, Cancel, ChatMessage, Generate
+from actors.client_messages import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.request import Submit
@@ -37,6 +37,7 @@ from actors.engine_messages import (
 from actors.step_output import StepOutput
 
 __all__ = [
+    "PLAIN_READING",
     "Abort",
     "Accepted",
     "Admission",
@@ -62,6 +63,7 @@ __all__ = [
     "PromptLogprobs",
     "PromptRead",
     "ReadPrompt",
+    "Reading",
     "Refused",
     "Released",
     "ResetPrefixCache",

@@ -1,21 +1,15 @@
 """Text to tokens and back, without torch: tokenizer.json, chat template, incremental decoding."""
 
 import json
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import DecodeStream
 
 from actors.front.codec import TooManyTokens
-from actors.messages import ChatMessage
+from actors.messages import PLAIN_READING, ChatMessage, Reading
+from runtime.chat_template import ChatTemplateError, compiled, rendered, template_source
 from runtime.facts import LoadError, read_json
 from runtime.token_bound import longest_token_bytes
 
@@ -26,21 +20,36 @@ OTHER_FORMATS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "s
 CONTEXT_TOKENS = 8
 
 
-class ChatTemplateError(ValueError):
-    """Messages that cannot become a prompt, with the reason."""
-
-
 class Decoder:
-    """The text of one stream of tokens, as soon as it is certain; special tokens have none."""
+    """The text of one stream of tokens, as soon as it is certain; special tokens have none if skipped.
 
-    def __init__(self, tokenizer: FastTokenizer, prompt_ids: Sequence[int]) -> None:
+    `unspaced` holds the texts of tokens between which no space is put.
+    """
+
+    def __init__(
+        self,
+        tokenizer: FastTokenizer,
+        prompt_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        unspaced: Mapping[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(list(prompt_ids[-CONTEXT_TOKENS:]), skip_special_tokens=True)
+        self._skip = skip_special_tokens
+        self._unspaced = unspaced or {}
+        self._stream = DecodeStream(
+            list(prompt_ids[-CONTEXT_TOKENS:]), skip_special_tokens=skip_special_tokens
+        )
         self._held: list[int] = []
+        self._last_is_special = False
 
     def step(self, token_id: int) -> str:
         """The text that this token makes certain, "" inside of a character."""
         text = self._stream.step(self._tokenizer, token_id)
+        if self._unspaced:
+            is_special = token_id in self._unspaced
+            if is_special and self._last_is_special:
+                text = self._unspaced[token_id]
+            self._last_is_special = is_special
         if text is None:
             self._held.append(token_id)
             return ""
@@ -49,7 +58,7 @@ class Decoder:
 
     def flush(self) -> str:
         """The bytes of a character that the end of the stream cut off, as U+FFFD marks."""
-        text = self._tokenizer.decode(self._held, skip_special_tokens=True) if self._held else ""
+        text = self._tokenizer.decode(self._held, skip_special_tokens=self._skip) if self._held else ""
         self._held.clear()
         return str(text)
 
@@ -67,10 +76,12 @@ class Tokenizer:
         self._fast.no_truncation()
         self._fast.no_padding()
         self._longest_token_bytes = longest_token_bytes(json.loads(self._fast.to_str()))
+        self._space_mark = _space_mark(json.loads(self._fast.to_str()).get("pre_tokenizer"))
+        self._added = {i: token.content for i, token in self._fast.get_added_tokens_decoder().items()}
         config = read_json(folder / "tokenizer_config.json")
         self._special = _special_tokens(folder, config)
-        source = _template_source(folder, config)
-        self._template = None if source is None else _compile(source, folder)
+        source = template_source(folder, config)
+        self._template = None if source is None else compiled(source, folder)
         self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
         self.eos_token_ids = self._find_eos(folder)
 
@@ -78,23 +89,29 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
-        """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS).
+    def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS) unless told not to.
 
         Raises TooManyTokens for more than `most_tokens`, before tokenising where the length in bytes tells.
         """
-        return self._encode(text, most_tokens, add_special_tokens=True)
+        return self._encode(text, most_tokens, add_special_tokens=add_special_tokens)
 
     def encode_plain(self, text: str) -> list[int]:
         """The tokens of a piece of text alone, without what the tokenizer adds to a prompt."""
         return self._encode(text, None, add_special_tokens=False)
 
-    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
-        """The tokens of a conversation up to where the assistant speaks next.
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        most_tokens: int | None = None,
+        reading: Reading = PLAIN_READING,
+    ) -> list[int]:
+        """The tokens of a conversation, by default up to where the assistant speaks next.
 
         Raises ChatTemplateError when the model has no chat template or its template refuses.
         """
-        return self._encode(self.render_chat(messages), most_tokens, add_special_tokens=False)
+        text = self.render_chat(messages, reading)
+        return self._encode(text, most_tokens, add_special_tokens=reading.add_special_tokens is True)
 
     def _encode(self, text: str, most_tokens: int | None, *, add_special_tokens: bool) -> list[int]:
         num_bytes = len(text.encode())
@@ -108,27 +125,41 @@ class Tokenizer:
             raise TooManyTokens(len(encoding))
         return list(encoding.ids)
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    def render_chat(self, messages: Sequence[ChatMessage], reading: Reading = PLAIN_READING) -> str:
         """The conversation as the model's own template writes it."""
         if self._template is None:
             raise ChatTemplateError(
                 "this model has no chat template: use /v1/completions with a plain prompt"
             )
-        turns = [{"role": turn.role, "content": turn.content} for turn in messages]
-        try:
-            return self._template.render(
-                messages=turns, tools=None, documents=None, add_generation_prompt=True, **self._special
-            )
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"the chat template refuses: {error}") from error
+        return rendered(self._template, messages, reading, self._special)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of all tokens at once, without special ones."""
-        return str(self._fast.decode(list(token_ids), skip_special_tokens=True))
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of all tokens at once, by default without special ones."""
+        return str(self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def decoder(self, prompt_ids: Sequence[int] = ()) -> Decoder:
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, with the spaces that decoding strips from the beginning of a text."""
+        text = self.decode([token_id], skip_special_tokens=False)
+        if self._space_mark is None:
+            return text
+        piece = self._fast.id_to_token(token_id) or ""
+        num_spaces = len(piece) - len(piece.lstrip(self._space_mark))
+        return " " * max(0, num_spaces - (len(text) - len(text.lstrip(" ")))) + text
+
+    def token_name(self, token_id: int) -> str | None:
+        """How the vocabulary spells a token; None if it has none."""
+        name: str | None = self._fast.id_to_token(token_id)
+        return name
+
+    def decoder(
+        self,
+        prompt_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> Decoder:
         """An incremental decoder for the tokens that follow `prompt_ids`; 1 µs a token."""
-        return Decoder(self._fast, prompt_ids)
+        spaced = skip_special_tokens or spaces_between_special_tokens
+        return Decoder(self._fast, prompt_ids, skip_special_tokens, None if spaced else self._added)
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
         for name in ("generation_config.json", "config.json"):
@@ -180,56 +211,11 @@ def _special_tokens(folder: Path, config: dict[str, object]) -> dict[str, str]:
     return tokens
 
 
-def _template_source(folder: Path, config: dict[str, object]) -> str | None:
-    """The chat template: its own file before the configuration; of several, the default one."""
-    own_file = folder / "chat_template.jinja"
-    if own_file.is_file():
-        return own_file.read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        entries = [entry for entry in source if isinstance(entry, dict)]
-        source = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
-    if source is not None and not isinstance(source, str):
-        raise LoadError(f"cannot read the chat template of {folder}: it is no text")
-    return source
-
-
-def _compile(source: str, folder: Path) -> jinja2.Template:
-    """The template in a sandbox with the names that transformers gives templates."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise LoadError(f"cannot read the chat template of {folder}: {error}") from error
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks what the assistant said, for training; here it means nothing."""
-
-    tags = {"generation"}  # noqa: RUF012  # declared so by jinja
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML; templates want plain JSON."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise jinja2.TemplateError(reason)
+def _space_mark(pre_tokenizer: object) -> str | None:
+    """What stands for a space in front of a word, for tokenizers that strip it from a single token's text."""
+    if not isinstance(pre_tokenizer, dict):
+        return None
+    if pre_tokenizer.get("type") == "Metaspace":
+        return str(pre_tokenizer.get("replacement", "▁"))
+    parts = pre_tokenizer.get("pretokenizers", [])
+    return next((mark for mark in map(_space_mark, parts) if mark is not None), None)

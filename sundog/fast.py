@@ -56,6 +56,7 @@ MODULES = (
     "actors/front/fan_out.py",
     "actors/front/health.py",
     "actors/front/intake.py",
+    "actors/front/prompts.py",
     "actors/front/readings.py",
     "actors/front/resolve.py",
     "actors/engine_messages.py",

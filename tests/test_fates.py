@@ -131,12 +131,17 @@ class BadDecoder(BytesDecoder):
 class BadCodec(Bytes):
     """Fails at some prompts and at some tokens."""
 
-    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+    def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
         if "boom" in text:
             raise RuntimeError("a bug in the tokenizer")
-        return super().encode(text, most_tokens)
+        return super().encode(text, most_tokens, add_special_tokens)
 
-    def decoder(self, prompt_ids: Sequence[int]) -> BytesDecoder:
+    def decoder(
+        self,
+        prompt_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> BytesDecoder:
         if ord("~") in prompt_ids:
             raise RuntimeError("a bug in the decoder")
         return BadDecoder()

@@ -17,6 +17,7 @@ from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
+from actors.front.codec import TextCodec
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0
@@ -33,14 +34,15 @@ def create_app(
     llm: LLM,
     model: ServedModel,
     *,
+    codec: TextCodec | None = None,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
-    With `api_key`, every path under /v1 needs it. A body larger than `max_body_bytes` is answered
-    with 413, one that takes longer than `body_timeout_s` to arrive with 408.
+    `codec` gives tokens their text. With `api_key`, every path under /v1 needs it. A body larger than
+    `max_body_bytes` is answered with 413, one that takes longer than `body_timeout_s` to arrive with 408.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app)
@@ -48,7 +50,7 @@ def create_app(
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id)
+    context = ApiContext(llm, model, new_id, codec)
     for routes in ROUTES:
         app.register_blueprint(routes(context))
     return app

@@ -23,11 +23,21 @@ Read = tuple["Choice", Delta]
 class Asked:
     """One prompt of an answer, and which of its choices have not been read to the end."""
 
-    __slots__ = ("_llm", "_unread", "num_cached_tokens", "num_prompt_tokens", "request_id")
+    __slots__ = (
+        "_llm",
+        "_unread",
+        "index",
+        "num_cached_tokens",
+        "num_prompt_tokens",
+        "prompt_token_ids",
+        "request_id",
+    )
 
-    def __init__(self, llm: LLM, generate: Generate) -> None:
+    def __init__(self, llm: LLM, index: int, generate: Generate) -> None:
         assert generate.request_id is not None
         self._llm = llm
+        self.index = index
+        self.prompt_token_ids: tuple[int, ...] = ()
         self._unread = generate.n
         self.request_id = generate.request_id
         self.num_prompt_tokens = 0
@@ -40,6 +50,7 @@ class Asked:
             self._unread = 0
             raise refusal(reply, prompt_field)
         self.num_prompt_tokens = reply.num_prompt_tokens
+        self.prompt_token_ids = reply.prompt_token_ids or ()
         return reply
 
     def finished(self) -> None:
@@ -169,8 +180,8 @@ async def start_choices(
     """
     choices: list[Choice] = []
     may_be_refused = False
-    for generate in generates:
-        asked = Asked(llm, generate)
+    for index, generate in enumerate(generates):
+        asked = Asked(llm, index, generate)
         at_end.callback(asked.cancel_unless_finished)
         accepted = await asked.start(generate, prompt_field)
         may_be_refused = may_be_refused or accepted.may_be_refused

@@ -8,6 +8,7 @@ from typing import Protocol, overload
 import trio
 
 from actors.api.errors import ApiError, shown
+from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 
 log = logging.getLogger("sundog.api")
@@ -57,13 +58,14 @@ class ServedModel:
 class ApiContext:
     """Shared by all routes of one app.
 
-    `new_id` makes the unique part of an answer's id; `remarked` holds the unknown fields already logged.
-    `large_bodies` are parsed one at a time.
+    `codec` gives tokens their text, None where they are only counted. `new_id` makes the unique part of an
+    answer's id; `remarked` holds the unknown fields already logged. `large_bodies` are parsed one at a time.
     """
 
     llm: LLM
     model: ServedModel
     new_id: Callable[[], str]
+    codec: TextCodec | None = None
     remarked: set[str] = field(default_factory=set)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 

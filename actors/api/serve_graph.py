@@ -77,7 +77,9 @@ async def serve_graph(
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
-                app = create_app(llm, served, api_key=options.api_key, max_body_bytes=options.max_body_bytes)
+                app = create_app(
+                    llm, served, codec=codec, api_key=options.api_key, max_body_bytes=options.max_body_bytes
+                )
                 port = await serving.start(_serve_http, app, options, stopping.drain)
                 host = f"[{options.host}]" if ":" in options.host else options.host
                 stopping.ready.set()

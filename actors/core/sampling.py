@@ -16,7 +16,9 @@ class Sampling:
     token alone), `prompt_logprobs` for those of the prompt's tokens.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
-    reads the rest; stop strings are watched by AsyncLLM alone.
+    reads the rest. Stop strings and special tokens concern AsyncLLM alone: with
+    `include_stop_str_in_output` the text ends with what stopped it, and special tokens have a text where
+    `skip_special_tokens` is off, without spaces between them where `spaces_between_special_tokens` is, too.
     """
 
     temperature: float = 1.0
@@ -28,6 +30,9 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0

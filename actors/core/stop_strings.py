@@ -2,29 +2,37 @@
 
 
 class StopStrings:
-    """Holds back the last characters while they could still begin a stop string."""
+    """Holds back the last characters while they could still begin a stop string.
 
-    __slots__ = ("_held", "_hold", "_stops")
+    With `are_shown` the text ends with the stop string, and nothing needs to be held back.
+    """
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    __slots__ = ("_are_shown", "_held", "_hold", "_stops")
+
+    def __init__(self, stops: tuple[str, ...], are_shown: bool = False) -> None:
         self._stops = stops
+        self._are_shown = are_shown
         self._hold = max((len(stop) for stop in stops), default=1) - 1
         self._held = ""
+        """The last characters: held back, or already shown where nothing is."""
 
     def feed(self, text: str, may_stop: bool = True) -> tuple[str, str | None]:
         """The text that may be shown now, and the stop string that it met, if any.
 
         Met is the one that ends first, and ends in this very text, if it `may_stop`. The text shown ends
-        before the stop string, which is never shown.
+        before the stop string, or with it.
         """
-        first, text = len(self._held) + 1, self._held + text
+        num_held, text = len(self._held), self._held + text
+        first = num_held + 1
         stop = self._met(text, first) if may_stop else None
+        begin = num_held if self._are_shown else 0
         if stop is not None:
             self._held = ""
-            return text[: text.index(stop, max(0, first - len(stop)))], stop
-        shown = len(text) - min(self._hold, len(text))
-        self._held = text[shown:]
-        return text[:shown], None
+            position = text.index(stop, max(0, first - len(stop)))
+            return text[begin : position + (len(stop) if self._are_shown else 0)], stop
+        kept = len(text) - min(self._hold, len(text))
+        self._held = text[kept:]
+        return text[begin:] if self._are_shown else text[:kept], None
 
     def _met(self, text: str, first: int) -> str | None:
         """The stop string that is the first to end in `text` after at least `first` characters."""
@@ -35,4 +43,4 @@ class StopStrings:
     def flush(self) -> str:
         """The text held back, once no more comes."""
         held, self._held = self._held, ""
-        return held
+        return "" if self._are_shown else held

@@ -45,7 +45,8 @@ class ActiveRequest:
         self.submit = submit
         self.stream = stream
         self.decoder = decoder
-        self.stop_strings = StopStrings(submit.sampling.stop)
+        sampling = submit.sampling
+        self.stop_strings = StopStrings(sampling.stop, sampling.include_stop_str_in_output)
         self.num_fed = 0
         """Its tokens so far, if it has stop strings."""
         self.num_cached_tokens = 0
@@ -55,7 +56,7 @@ class ActiveRequest:
         """Whether its reader has been given a token."""
         self.num_losses = 0
         """How many engines were lost with it."""
-        wants = submit.sampling.prompt_logprobs is not None
+        wants = sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] if wants else []
         """Those that have come, by position; its first delta brings them all to its reader."""
 
@@ -85,9 +86,11 @@ class ActiveRequest:
             return Delta(finish_reason="error", error=UNDECODABLE)
 
     def _decode(self, token: int, time_s: float, finish: Finish | None) -> Delta:
+        sampling = self.submit.sampling
         stopped_by_token = finish is not None and finish.reason == "stop"
-        text = "" if self.decoder is None or stopped_by_token else self.decoder.step(token)
-        shown, stop = self._watch(text) if self.submit.sampling.stop else (text, None)
+        is_hidden = stopped_by_token and not sampling.include_stop_str_in_output
+        text = "" if self.decoder is None or is_hidden else self.decoder.step(token)
+        shown, stop = self._watch(text) if sampling.stop else (text, None)
         delta = Delta(shown, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
         if stop is not None:
             return delta.merged(Delta(finish_reason="stop", stop_reason=stop))

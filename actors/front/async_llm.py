@@ -15,7 +15,8 @@ from actors.core.policies.policy import defines
 from actors.front.active_request import LOST, ActiveRequest, last_delta
 from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
-from actors.front.intake import Intake, effort
+from actors.front.intake import Intake
+from actors.front.prompts import effort
 from actors.front.readings import SHORT, Readings
 from actors.messages import (
     Abort,
@@ -136,8 +137,8 @@ class AsyncLLM(Actor[FrontMessage]):
         for submit in accepted:
             for listener in self._listeners:
                 listener.tell(submit)
-        streams = tuple([each.stream for each in requests])
-        return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse)
+        streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
+        return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
     def _is_in_use(self, name: str) -> bool:
         return any(name in names for names in (self._requests, self._leaving, self._readings, self._families))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.messages import ChatMessage
+from actors.messages import PLAIN_READING, ChatMessage, Reading
 
 
 class TokenDecoder(Protocol):
@@ -33,17 +33,39 @@ class TextCodec(Protocol):
     A prompt of more than `most_tokens` tokens is TooManyTokens, which may be certain before tokenising.
     """
 
-    def encode(self, text: str, most_tokens: int | None = None) -> list[int]: ...
+    def encode(
+        self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True
+    ) -> list[int]: ...
 
     def encode_plain(self, text: str) -> list[int]:
         """The tokens of a piece of text alone, without what the tokenizer puts around a prompt."""
         ...
 
-    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        most_tokens: int | None = None,
+        reading: Reading = PLAIN_READING,
+    ) -> list[int]:
         """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
         ...
 
-    def decoder(self, prompt_ids: Sequence[int]) -> TokenDecoder: ...
+    def decoder(
+        self,
+        prompt_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> TokenDecoder:
+        """What turns the tokens after `prompt_ids` into text."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of all tokens at once."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, with the space that it begins with; special ones are shown."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,26 +5,22 @@ prompt's full blocks. A prompt that is too long is refused as soon as its length
 """
 
 import logging
-from collections.abc import Callable
 
 from actors.config import EngineConfig
 from actors.core.kv_cache import BlockHasher
 from actors.core.sampling import Sampling
 from actors.front.active_request import ActiveRequest
 from actors.front.bounds import out_of_bounds
-from actors.front.codec import TextCodec, TokenDecoder, TooManyTokens, Vocabulary
+from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
 from actors.front.fan_out import choices_of
+from actors.front.prompts import TOO_LONG, Tokens, prompt_param, read_prompt, too_long
 from actors.front.resolve import resolved
-from actors.messages import Capacity, ChatMessage, Generate, Refused, Submit
+from actors.messages import Capacity, Generate, Refused, Submit
 from actors.stream import DeltaStream
 
 log = logging.getLogger("sundog.front")
 
 RETRY_AFTER_S = 1.0
-TOO_LONG = "context_length_exceeded"
-NO_CODEC = "there is no tokenizer: give token ids"
-
-Tokens = tuple[int, ...]
 
 
 class Intake:
@@ -81,7 +77,10 @@ class Intake:
         """The decoder of the answer's text; None where tokens are only counted."""
         if submit.prompt_token_ids is None or self._codec is None:
             return None
-        return self._codec.decoder(submit.prompt_token_ids)
+        sampling = submit.sampling
+        return self._codec.decoder(
+            submit.prompt_token_ids, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
+        )
 
     def submit(self, generate: Generate, request_id: str, arrival_s: float) -> tuple[Submit, ...] | Refused:
         """`generate` as requests of the engine's, one a choice, or why it is refused."""
@@ -91,7 +90,7 @@ class Intake:
         sampling = resolved(generate.sampling, self._codec, self._vocabulary)
         if isinstance(sampling, Refused):
             return sampling
-        prompt = self._read(generate.prompt)
+        prompt = read_prompt(generate, self._codec, self._vocabulary, self._room(generate), self._limit())
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)
@@ -102,55 +101,14 @@ class Intake:
         submit = self._submit(generate, sampling, request_id, arrival_s, tokens, num_tokens)
         return choices_of(submit, generate.n)
 
-    def _read(self, prompt: str | Tokens | tuple[ChatMessage, ...] | int) -> Tokens | int | Refused:
-        """The prompt's tokens, or their number where tokens are only counted."""
-        if isinstance(prompt, int):
-            if self._vocabulary.size is None:
-                return prompt
-            return Refused("a number of tokens is no prompt for a real model", param="prompt")
-        codec, most_tokens = self._codec, self._limit_tokens - 1
-        if isinstance(prompt, str):
-            if codec is None:
-                return Refused(NO_CODEC, param="prompt")
-            return self._tokenise(lambda: codec.encode(prompt, most_tokens), "prompt")
-        if _is_chat(prompt):
-            if codec is None:
-                return Refused(NO_CODEC, param="messages")
-            return self._tokenise(lambda: codec.encode_chat(prompt, most_tokens), "messages")  # type: ignore[arg-type]
-        tokens: Tokens = prompt  # type: ignore[assignment]
-        if len(tokens) > most_tokens:
-            return self._too_long(f"{len(tokens)}", "prompt")
-        size = self._vocabulary.size
-        for token in tokens:
-            if token < 0 or (size is not None and token >= size):
-                known = "it is negative" if size is None else f"0 to {size - 1}"
-                return Refused(f"token id {token} is not in the vocabulary ({known})", param="prompt")
-        return tokens
-
-    def _tokenise(self, tokens: Callable[[], list[int]], param: str) -> Tokens | Refused:
-        """The tokens, or why this one prompt cannot be tokenised."""
-        try:
-            return tuple(tokens())
-        # Two names, because a compiled variable has one type.
-        except TooManyTokens as too_many:
-            return self._too_long(f"at least {too_many.num_tokens}", param)
-        except UnicodeEncodeError as not_text:
-            half = f"character {not_text.start} is one half of a surrogate pair"
-            return Refused(f"{half}: send whole characters", param=param)
-        except ValueError as refusal:
-            return Refused(str(refusal), param=param)
-        except Exception:
-            log.exception("a prompt could not be tokenised; its request fails alone")
-            return Refused("the prompt could not be tokenised", kind="failed", param=param)
-
     def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
         """Why the request is too long to be served, if it is."""
-        param = "messages" if _is_chat(generate.prompt) else "prompt"
+        param = prompt_param(generate.prompt)
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
         limit, max_tokens = self._limit_tokens, generate.sampling.max_tokens
         if num_tokens >= limit:
-            return self._too_long(f"{num_tokens}", param)
+            return too_long(f"{num_tokens}", self._limit(), param)
         if max_tokens is not None and num_tokens + max_tokens > limit:
             return Refused(
                 f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed"
@@ -160,13 +118,11 @@ class Intake:
             )
         return None
 
-    def _too_long(self, num_tokens: str, param: str) -> Refused:
-        return Refused(
-            f"the prompt has {num_tokens} tokens, but {self._limit()} must hold it and at least one"
-            " more: shorten it",
-            param=param,
-            code=TOO_LONG,
-        )
+    def _room(self, generate: Generate) -> int:
+        """The most tokens that the prompt may have; with a limit on the answer, the most beside it."""
+        answer = generate.sampling.max_tokens or 1
+        truncates = generate.reading.truncate_prompt_tokens == -1
+        return self._limit_tokens - (answer if truncates else 1)
 
     def _limit(self) -> str:
         """What bounds the length of a request, in words."""
@@ -210,23 +166,3 @@ class Intake:
             parent = keys[-1] if keys else None
             keys.append(self._hash_block(parent, tokens[start : start + size], salt))
         return tuple(keys)
-
-
-def effort(generate: Generate) -> int:
-    """The work of reading a prompt: characters to tokenise, or tokens to check and hash.
-
-    Either takes about 0.1 µs; a bad word is tokenised twice, at 10 µs each.
-    """
-    prompt, sampling = generate.prompt, generate.sampling
-    lists = 200 * len(sampling.bad_words) + len(sampling.logit_bias) + len(sampling.allowed_token_ids or ())
-    if isinstance(prompt, int):
-        return lists
-    if isinstance(prompt, str):
-        return lists + len(prompt)
-    if _is_chat(prompt):
-        return lists + sum(len(turn.content) for turn in prompt if isinstance(turn, ChatMessage))
-    return lists + len(prompt)
-
-
-def _is_chat(prompt: object) -> bool:
-    return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], ChatMessage)

@@ -11,7 +11,7 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.request import Submit
 from actors.front.codec import TooManyTokens
-from actors.messages import Accepted, Capacity, ChatMessage, StepOutput
+from actors.messages import PLAIN_READING, Accepted, Capacity, ChatMessage, Reading, StepOutput
 from actors.stream import Delta
 
 EOS = 0
@@ -157,7 +157,7 @@ class BytesDecoder:
 class Bytes:
     """A tokenizer whose tokens are the bytes of UTF-8."""
 
-    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+    def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
         tokens = list(text.encode())
         if most_tokens is not None and len(tokens) > most_tokens:
             raise TooManyTokens(len(tokens))
@@ -166,13 +166,29 @@ class Bytes:
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        most_tokens: int | None = None,
+        reading: Reading = PLAIN_READING,
+    ) -> list[int]:
         if any(message.role != "user" for message in messages):
             raise ValueError("this model only knows users")
         return self.encode("".join(message.content for message in messages), most_tokens)
 
-    def decoder(self, prompt_ids: Sequence[int]) -> BytesDecoder:
+    def decoder(
+        self,
+        prompt_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> BytesDecoder:
         return BytesDecoder()
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return self.decode([token_id])
 
 
 def engine_config(**fields: Any) -> EngineConfig:

@@ -1,5 +1,6 @@
 """The body of POST /v1/chat/completions."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, PlainValidator
@@ -10,9 +11,19 @@ from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
-from actors.messages import ChatMessage
+from actors.messages import ChatMessage, Reading
 
-UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (False,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {}
+RESERVED = (
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "documents",
+    "messages",
+    "tokenize",
+    "tools",
+)
+"""Variables of a template that are no argument of its own."""
 ROLES = ("system", "developer", "user", "assistant")
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call", "tool_calls", "tool_call_id")
 
@@ -51,7 +62,7 @@ class MessageBody(JsonObject):
     """One turn; an assistant's turn may come back as it was sent, with its null and empty fields."""
 
     role: Name
-    content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)]
+    content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for content that no template is given."""
@@ -63,7 +74,9 @@ class MessageBody(JsonObject):
         for name in UNSUPPORTED_IN_MESSAGE:
             if value := (self.model_extra or {}).get(name):
                 raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
-        return ChatMessage(self.role, self.content)
+        if self.content is None and self.role != "assistant":
+            raise invalid(f"{where}.content is required.", f"{where}.content")
+        return ChatMessage(self.role, self.content or "")
 
 
 class ChatBody(SamplingBody):
@@ -73,6 +86,41 @@ class ChatBody(SamplingBody):
     max_completion_tokens: NumTokensFrom1 | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, object] = Field(default={})
+    documents: Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)] | None = None
+
+    def reading(self) -> Reading:
+        """How the conversation becomes a prompt; raises 400 for what its template cannot be given."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise invalid(
+                "continue_final_message does not go with add_generation_prompt: send"
+                " add_generation_prompt = false with it.",
+                "add_generation_prompt",
+            )
+        for name in RESERVED:
+            if name in self.chat_template_kwargs:
+                message = f"chat_template_kwargs.{name} is not allowed: the request's own fields say it."
+                raise invalid(message, "chat_template_kwargs")
+        documents: dict[str, object] = {} if self.documents is None else {"documents": self.documents}
+        return replace(
+            super().reading(),
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            template_arguments={**self.chat_template_kwargs, **documents},
+        )
+
+    @property
+    def answering_role(self) -> str:
+        """Whose message the answer is: the assistant's, or the last one's if that is continued."""
+        return "assistant" if self.add_generation_prompt else self.messages[-1].role
+
+    @property
+    def echoed(self) -> str:
+        """What comes before the answer with `echo`: the last message, if it is of the same role."""
+        last = self.messages[-1]
+        return last.content or "" if self.echo and last.role == self.answering_role else ""
 
     @property
     def num_logprobs(self) -> int | None:

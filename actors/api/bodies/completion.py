@@ -4,12 +4,13 @@ from typing import Annotated
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.bounds import INT32_MAX, MAX_PROMPT_TOKENS, MAX_PROMPTS, TokenIds
+from actors.api.bodies.bounds import INT32_MAX, MAX_PROMPT_TOKENS, MAX_PROMPTS, NumTokens, TokenIds
 from actors.api.bodies.logits import NumLogprobsOrOff
 from actors.api.bodies.sampling import SamplingBody
+from actors.api.errors import invalid
 
 DEFAULT_MAX_TOKENS = 16
-UNSUPPORTED: dict[str, tuple[object, ...]] = {"add_special_tokens": (True,), "top_logprobs": (0,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"top_logprobs": (0,)}
 
 Prompt = str | tuple[int, ...]
 PromptInput = (
@@ -52,7 +53,15 @@ class CompletionBody(SamplingBody):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
+    max_tokens: NumTokens = DEFAULT_MAX_TOKENS
     logprobs: NumLogprobsOrOff = None
+
+    @property
+    def token_limit(self) -> int:
+        """How many tokens the engine makes: an echo alone takes one, which is not shown."""
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens is 0: ask for at least 1, or for echo.", "max_tokens")
+        return max(self.max_tokens, 1)
 
     @property
     def num_logprobs(self) -> int | None:

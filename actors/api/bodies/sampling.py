@@ -1,6 +1,6 @@
 """The fields that every generating route shares."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PlainValidator
 
@@ -30,11 +30,10 @@ from actors.api.bodies.logits import (
     Penalty,
     RepetitionPenalty,
 )
-from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.shown import ShownBody
 from actors.api.errors import invalid
 from actors.core.sampling import Sampling
 
-UsageWanted = Literal["never", "last", "always"]
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
 
@@ -54,14 +53,7 @@ def as_stops(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-class StreamOptions(JsonObject):
-    """What a stream says about usage."""
-
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-
-
-class SamplingBody(JsonObject):
+class SamplingBody(ShownBody):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
     model: ModelName | None = None
@@ -86,8 +78,6 @@ class SamplingBody(JsonObject):
     prompt_logprobs: NumLogprobs | None = None
     priority: Int64 = 0
     cache_salt: Name | None = None
-    stream: bool = False
-    stream_options: StreamOptions | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -101,10 +91,11 @@ class SamplingBody(JsonObject):
                 f"min_tokens is {self.min_tokens}: it must not exceed max_tokens ({max_tokens}).",
                 "min_tokens",
             )
-        if self.stream and self.prompt_logprobs is not None:
+        if self.stream and self.prompt_logprobs:
             raise invalid(
                 "prompt_logprobs is only given with a whole answer: leave out stream.", "prompt_logprobs"
             )
+        asked = self.prompt_logprobs
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k if self.top_k > 0 else None,
@@ -123,7 +114,10 @@ class SamplingBody(JsonObject):
             bad_words=self.bad_words,
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             logprobs=self.num_logprobs,
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=self.num_logprobs if self.echo and asked is None else asked,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            skip_special_tokens=self.skip_special_tokens,
+            spaces_between_special_tokens=self.spaces_between_special_tokens,
         )
 
     def check_choices(self, num_prompts: int) -> None:
@@ -141,13 +135,3 @@ class SamplingBody(JsonObject):
                 f" ask for at most {most} for each, or send fewer prompts.",
                 "n",
             )
-
-    def usage_wanted(self) -> UsageWanted:
-        """Which chunks of a stream carry usage; raises 400 for stream options without a stream."""
-        if self.stream_options is None:
-            return "never"
-        if not self.stream:
-            raise invalid("stream_options is only allowed when stream is true.", "stream_options")
-        if not self.stream_options.include_usage:
-            return "never"
-        return "always" if self.stream_options.continuous_usage_stats else "last"

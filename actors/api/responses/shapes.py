@@ -1,57 +1,132 @@
-"""How each generating route spells its answer; everything else about answering is shared."""
+"""How each generating route spells its answer; everything else about answering is shared.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+The keys, and which of them are null, are vLLM's.
+"""
 
+from collections.abc import Sequence
+from typing import Protocol
+
+from actors.api.responses.view import ChoiceView
 from actors.stream import Delta
 
 Json = dict[str, object]
+Whole = Sequence[tuple[ChoiceView, Delta]]
+"""All choices of an answer, each as one delta."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseShape:
-    """One route's spelling.
-
-    `whole` puts a text into a choice of a whole answer, `piece` into a choice of a stream's chunk;
-    `opening` is the content of the chunk that comes before a choice's first, if there is one.
-    `prompt_field` is the field that holds the prompt.
-    """
+class ResponseShape(Protocol):
+    """One route's spelling; `prompt_field` is the field that holds the prompt."""
 
     id_prefix: str
     prompt_field: str
     object: str
     chunk_object: str
-    whole: Callable[[str], Json]
-    piece: Callable[[str], Json]
-    opening: Json | None = None
+
+    def whole(self, choices: Whole) -> Json:
+        """What a whole answer holds beside its head and its usage."""
+        ...
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        """What the chunks hold that come before all others."""
+        ...
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        """One choice's entry in a chunk of a stream."""
+        ...
 
 
-def choice_object(index: int, content: Json, delta: Delta) -> Json:
-    """One entry of `choices`; `stop_reason` is vLLM's: the stop string or token, or null."""
-    return {
-        "index": index,
-        **content,
-        "logprobs": None,
-        "finish_reason": delta.finish_reason,
-        "stop_reason": delta.stop_reason,
-    }
+class CompletionShape:
+    """Text completions."""
+
+    id_prefix = "cmpl-"
+    prompt_field = "prompt"
+    object = "text_completion"
+    chunk_object = "text_completion"
+
+    def whole(self, choices: Whole) -> Json:
+        return {
+            "choices": [
+                self.chunk(view, delta, is_first=True) | {"prompt_logprobs": view.prompt_logprobs(delta)}
+                for view, delta in choices
+            ]
+        }
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        return []
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        return {
+            "index": view.choice.index,
+            "text": view.text(delta, is_first),
+            "logprobs": view.completion_logprobs(delta, is_first),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "prompt_token_ids": view.prompt_ids if is_first else None,
+            "token_ids": view.token_ids(delta),
+        }
 
 
-COMPLETION = ResponseShape(
-    id_prefix="cmpl-",
-    prompt_field="prompt",
-    object="text_completion",
-    chunk_object="text_completion",
-    whole=lambda text: {"text": text},
-    piece=lambda text: {"text": text},
-)
+class ChatShape:
+    """Chat completions; the answer is a message of `role`."""
 
-CHAT = ResponseShape(
-    id_prefix="chatcmpl-",
-    prompt_field="messages",
-    object="chat.completion",
-    chunk_object="chat.completion.chunk",
-    whole=lambda text: {"message": {"role": "assistant", "content": text}},
-    piece=lambda text: {"delta": {"content": text}},
-    opening={"delta": {"role": "assistant", "content": ""}},
-)
+    id_prefix = "chatcmpl-"
+    prompt_field = "messages"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self, role: str = "assistant") -> None:
+        self._role = role
+
+    def whole(self, choices: Whole) -> Json:
+        first_view, first_delta = choices[0]
+        return {
+            "choices": [self._message(view, delta) for view, delta in choices],
+            "prompt_logprobs": first_view.prompt_logprobs(first_delta),
+            "prompt_token_ids": first_view.prompt_ids,
+        }
+
+    def _message(self, view: ChoiceView, delta: Delta) -> Json:
+        message = {
+            "role": self._role,
+            "content": view.text(delta, is_first=True),
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+        return {
+            "index": view.choice.index,
+            "message": message,
+            "logprobs": view.chat_logprobs(delta),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "token_ids": view.token_ids(delta),
+        }
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        chunks: list[Json] = [
+            {
+                "choices": [_choice(view, {"role": self._role, "content": ""})],
+                "prompt_token_ids": view.prompt_ids,
+            }
+            for view in views
+        ]
+        return chunks + [
+            {"choices": [_choice(view, {"content": echo})]}
+            for view in views
+            if (echo := view.text(Delta(), is_first=True))
+        ]
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        choice = _choice(view, {"content": delta.text}) | {"logprobs": view.chat_logprobs(delta)}
+        if delta.finish_reason is not None:
+            choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        return choice | {"token_ids": view.token_ids(delta)}
+
+
+def _choice(view: ChoiceView, delta: Json) -> Json:
+    return {"index": view.choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+COMPLETION = CompletionShape()

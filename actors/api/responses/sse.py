@@ -8,10 +8,10 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 
-from actors.api.bodies.sampling import UsageWanted
-from actors.api.choices import Choice, Choices
+from actors.api.choices import Choice, Choices, usage_object
 from actors.api.errors import BROKEN, ApiError
-from actors.api.responses.shapes import Json, ResponseShape, choice_object
+from actors.api.responses.shapes import Json, ResponseShape
+from actors.api.responses.view import ChoiceView
 from actors.stream import Delta
 
 log = logging.getLogger("sundog.api")
@@ -23,43 +23,50 @@ SLOT = "\ue000"  # where the text goes in a chunk that is made once
 class ChunkWriter:
     """Writes the chunks of one answer; `head` holds what all of them repeat."""
 
-    def __init__(self, shape: ResponseShape, head: Json, choices: Choices, usage_wanted: UsageWanted) -> None:
+    def __init__(self, shape: ResponseShape, head: Json, choices: Choices, views: list[ChoiceView]) -> None:
         self._shape = shape
         self._head = head
         self._choices = choices
-        self._usage_wanted = usage_wanted
-        self._around_text = [self._split(choice.index) for choice in choices.all]
-        self._opened = [shape.opening is None] * len(choices.all)
+        self._views = views
+        self._wanted = views[0].wanted
+        self._has_begun = False
+        self._around_text = [self._split(view) for view in views] if self._wanted.is_plain else []
 
-    def _chunk(self, choices: list[Json], usage: Json | None = None) -> str:
-        body = self._head | {"choices": choices}
-        if self._usage_wanted != "never":
-            body["usage"] = usage
-        return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"
+    def _chunk(self, body: Json, usage: Json | None = None) -> str:
+        chunk = self._head | body
+        if self._wanted.usage == "always" or usage is not None:
+            chunk["usage"] = usage
+        return f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n"
 
-    def _split(self, index: int) -> tuple[str, str]:
-        chunk = self._chunk([choice_object(index, self._shape.piece(SLOT), Delta())])
+    def _split(self, view: ChoiceView) -> tuple[str, str]:
+        chunk = self._chunk({"choices": [self._shape.chunk(view, Delta(SLOT), is_first=False)]})
         before, _, after = chunk.rpartition(json.dumps(SLOT))
         return before, after
 
     def delta(self, choice: Choice, delta: Delta) -> bytes:
-        """One delta as one chunk, after the opening chunk if it is the first of its choice."""
-        index = choice.index
-        if not self._opened[index] and self._shape.opening is not None:
-            self._opened[index] = True
-            opening = self._chunk([choice_object(index, self._shape.opening, Delta())])
-            return opening.encode() + self.delta(choice, delta)
-        if delta.finish_reason is None and self._usage_wanted != "always":
-            before, after = self._around_text[index]
+        """One delta as one chunk, after the opening chunks if it is the first of all."""
+        opening = "" if self._has_begun else self._opening()
+        view = self._views[choice.index]
+        is_first, view.has_begun = not view.has_begun, True
+        is_plain = not is_first and delta.finish_reason is None and self._wanted.usage != "always"
+        if is_plain and self._around_text:
+            before, after = self._around_text[choice.index]
             return f"{before}{json.dumps(delta.text)}{after}".encode()
-        usage = choice.usage() if self._usage_wanted == "always" else None
-        return self._chunk([choice_object(index, self._shape.piece(delta.text), delta)], usage).encode()
+        usage = choice.usage() if self._wanted.usage == "always" else None
+        body: Json = {"choices": [self._shape.chunk(view, delta, is_first)]}
+        return (opening + self._chunk(body, usage)).encode()
+
+    def _opening(self) -> str:
+        self._has_begun = True
+        always = self._wanted.usage == "always"
+        usage = usage_object(self._choices.all[0].asked.num_prompt_tokens, 0) if always else None
+        return "".join([self._chunk(body, usage) for body in self._shape.openings(self._views)])
 
     def last(self) -> bytes:
         """The usage chunk, if it was asked for, and the end mark."""
-        if self._usage_wanted == "never":
+        if self._wanted.usage == "never":
             return DONE
-        return self._chunk([], self._choices.usage()).encode() + DONE
+        return self._chunk({"choices": []}, self._choices.usage()).encode() + DONE
 
 
 async def events(choices: Choices, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:

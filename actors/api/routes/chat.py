@@ -7,8 +7,8 @@ from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
-from actors.api.responses.shapes import CHAT
-from actors.api.routes.generate import generate_response
+from actors.api.responses.shapes import ChatShape
+from actors.api.routes.generate import Answering
 
 
 def chat_routes(context: ApiContext) -> Blueprint:
@@ -25,6 +25,9 @@ def chat_routes(context: ApiContext) -> Blueprint:
             message.checked(f"messages[{index}]") for index, message in enumerate(body.messages)
         )
         sampling = body.sampling(body.token_limit)
-        return await generate_response(context, request, CHAT, body, [conversation], sampling)
+        answering = Answering(context, request, ChatShape(body.answering_role), body)
+        wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
+        answer_id, choices = await answering.start([conversation], sampling)
+        return await answering.respond(answer_id, choices, wanted)
 
     return routes

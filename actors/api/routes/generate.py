@@ -2,81 +2,107 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from quart import Response
 
+from actors.api.bodies.headers import priority_of, request_id_of
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import event_stream_response, json_response
 from actors.api.errors import BROKEN, ApiError, unavailable
-from actors.api.responses.shapes import Json, ResponseShape, choice_object
+from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, events
+from actors.api.responses.view import ChoiceView, Wanted
 from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, CheckHealth, Generate
-from actors.stream import Delta
+from actors.stream import Delta, joined
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
 
 
-async def generate_response(
-    context: ApiContext,
-    request: ApiRequest,
-    shape: ResponseShape,
-    body: SamplingBody,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-) -> Response:
-    """Answer `body` with `n` choices for each prompt; raises ApiError if any is refused."""
-    usage_wanted = body.usage_wanted()
-    body.check_choices(len(prompts))
-    answer_id = shape.id_prefix + context.new_id()
-    generates = [
-        Generate(
-            prompt=prompt,
-            sampling=sampling,
-            request_id=answer_id if len(prompts) == 1 else f"{answer_id}-{index}",
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-            n=body.n,
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """One request that is to be answered."""
+
+    context: ApiContext
+    request: ApiRequest
+    shape: ResponseShape
+    body: SamplingBody
+
+    async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, Choices]:
+        """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
+        body, context = self.body, self.context
+        body.check_choices(len(prompts))
+        chosen = request_id_of(self.request.headers, body)
+        answer_id = self.shape.id_prefix + (chosen or context.new_id())
+        # Two requests may have the id that their clients chose, even at a time.
+        engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
+        priority = priority_of(self.request.headers, body)
+        generates = [
+            Generate(
+                prompt=prompt,
+                sampling=sampling,
+                request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
+                priority=priority,
+                cache_salt=body.cache_salt,
+                n=body.n,
+                reading=body.reading(),
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        started = start_choices(context.llm, generates, self.shape.prompt_field, self.request.at_end)
+        return answer_id, await started
+
+    def wanted(self, sampling: Sampling, echoes: tuple[str, ...] | None, only_echo: bool = False) -> Wanted:
+        """What the client wants to see beside the new text."""
+        body = self.body
+        return Wanted(
+            usage=body.usage_wanted(),
+            logprobs=sampling.logprobs,
+            prompt_logprobs=sampling.prompt_logprobs,
+            tokens_as_ids=body.return_tokens_as_token_ids,
+            token_ids=body.return_token_ids,
+            echoes=echoes,
+            only_echo=only_echo,
         )
-        for index, prompt in enumerate(prompts)
-    ]
-    choices = await start_choices(context.llm, generates, shape.prompt_field, request.at_end)
-    head: Json = {
-        "id": answer_id,
-        "object": shape.chunk_object if body.stream else shape.object,
-        "created": int(time.time()),
-        "model": context.model.name,
-    }
-    if not body.stream:
-        return await _whole(context, shape, head, choices)
-    choices.merge_in(request.nursery)
-    writer = ChunkWriter(shape, head, choices, usage_wanted)
-    return event_stream_response(events(choices, writer))
 
+    async def respond(self, answer_id: str, choices: Choices, wanted: Wanted) -> Response:
+        """The answer, whole or streamed."""
+        is_streamed = self.body.stream
+        head: Json = {
+            "id": answer_id,
+            "object": self.shape.chunk_object if is_streamed else self.shape.object,
+            "created": int(time.time()),
+            "model": self.context.model.name,
+        }
+        views = [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
+        if not is_streamed:
+            return await self._whole(head, choices, views)
+        choices.merge_in(self.request.nursery)
+        writer = ChunkWriter(self.shape, head, choices, views)
+        return event_stream_response(events(choices, writer))
 
-async def _whole(context: ApiContext, shape: ResponseShape, head: Json, choices: Choices) -> Response:
-    """Read one choice after the other: what is unread merges in its stream meanwhile."""
-    objects = []
-    for choice in choices.all:
-        delta = await _collected(choice)
-        if delta.finish_reason == "error":
-            raise await _failure(context, delta.error or BROKEN)
-        objects.append(choice_object(choice.index, shape.whole(delta.text), delta))
-    return json_response(head | {"choices": objects, "usage": choices.usage()})
+    async def _whole(self, head: Json, choices: Choices, views: Sequence[ChoiceView]) -> Response:
+        """Read one choice after the other: what is unread merges in its stream meanwhile."""
+        whole = []
+        for view in views:
+            delta = await _collected(view.choice)
+            if delta.finish_reason == "error":
+                raise await _failure(self.context, delta.error or BROKEN)
+            whole.append((view, delta))
+        return json_response(head | self.shape.whole(whole) | {"usage": choices.usage()})
 
 
 async def _collected(choice: Choice) -> Delta:
     """The whole choice as one delta."""
-    texts = []
+    deltas = []
     while True:
-        delta = await choice.read()
-        texts.append(delta.text)
-        if delta.finish_reason is not None:
-            return replace(delta, text="".join(texts))
+        deltas.append(await choice.read())
+        if deltas[-1].finish_reason is not None:
+            return joined(deltas)
 
 
 async def _failure(context: ApiContext, message: str) -> ApiError:

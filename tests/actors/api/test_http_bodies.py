@@ -66,7 +66,7 @@ def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
         ("seed", "x"),
         ("seed", 2**63),
         ("seed", -(2**63) - 1),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("max_tokens", 2**31),
         ("max_tokens", "16"),
         ("max_tokens", 1.5),
@@ -104,7 +104,6 @@ def test_wrong_types_and_values_are_refused_by_field(field: str, value: object) 
         ([], "messages"),
         ("hello", "messages"),
         (["hello"], "messages[0]"),
-        ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
         ([*HELLO, {"role": "user", "content": [{"type": "text"}]}], "messages[1].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
@@ -124,12 +123,16 @@ def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
 
 @pytest.mark.parametrize(
     "turn",
-    [{"role": "tool", "content": "42"}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
+    [
+        {"role": "tool", "content": "42"},
+        {"role": "user"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+    ],
 )
 def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) -> None:
     """Tools are refused in messages as they are in fields."""
     body = parse(ChatBody, json.dumps({"messages": [turn]}).encode())
-    with pytest.raises(ApiError, match=r"role|tool_calls"):
+    with pytest.raises(ApiError, match=r"role|tool_calls|content is required"):
         body.messages[0].checked("messages[0]")
 
 

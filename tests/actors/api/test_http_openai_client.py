@@ -193,7 +193,7 @@ async def test_sampling_parameters_reach_the_engine(serving: Any) -> None:
 async def test_mistakes_are_bad_requests_that_name_the_field(serving: Any) -> None:
     """The client raises BadRequestError with `param`, for wrong values and refused fields."""
     async with serving() as site:
-        for field, value in (("temperature", -1), ("n", 0), ("logprobs", True)):
+        for field, value in (("temperature", -1), ("n", 0), ("logprobs", 3)):
             with pytest.raises(openai.BadRequestError) as caught:
                 await with_client(
                     site,

@@ -32,11 +32,11 @@ class Held(Bytes):
         self.may_go_on = threading.Event()
         self.has_begun = threading.Event()
 
-    def encode(self, text: str, most_tokens: int | None = None) -> list[int]:
+    def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
         if text == self.slow:
             self.has_begun.set()
             assert self.may_go_on.wait(10)
-        return super().encode(text, most_tokens)
+        return super().encode(text, most_tokens, add_special_tokens)
 
     async def begun(self) -> None:
         await trio.to_thread.run_sync(self.has_begun.wait)

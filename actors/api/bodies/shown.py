@@ -1,0 +1,54 @@
+"""The fields that say how a prompt is read and what is shown of the answer."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from actors.api.bodies.bounds import INT32_MAX, Name
+from actors.api.bodies.parsing import JsonObject
+from actors.api.errors import invalid
+from actors.messages import Reading
+
+UsageWanted = Literal["never", "last", "always"]
+
+
+class StreamOptions(JsonObject):
+    """What a stream says about usage."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ShownBody(JsonObject):
+    """What completions and chat completions have in common of these; defaults are vLLM's."""
+
+    request_id: Name | None = None
+    echo: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    def reading(self) -> Reading:
+        """How the prompt is read."""
+        return Reading(
+            add_special_tokens=self.add_special_tokens,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            truncation_side=self.truncation_side,
+        )
+
+    def usage_wanted(self) -> UsageWanted:
+        """Which chunks of a stream carry usage; raises 400 for stream options without a stream."""
+        if self.stream_options is None:
+            return "never"
+        if not self.stream:
+            raise invalid("stream_options is only allowed when stream is true.", "stream_options")
+        if not self.stream_options.include_usage:
+            return "never"
+        return "always" if self.stream_options.continuous_usage_stats else "last"

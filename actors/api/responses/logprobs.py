@@ -1,0 +1,90 @@
+"""Log probabilities in the shapes of text completions, of chat, and of vLLM's prompt_logprobs.
+
+JSON has no infinity: what is impossible has the log probability -9999, as in OpenAI's API.
+"""
+
+from collections.abc import Sequence
+
+from actors.api.responses.token_strings import TokenStrings, TokenTexts
+from actors.core.logprobs import TokenLogprobs
+
+Json = dict[str, object]
+
+LEAST = -9999.0
+
+
+class Logprobs:
+    """The log probabilities of one choice, delta by delta.
+
+    `count` is how many likeliest tokens are listed for each, -1 all. With `as_ids` a token is written as its
+    id.
+    """
+
+    def __init__(self, codec: TokenTexts, count: int, as_ids: bool) -> None:
+        self._codec = codec
+        self._count = count
+        self._as_ids = as_ids
+        self._strings = TokenStrings(codec)
+        self._offset = 0
+
+    def completion(
+        self, echoed_ids: Sequence[int], echoed: Sequence[TokenLogprobs | None], new: Sequence[TokenLogprobs]
+    ) -> Json:
+        """OpenAI's old shape: four lists with one entry a token, the prompt's first if it is echoed."""
+        tokens: list[str] = []
+        logprobs: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
+        prompt = TokenStrings(self._codec)
+        pairs = [(entry, prompt) for entry in echoed] + [(entry, self._strings) for entry in new]
+        for index, (entry, strings) in enumerate(pairs):
+            offsets.append(self._offset)
+            if entry is None:
+                tokens.append(self._shown(echoed_ids[index], self._codec.token_text(echoed_ids[index])))
+                logprobs.append(None)
+                tops.append(None)
+            else:
+                found = strings.read(entry)
+                tokens.append(self._shown(entry.token_id, found[entry.token_id][0]))
+                logprobs.append(max(entry.logprob, LEAST))
+                listed = list(found.items())
+                listed = listed if self._count == -1 else listed[: self._count + 1]
+                tops.append({self._shown(i, text): max(value, LEAST) for i, (text, value, _) in listed})
+            self._offset += len(tokens[-1])
+        return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
+
+    def chat(self, new: Sequence[TokenLogprobs]) -> Json:
+        """The shape of chat completions: an object for each token, with its bytes."""
+        return {"content": [self._content(entry) for entry in new]}
+
+    def _content(self, entry: TokenLogprobs) -> Json:
+        found = self._strings.read(entry)
+        text = found[entry.token_id][0]
+        listed = list(found.items())
+        tops = [
+            {"token": shown, "logprob": max(value, LEAST), "bytes": list(shown.encode())}
+            for token_id, (each, value, _) in (listed if self._count == -1 else listed[: self._count])
+            for shown in (self._shown(token_id, each),)
+        ]
+        return {
+            "token": self._shown(entry.token_id, text),
+            "logprob": max(entry.logprob, LEAST),
+            "bytes": list(text.encode()),
+            "top_logprobs": tops,
+        }
+
+    def _shown(self, token_id: int, text: str) -> str:
+        return f"token_id:{token_id}" if self._as_ids else text
+
+
+def prompt_logprobs(codec: TokenTexts, entries: Sequence[TokenLogprobs | None]) -> list[Json | None]:
+    """vLLM's shape: for each token of the prompt an object by token id, null for the first."""
+    strings = TokenStrings(codec)
+    return [None if entry is None else _by_id(strings.read(entry)) for entry in entries]
+
+
+def _by_id(found: dict[int, tuple[str, float, int]]) -> Json:
+    return {
+        str(token_id): {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": text}
+        for token_id, (text, logprob, rank) in found.items()
+    }
