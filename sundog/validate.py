@@ -59,7 +59,9 @@ def validate(asked: Validate, directory: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    from sim.files.whole_file import write_whole
+
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

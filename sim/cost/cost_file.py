@@ -6,6 +6,7 @@ from pathlib import Path
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated
 from sim.files.toml import read_toml
+from sim.files.whole_file import write_whole
 
 TITLE = "calibrated"
 
@@ -15,7 +16,7 @@ def write_cost(path: Path | str, model: Calibrated, source: str) -> None:
     lines = [f"# {source}", f"[{TITLE}]"]
     lines += [f"{name} = {value!r}" for name, value in asdict(model).items()]
     try:
-        Path(path).write_text("\n".join([*lines, ""]), encoding="utf-8")
+        write_whole(path, "\n".join([*lines, ""]))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 

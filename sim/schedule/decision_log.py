@@ -11,6 +11,7 @@ from actors.core.config import ConfigError
 from actors.core.state import SchedulerState
 from sim.files.json_lines import decode
 from sim.files.lines import read_lines
+from sim.files.whole_file import write_whole
 from sim.schedule.driver import Driver
 from sim.schedule.happenings import (
     Aborted,
@@ -177,5 +178,5 @@ def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) ->
     """Drive the trace in one file and write the log to another; returns why it stalled, if it did."""
     log = DecisionLog(read_step_trace(trace, engine_version), lockstep=lockstep)
     encoded = "".join(dump(line) + "\n" for line in log.run()).encode()
-    output.write_bytes(gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)
+    write_whole(output, gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)
     return log.stalled

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from actors.core.config import ConfigError
 from sim.explain.history import History
@@ -19,15 +19,24 @@ from sim.explain.load import load
 from sim.explain.phases import phases
 from sim.files.json_lines import JsonLines
 from sim.files.run_files import check_same_run
+from sim.files.whole_file import whole_file
 from sim.record.journal_rows import JournalError, Step
+from sim.show.perfetto_detail import MOST_MESSAGES, WHOLE, Detail, Drawn, Slice
 
 Event = dict[str, Any]
 ENGINE, REQUESTS, ACTORS = 1, 2, 3
 """Process ids: Perfetto groups tracks by them."""
 
 
-def export(directory: Path, output: Path) -> int:
-    """Write the trace, gzipped if the name ends in .gz; the number of its events.
+class Exported(NamedTuple):
+    """How many events were written, and what was left out, in words."""
+
+    num_events: int
+    left_out: tuple[str, ...]
+
+
+def export(directory: Path, output: Path, detail: Detail = WHOLE) -> Exported:
+    """Write the trace, gzipped if the name ends in .gz, whole or not at all.
 
     Raises JournalError for a record that cannot be read, ConfigError if the file cannot be written.
     """
@@ -35,87 +44,94 @@ def export(directory: Path, output: Path) -> int:
     history = load(record)
     if history.header.unit != "s":
         raise ConfigError(f"{record} counts {history.header.unit}s: record a run, which has times")
-    num_events = 0
+    drawn, num_events = Drawn.of(history, detail), 0
     try:
         with _open(output) as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-            for event in _events(record, history):
+            for event in _events(record, history, drawn):
                 file.write((",\n" if num_events else "") + json.dumps(event, separators=(",", ":")))
                 num_events += 1
             file.write("\n]}\n")
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
-    return num_events
+    return Exported(num_events, tuple(drawn.left_out))
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[TextIO]:
-    if path.suffix != ".gz":
-        with path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as raw:
+        if path.suffix != ".gz":
+            with io.TextIOWrapper(raw, encoding="utf-8") as file:
+                yield file
+            return
+        # No time stamp or name inside, so that equal traces are equal files.
+        with (
+            gzip.GzipFile("", "wb", 3, raw, mtime=0) as zipped,
+            io.TextIOWrapper(zipped, encoding="utf-8") as file,
+        ):
             yield file
-        return
-    # No time stamp or name inside, so that equal traces are equal files.
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) as zipped,
-        io.TextIOWrapper(zipped, encoding="utf-8") as file,
-    ):
-        yield file
 
 
-def _events(record: Path, history: History) -> Iterator[Event]:
+def _events(record: Path, history: History, drawn: Drawn) -> Iterator[Event]:
     for number, name in ((ENGINE, "engine"), (REQUESTS, "requests"), (ACTORS, "actors")):
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
-    yield from _steps(record)
-    yield from _requests(history)
+    yield from _steps(record, drawn)
+    yield from _requests(history, drawn)
     messages = record.with_name(record.name.replace("journal", "messages", 1))
     if messages != record and messages.is_file():
-        yield from _messages(messages, record, history.header.run)
+        yield from _messages(messages, record, history.header.run, drawn)
 
 
 def _us(time_s: float) -> float:
     return round(time_s * 1e6, 3)
 
 
-def _steps(record: Path) -> Iterator[Event]:
-    """A slice for each step or run of steps, and counters of blocks and decoding requests."""
+def _steps(record: Path, drawn: Drawn) -> Iterator[Event]:
+    """A slice for each batch, or some of them, and counters of blocks and decoding requests."""
     lines = JsonLines(record, JournalError.at)
     rows = iter(lines)
     journal_header(next(rows), lines)
     named: set[int] = set()
-    for step in journal_records(lines, rows):
-        if not isinstance(step, Step):
-            continue
-        track = step.replica
+    steps = (step for step in journal_records(lines, rows) if isinstance(step, Step))
+    for piece in drawn.slices(steps):
+        last = piece.steps[-1]
+        track = last.replica
         if track not in named:
             named.add(track)
             args = {"name": f"scheduler-{track}"}
             yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": track, "args": args}
-        prefill = sum(chunk.num_tokens for chunk in step.chunks)
-        parts = [f"{prefill} prefill"] if prefill else []
-        parts += [f"{step.num_decodes} decode"] if step.num_decodes else []
-        at = {"pid": ENGINE, "tid": track, "ts": _us(step.start_s)}
+        at = {"pid": ENGINE, "tid": track, "ts": _us(piece.start_s)}
         yield {
             **at,
             "ph": "X",
-            "name": " + ".join(parts) or "no tokens",
-            "dur": _us(step.ends_s[-1] - step.start_s),
+            "name": _name(piece),
+            "dur": _us(piece.end_s - piece.start_s),
             "args": {
-                "step": step.step,
-                "steps": len(step.ends_s),
-                "admitted": [admitted.request_id for admitted in step.admitted],
-                "preempted": [preempted.request_id for preempted in step.preempted],
-                "ended": [ended.request_id for ended in step.ended],
+                "step": piece.steps[0].step,
+                "steps": piece.num_steps,
+                "admitted": [admitted.request_id for step in piece.steps for admitted in step.admitted],
+                "preempted": [preempted.request_id for step in piece.steps for preempted in step.preempted],
+                "ended": [ended.request_id for step in piece.steps for ended in step.ended],
             },
         }
-        for name, value in (("free blocks", step.num_free_blocks), ("decoding", step.num_decodes)):
+        for name, value in (("free blocks", last.num_free_blocks), ("decoding", last.num_decodes)):
             counted = {"ph": "C", "name": f"{name} {track}", "args": {name: value}}
             yield {**at, **counted}
 
 
-def _requests(history: History) -> Iterator[Event]:
-    """A track for each request, and on it what it did and what it waited for."""
-    for request in history.requests.values():
+def _name(piece: Slice) -> str:
+    """What its batches computed: `512 prefill + 3 decode`, with how many they were if not one."""
+    prefill = sum(chunk.num_tokens for step in piece.steps for chunk in step.chunks)
+    most_decodes = max(step.num_decodes for step in piece.steps)
+    parts = [f"{prefill} prefill"] if prefill else []
+    parts += [f"{most_decodes} decode"] if most_decodes else []
+    number = f"{len(piece.steps)} batches: " if len(piece.steps) > 1 else ""
+    return number + (" + ".join(parts) or "no tokens")
+
+
+def _requests(history: History, drawn: Drawn) -> Iterator[Event]:
+    """A track for each request that is drawn, and on it what it did and what it waited for."""
+    for request in drawn.requests:
         own = {"cat": "request", "pid": REQUESTS, "tid": 0, "id": request.request_id}
         found = phases(history, request)
         if not found:
@@ -134,12 +150,16 @@ def _requests(history: History) -> Iterator[Event]:
         yield {**own, "ph": "e", "name": request.request_id, "ts": end}
 
 
-def _messages(path: Path, record: Path, run_id: str | None) -> Iterator[Event]:
+def _messages(path: Path, record: Path, run_id: str | None, drawn: Drawn) -> Iterator[Event]:
     """Each message as an instant on the track of the actor that got it; of the record's run."""
     tracks: dict[str, int] = {}
     rows = iter(JsonLines(path, JournalError.at))
     check_same_run(record, run_id, path, next(rows, {}).get("run"))
-    for row in rows:
+    wanted = (row for row in rows if drawn.detail.holds(row["time"], row["time"]))
+    for number, row in enumerate(wanted):
+        if number == MOST_MESSAGES:
+            drawn.left_out.append(f"messages from {row['time']:,.3f} s on")
+            return
         receiver = row.pop("to")
         if receiver not in tracks:
             tracks[receiver] = len(tracks)

@@ -3,9 +3,9 @@
 import gzip
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
 from actors.core.config import ConfigError
+from sim.files.whole_file import write_whole
 from sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
 from sim.trace.record import TraceRequest, default_id
 
@@ -38,7 +38,7 @@ def write_trace(
     if path.endswith(".gz"):
         # No time stamp or name inside, so that equal traces are equal files.
         data = gzip.compress(data, mtime=0)
-    Path(path).write_bytes(data)
+    write_whole(path, data)
     return len(lines) - 1
 
 

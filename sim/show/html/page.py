@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from actors.core.config import ConfigError
+from sim.files.whole_file import write_whole
 from sim.record.run_directory import Run
 from sim.show.html.facts import figures, settings, tenants, worst
 from sim.show.html.series import PERCENTS, series
@@ -45,7 +46,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
     """Write the page; raises ConfigError when it cannot be written."""
     text = render(runs)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
