@@ -27,10 +27,12 @@ from runtime.linear import noted_inputs, pack_linears
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests
-from runtime.sampling.sampler import Sampled, sample
+from runtime.sampling.constrained import choose
+from runtime.sampling.sampler import Sampled
 from runtime.scoring import NOT_SCORED
 from runtime.speculator import DraftModel, Pairs, PromptLookup, Speculator
 from runtime.step import Step
+from runtime.structured.grammars import Grammars
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,8 +54,8 @@ class TorchBackend:
 
     `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
     the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
-    `num_threads` None leaves torch's choice. Every error in the settings or the folder is a
-    ConfigError from `load`.
+    `num_threads` None leaves torch's choice; `grammars` None refuses constraints. Every error in the
+    settings or the folder is a ConfigError from `load`.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class TorchBackend:
         num_threads: int | None = None,
         num_sharing: int = 1,
         speculation: SpeculativeConfig | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._model_dir = Path(model_dir)
         self._device = device
@@ -86,6 +89,7 @@ class TorchBackend:
         self._num_threads = num_threads
         self._num_sharing = num_sharing
         self._seed = seed
+        self._grammars = grammars
         self._eos_token_ids = tuple(eos_token_ids)
         self._speculation = speculation
         self._loaded: Loaded | None = None
@@ -148,7 +152,8 @@ class TorchBackend:
             return Model(model, PagedKVCache(layers, num_blocks, self._block_size, model.device))
 
         drafts = None if self._speculation is None else Drafts()
-        requests = Requests(self._block_size, self._max_model_len, self._seed, self._eos_token_ids, drafts)
+        block_size, ends = self._block_size, self._eos_token_ids
+        requests = Requests(block_size, self._max_model_len, self._seed, ends, drafts, self._grammars)
         speculator = None
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
@@ -199,7 +204,7 @@ class TorchBackend:
 def _compute(model: Model, step: Step) -> Computed:
     """The step from its tokens to the sampled ones, all of it in inference mode."""
     logits_RV, scored = model.scored_logits(step) if step.scored else (model.logits(step), ())
-    return sample(logits_RV, step.choices) if step.request_ids else Sampled(), scored
+    return choose(logits_RV, step.choices) if step.request_ids else Sampled(), scored
 
 
 def _set_threads(num_threads: int) -> None:

@@ -18,6 +18,7 @@ from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
 from runtime.scoring import Scored
 from runtime.step import Ints, Part, Rows, Step, Tables, assemble, decodes
+from runtime.structured.grammars import Grammars
 
 
 class Requests:
@@ -34,10 +35,11 @@ class Requests:
         seed: int,
         eos_token_ids: tuple[int, ...],
         drafts: Drafts | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         num_rows = 64
         self._block_size = block_size
-        self._sampling = SamplingRows(seed, eos_token_ids, num_rows)
+        self._sampling = SamplingRows(seed, eos_token_ids, num_rows, grammars)
         self._drafts = drafts
         self._row: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))

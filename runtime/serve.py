@@ -9,6 +9,7 @@ from actors.config import ConfigError, EngineConfig
 from actors.front.codec import Vocabulary
 from runtime.draft_folder import check_speculation
 from runtime.facts import read_facts
+from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class RealModel:
     name: str
     tokenizer: Tokenizer
     vocabulary: Vocabulary
+    grammars: Grammars
     max_position_embeddings: int | None
 
     @classmethod
@@ -34,11 +36,15 @@ class RealModel:
         config = read_facts(folder)
         tokenizer = Tokenizer(folder)
         ends = tokenizer.eos_token_ids
+        grammars = Grammars(tokenizer.to_json, ends)
         vocabulary = Vocabulary(
-            eos_token_id=ends[0] if ends else None, stop_token_ids=ends[1:], size=config.vocab_size
+            eos_token_id=ends[0] if ends else None,
+            stop_token_ids=ends[1:],
+            size=config.vocab_size,
+            grammars=grammars,
         )
         name = served_name or folder.resolve().name
-        return cls(folder, name, tokenizer, vocabulary, config.max_position_embeddings)
+        return cls(folder, name, tokenizer, vocabulary, grammars, config.max_position_embeddings)
 
 
 def torch_backends(
@@ -79,6 +85,7 @@ def torch_backends(
             num_threads=num_threads,
             num_sharing=config.replicas,
             speculation=config.speculation,
+            grammars=model.grammars,
         )
 
     return new_backend

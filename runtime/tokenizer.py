@@ -89,6 +89,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    def to_json(self) -> str:
+        """As tokenizer.json has it."""
+        return str(self._fast.to_str())
+
     def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS) unless told not to.
 

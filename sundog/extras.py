@@ -2,6 +2,7 @@
 
 EXTRAS = {
     "serve": ("h11", "httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
+    "structured": ("llguidance",),
     "engine": ("psutil", "safetensors", "torch", "transformers"),
     "fast": ("mypy", "mypyc", "setuptools"),
 }

@@ -31,6 +31,7 @@ MODULES = (
             "batch",
             "block_pool",
             "commit",
+            "constraint",
             "decode_runs",
             "draft",
             "kv_cache",

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from actors.core.constraint import Constraint
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -13,7 +15,8 @@ class Sampling:
     `bad_words_token_ids` are the sequences of tokens that they became. `allowed_token_ids` None allows all.
 
     `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
-    token alone), `prompt_logprobs` for those of the prompt's tokens.
+    token alone), `prompt_logprobs` for those of the prompt's tokens. `constraint` says what the answer must
+    look like.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
     reads the rest. Stop strings and special tokens concern AsyncLLM alone: with
@@ -43,6 +46,7 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    constraint: Constraint | None = None
 
 
 DEFAULTS = Sampling()

@@ -16,7 +16,6 @@ from actors.front.active_request import LOST, ActiveRequest, last_delta
 from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake
-from actors.front.prompts import effort
 from actors.front.readings import SHORT, Readings
 from actors.messages import (
     Abort,
@@ -112,7 +111,7 @@ class AsyncLLM(Actor[FrontMessage]):
         name = generate.request_id or self._new_id()
         if any(map(self._is_in_use, {name, *choice_ids(name, generate.n)})):
             return Refused(f"request id {name!r} is in use", param="request_id")
-        num_characters = effort(generate)
+        num_characters = self._intake.effort(generate)
         if num_characters <= SHORT:
             return self._accept(name, self._intake.submit(generate, name, now_s()))
         read, sender, accepted = self._readings.begin(generate, name, num_characters)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from actors.core.constraint import Constraint
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 
 
@@ -68,14 +69,27 @@ class TextCodec(Protocol):
         ...
 
 
+class GrammarChecker(Protocol):
+    """Compiles what answers must look like, from any thread."""
+
+    def knows(self, constraint: Constraint) -> bool:
+        """Whether checking it takes no time."""
+        ...
+
+    def check(self, constraint: Constraint) -> None:
+        """Raises ValueError, with the reason, for a constraint that no answer is held to."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The token ids of a model: how many there are, and which of them end an answer.
 
     Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens beside
-    `eos_token_id`.
+    `eos_token_id`. `grammars` None refuses constraints.
     """
 
     eos_token_id: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     size: int | None = None
+    grammars: GrammarChecker | None = None

@@ -13,7 +13,7 @@ from actors.front.active_request import ActiveRequest
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
 from actors.front.fan_out import choices_of
-from actors.front.prompts import TOO_LONG, Tokens, prompt_param, read_prompt, too_long
+from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_prompt, too_long
 from actors.front.resolve import resolved
 from actors.messages import Capacity, Generate, Refused, Submit
 from actors.stream import DeltaStream
@@ -21,6 +21,7 @@ from actors.stream import DeltaStream
 log = logging.getLogger("sundog.front")
 
 RETRY_AFTER_S = 1.0
+MOST_EFFORT = 2**31 - 1
 
 
 class Intake:
@@ -49,6 +50,13 @@ class Intake:
         """Note a replica's limits: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
+
+    def effort(self, generate: Generate) -> int:
+        """The work of reading a request, in characters; a grammar to compile is more than a long prompt."""
+        constraint, grammars = generate.sampling.constraint, self._vocabulary.grammars
+        if constraint is not None and grammars is not None and not grammars.knows(constraint):
+            return MOST_EFFORT
+        return effort(generate)
 
     def overload(self, num_unfinished: int, n: int) -> Refused | None:
         """Why `n` more requests are not taken, beside this many unfinished ones."""

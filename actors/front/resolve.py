@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from actors.core.constraint import Constraint
 from actors.core.sampling import Sampling
 from actors.front.bad_words import spellings
-from actors.front.codec import TextCodec, Vocabulary
+from actors.front.codec import GrammarChecker, TextCodec, Vocabulary
 from actors.messages import Refused
 
 
@@ -20,6 +21,10 @@ def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary
         except ValueError as refusal:
             return Refused(str(refusal), param="bad_words")
         sampling = replace(sampling, bad_words_token_ids=words)
+    if sampling.constraint is not None:
+        refused = _check(sampling.constraint, vocabulary.grammars)
+        if refused is not None:
+            return refused
     size = vocabulary.size
     if size is not None and sampling.logprobs == -1:
         sampling = replace(sampling, logprobs=size)
@@ -28,3 +33,15 @@ def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary
     if vocabulary.stop_token_ids and not sampling.ignore_eos:
         sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids + vocabulary.stop_token_ids)
     return sampling
+
+
+def _check(constraint: Constraint, grammars: GrammarChecker | None) -> Refused | None:
+    """Why no answer is held to the constraint; compiles it."""
+    param = constraint.param
+    if grammars is None:
+        return Refused(f"{param} is not supported: no model is here that could keep to it", param=param)
+    try:
+        grammars.check(constraint)
+    except ValueError as reason:
+        return Refused(f"{param} cannot be used: {reason}", param=param)
+    return None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.sampling.edits import Edit
+from runtime.structured.matcher import Matcher
 
 T = TypeVar("T")
 Pairs = tuple[tuple[int, T], ...]
@@ -21,7 +22,8 @@ class Choices:
     """How the next tokens of R requests are chosen; `top_k_R` 0 is off.
 
     `edits` change single logits first. `logprobs` says of how many likeliest tokens a row's log probabilities
-    are wanted beside those of its own, `failed` why its request cannot sample at all.
+    are wanted beside those of its own, `matchers` keep rows to a grammar, `failed` says why a row's request
+    cannot sample at all.
     """
 
     temperature_R: NDArray[np.float32]
@@ -31,6 +33,7 @@ class Choices:
     uniform_R: NDArray[np.float64]
     edits: Pairs[Edit] = ()
     logprobs: Pairs[int] = ()
+    matchers: Pairs[Matcher] = ()
     failed: Pairs[str] = ()
 
     def of(self, rows: NDArray[np.int64]) -> "Choices":
@@ -43,6 +46,7 @@ class Choices:
             self.uniform_R[rows],
             _of(self.edits, rows),
             _of(self.logprobs, rows),
+            _of(self.matchers, rows),
             _of(self.failed, rows),
         )
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from actors.core.sampling import Sampling
 from runtime.sampling.choices import Choices
 from runtime.sampling.rules import Rules
+from runtime.structured.grammars import Grammars
+from runtime.structured.matcher import Matcher
 
 GREEDY_BELOW = 1e-5
 MOST_TEMPERATURE = float(np.finfo(np.float32).max)
@@ -33,9 +35,12 @@ class SamplingRows:
     until it is forgotten.
     """
 
-    def __init__(self, seed: int, eos_token_ids: tuple[int, ...], num_rows: int) -> None:
+    def __init__(
+        self, seed: int, eos_token_ids: tuple[int, ...], num_rows: int, grammars: Grammars | None = None
+    ) -> None:
         self._seed = seed
         self._eos_token_ids = eos_token_ids
+        self._grammars = grammars
         self._temperature = np.zeros(num_rows, np.float32)
         self._top_k = np.zeros(num_rows, np.int64)
         self._top_p = np.ones(num_rows, np.float32)
@@ -44,6 +49,7 @@ class SamplingRows:
         self._min_position = np.zeros(num_rows, np.int64)
         self._rules: dict[int, Rules] = {}
         self._logprobs: dict[int, int] = {}
+        self._matchers: dict[int, Matcher] = {}
         self._failed: dict[int, str] = {}
 
     def grow(self, num_rows: int) -> None:
@@ -91,6 +97,13 @@ class SamplingRows:
         rules = Rules(sampling, self._eos_token_ids, token_ids, num_prompt_tokens)
         if rules.change_logits:
             self._rules[row] = rules
+        self._matchers.pop(row, None)
+        if sampling.constraint is not None:
+            if self._grammars is None:
+                raise ValueError("this engine keeps to no grammar")
+            ends = (*self._eos_token_ids, *sampling.stop_token_ids)
+            outputs = token_ids[num_prompt_tokens:]
+            self._matchers[row] = Matcher(self._grammars, sampling.constraint, ends, outputs)
 
     def advance(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """These rows have been given these tokens."""
@@ -98,17 +111,21 @@ class SamplingRows:
             for row, token in zip(rows, tokens, strict=True):
                 if row in self._rules:
                     self._rules[row].add(token)
+        for row, matcher in self._matchers.items():
+            if matcher.is_complete:
+                self._min_position[row] = 0  # nothing is left to say before `min_tokens`
 
     def forget(self, row: int) -> None:
         """No request is in this row any more."""
-        for notes in (self._rules, self._logprobs, self._failed):
+        for notes in (self._rules, self._logprobs, self._matchers, self._failed):
             notes.pop(row, None)
 
     def take(self, rows_R: NDArray[np.int64], position_R: NDArray[np.int64]) -> Choices | None:
         """The choices of these requests for their tokens at `position_R`; None if plain greedy."""
         temperature_R = self._temperature[rows_R]
         rules, logprobs, failed = self._rules, self._logprobs, self._failed
-        if not (rules or logprobs or failed or temperature_R.any()):
+        matchers = self._matchers
+        if not (rules or logprobs or matchers or failed or temperature_R.any()):
             return None
         numbered = list(enumerate(rows_R.tolist()))
         early_R = position_R < self._min_position[rows_R]
@@ -121,10 +138,11 @@ class SamplingRows:
             uniforms(self._key[rows_R], position_R),
             tuple((r, edit) for r, edit in edits if edit is not None),
             tuple((r, logprobs[row]) for r, row in numbered if row in logprobs),
+            tuple((r, matchers[row]) for r, row in numbered if row in matchers),
             tuple((r, failed[row]) for r, row in numbered if row in failed),
         )
-        is_plain = not (choices.edits or choices.logprobs or choices.failed or temperature_R.any())
-        return None if is_plain else choices
+        has_some = choices.edits or choices.logprobs or choices.matchers or choices.failed
+        return choices if has_some or temperature_R.any() else None
 
 
 def uniforms(key_R: NDArray[np.uint64], position_R: NDArray[np.int64]) -> NDArray[np.float64]:

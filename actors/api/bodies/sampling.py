@@ -31,7 +31,9 @@ from actors.api.bodies.logits import (
     RepetitionPenalty,
 )
 from actors.api.bodies.shown import ShownBody
+from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.errors import invalid
+from actors.core.constraint import Constraint
 from actors.core.sampling import Sampling
 
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
@@ -76,6 +78,8 @@ class SamplingBody(ShownBody):
     bad_words: BadWords = ()
     allowed_token_ids: AllowedTokenIds | None = None
     prompt_logprobs: NumLogprobs | None = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs | None = None
     priority: Int64 = 0
     cache_salt: Name | None = None
 
@@ -118,7 +122,17 @@ class SamplingBody(ShownBody):
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
+            constraint=self._constraint(),
         )
+
+    def _constraint(self) -> Constraint | None:
+        """What the answer must look like; raises 400 if two fields say it."""
+        if self.response_format is not None and self.structured_outputs is not None:
+            raise invalid(
+                "response_format and structured_outputs both shape the answer: leave one out.",
+                "structured_outputs",
+            )
+        return self.response_format or self.structured_outputs
 
     def check_choices(self, num_prompts: int) -> None:
         """Raises 400 for more choices than one answer has, or for choices that would be thrown away."""

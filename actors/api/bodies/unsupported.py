@@ -6,6 +6,7 @@ behaviour; a field that changes nothing is ignored; an unknown field is logged o
 
 from collections.abc import Mapping
 
+from actors.api.bodies.structured import RENAMED
 from actors.api.context import ApiContext
 from actors.api.errors import invalid, shown
 
@@ -35,13 +36,11 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "prompt_embeds": (),
     "reasoning_effort": (),
     "repetition_detection": (),
-    "response_format": ({"type": "text"},),
     "return_mm_kwargs": (True,),
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),
     "routed_experts_prompt_start": (0,),
     "structural_tag": (),
-    "structured_outputs": (),
     "suffix": ("",),
     "thinking_token_budget": (),
     "tool_choice": ("none", "auto"),
@@ -81,7 +80,13 @@ def check_extras(
             if name not in HARMLESS:
                 context.remark(name)
         elif not any(_same(value, each) for each in neutral):
-            raise invalid(not_supported(name, value, neutral), name, "unsupported_parameter")
+            raise invalid(_hint(name) or not_supported(name, value, neutral), name, "unsupported_parameter")
+
+
+def _hint(name: str) -> str | None:
+    """What to send instead of a field that has a new name."""
+    new_name = RENAMED.get(name)
+    return new_name and f'{name} is not supported: send {{"structured_outputs": {{"{new_name}": …}}}}.'
 
 
 def not_supported(name: str, value: object, neutral: tuple[object, ...] = ()) -> str:

@@ -1,0 +1,44 @@
+"""The requests of a step that keep to a grammar: masks before tokens are chosen, the tokens afterwards."""
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from runtime.sampling.choices import Choices
+from runtime.sampling.mask import Bitmasks
+from runtime.sampling.sampler import Sampled, sample
+
+
+def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
+    """One token a row, as `sample` does, by the grammars of those that have one.
+
+    On a GPU the logits are still to come: the masks are computed while the model runs.
+    """
+    if choices is None or not choices.matchers:
+        return sample(logits_RV, choices)
+    return _advanced(choices, sample(logits_RV, choices, _masks(choices)))
+
+
+def _masks(choices: Choices) -> Bitmasks:
+    """What the constrained rows may choose."""
+    num_words = max(matcher.num_words for _, matcher in choices.matchers)
+    word_MW = np.zeros((len(choices.matchers), max(num_words, 1)), np.int32)
+    for word_W, (_, matcher) in zip(word_MW, choices.matchers, strict=True):
+        matcher.fill(word_W)
+    return Bitmasks(np.array([row for row, _ in choices.matchers], np.int64), word_MW)
+
+
+def _advanced(choices: Choices, sampled: Sampled) -> Sampled:
+    """Give each matcher its row's token; a row whose matcher has failed has none."""
+    failed = dict(sampled.failed)
+    for row, matcher in choices.matchers:
+        if row not in failed:
+            matcher.accept(sampled.tokens[row])
+        if matcher.failed is not None:
+            failed[row] = matcher.failed
+    if failed == sampled.failed:
+        return sampled
+    tokens = [0 if row in failed else token for row, token in enumerate(sampled.tokens)]
+    logprobs = {row: each for row, each in sampled.logprobs.items() if row not in failed}
+    return replace(sampled, tokens=tokens, failed=failed, logprobs=logprobs)

@@ -1,0 +1,33 @@
+"""How large a grammar may be, and how long anything about it may take."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits
+
+MOST_JSON_CHARACTERS = 2**17
+MOST_CHARACTERS = 2**15
+"""Of anything but JSON: converting EBNF takes a second for as many."""
+MOST_COMPILE_S = 5.0
+TRIAL_BYTES = 2**31
+"""Of address space for the process that tries grammars; 0.6 GB of it is the stack."""
+STACK_BYTES = 2**29
+"""The compiler recurses along references: a chain of 1,000 overflows 8 MiB, one of 10,000 fits here."""
+MOST_ERROR_CHARACTERS = 300
+
+
+def limits() -> "LLParserLimits":
+    """The library's own bounds on compiling and on one step, without the request's text in its errors."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(verbose_errors=False)
+
+
+def one_line(reason: str) -> str:
+    """The library's reason in one line, short enough for a client."""
+    if reason.startswith("NoExtension"):
+        return "nothing matches it"
+    lines = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason is given"]
+    # A parser's errors quote the text line by line, and say what is wrong with it below.
+    told = [line for line in lines[1:] if line.startswith("error: ")]
+    return " ".join([lines[0], *told])[:MOST_ERROR_CHARACTERS]

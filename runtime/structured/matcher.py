@@ -1,0 +1,104 @@
+"""One request's place in its grammar, from token to token.
+
+Law: it fails by itself. What goes wrong is kept in `failed`, in words for the client, and its request alone
+ends by it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.core.constraint import Constraint
+from runtime.structured.grammars import Grammars
+from runtime.structured.limits import one_line
+from runtime.structured.trial import GrammarError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+BROKEN = "its answer cannot be kept to its grammar"
+
+
+class Matcher:
+    """What one request may say next; `outputs` are the tokens that it has said before it was preempted.
+
+    `ends` are the tokens that may end the answer once it is complete. Used by one thread at a time; the first
+    use makes the library's own matcher, so that this is done where the model computes.
+    """
+
+    __slots__ = ("_constraint", "_ends", "_grammars", "_inner", "_outputs", "failed", "is_complete")
+
+    def __init__(
+        self, grammars: Grammars, constraint: Constraint, ends: Sequence[int], outputs: Sequence[int]
+    ) -> None:
+        self._grammars = grammars
+        self._constraint = constraint
+        self._ends = tuple(ends)
+        self._outputs = tuple(outputs)
+        self._inner: LLMatcher | None = None
+        self.failed: str | None = None
+        self.is_complete = False
+        """Whether nothing but an end may come next."""
+
+    @property
+    def num_words(self) -> int:
+        """The length of its mask; 0 if it has none."""
+        return 0 if self._open() is None else self._grammars.num_words
+
+    def fill(self, word_W: NDArray[np.int32]) -> None:
+        """Set the bits of the tokens that may come next: none if it has failed. O(grammar): 5 to 1,000 µs."""
+        inner = self._open()
+        word_W[:] = 0
+        if inner is None:
+            return
+        may_end = self.is_complete
+        if not self.is_complete:
+            try:
+                inner.unsafe_compute_mask_ptr(word_W.ctypes.data, word_W.nbytes)
+            except ValueError as error:
+                self._fail(str(error))
+            if self._is_broken(inner):
+                word_W[:] = 0
+                return
+            may_end = inner.is_accepting()
+        if may_end:
+            for token in self._ends:
+                if token < 32 * len(word_W):
+                    word_W[token // 32] |= np.int32(_BITS[token % 32])
+
+    def accept(self, token: int) -> None:
+        """The request has been given this token. 2 to 20 µs."""
+        inner = self._open()
+        if inner is None or self.is_complete:
+            return
+        if token in self._ends and inner.is_accepting():
+            self.is_complete = True
+            return
+        inner.consume_token(token)
+        if not self._is_broken(inner):
+            self.is_complete = inner.is_stopped()
+
+    def _open(self) -> "LLMatcher | None":
+        if self._inner is None and self.failed is None:
+            try:
+                self._inner = self._grammars.matcher(self._constraint)
+            except GrammarError as error:
+                self._fail(str(error))
+            else:
+                for token in self._outputs:
+                    self.accept(token)
+        return None if self.failed is not None else self._inner
+
+    def _is_broken(self, inner: "LLMatcher") -> bool:
+        if self.failed is None and inner.is_error():
+            self._fail(inner.get_error())
+        return self.failed is not None
+
+    def _fail(self, reason: str) -> None:
+        self.failed = f"{BROKEN}: {one_line(reason)}"
+        self._inner = None
+
+
+_BITS = np.array([1 << bit for bit in range(32)], np.uint32).astype(np.int32)
