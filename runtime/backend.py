@@ -149,7 +149,8 @@ class TorchBackend:
         )
 
         def with_cache(model: PreTrainedModel, layers: list[LayerShape]) -> Model:
-            return Model(model, PagedKVCache(layers, num_blocks, self._block_size, model.device))
+            cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
+            return Model(model, cache, self._max_model_len)
 
         drafts = None if self._speculation is None else Drafts()
         block_size, ends = self._block_size, self._eos_token_ids

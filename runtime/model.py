@@ -18,8 +18,9 @@ from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
 from runtime.facts import first_line
 from runtime.ladder import padded
-from runtime.native.attention import NativeAttention
+from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.library import kernels
+from runtime.native.recognised import recognised
 from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.scoring import can_score, kept_states, score
 from runtime.step import Span, Step
@@ -100,7 +101,7 @@ def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
 class Model:
     """A loaded model with its paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: PagedKVCache) -> None:
+    def __init__(self, model: PreTrainedModel, cache: PagedKVCache, max_model_len: int) -> None:
         self._model = model
         self._cache = cache
         self._device = model.device
@@ -108,14 +109,19 @@ class Model:
         """None until the first request for its prompt's log probabilities."""
         library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
+        self._decoder = None if library is None else recognised(library, model, cache, max_model_len)
 
     def logits(self, step: Step) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.
 
         Call it in inference mode, like everything that touches its tensors.
         """
-        paged = self._attention(step)
         self._cache.wipe(self._put(step.wiped_B))
+        # Scores need the states that the library's layers leave.
+        if self._decoder is not None and not step.scored and self._decoder.takes(len(step.token_T)):
+            arrays = StepArrays(step.spans, step.slot_T)
+            return self._decoder.run(arrays, step.position_T, step.sample_rows_R, token_T=step.token_T)
+        paged = self._attention(step)
         output = self._model(
             input_ids=self._put(self._pad(step.token_T))[None],
             position_ids=self._put(self._pad(step.position_T))[None],

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.native.library import FORMATS, Layer, Rows, Sequences
+from runtime.native.records import FORMATS, Layer, Rows, Sequences
 from runtime.paged_cache import PagedKVCache
 from runtime.step import Span
 

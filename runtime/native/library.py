@@ -10,51 +10,12 @@ import functools
 import logging
 import os
 import shutil
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
-
-import torch
+from ctypes import POINTER, c_int32
 
 from runtime.native import build
+from runtime.native.records import Decoder, Layer, Rows, Sequences, Step
 
 _LOG = logging.getLogger("sundog.native")
-FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-
-
-class Layer(Structure):
-    """One attention layer and its keys and values; attention.h has the same record."""
-
-    _fields_ = (
-        ("keys", c_void_p),
-        ("values", c_void_p),
-        ("format", c_int32),
-        ("num_heads", c_int32),
-        ("num_key_heads", c_int32),
-        ("key_width", c_int32),
-        ("value_width", c_int32),
-        ("block_size", c_int32),
-        ("scaling", c_float),
-        ("softcap", c_float),
-        ("window", c_int64),
-        ("sinks", c_void_p),
-    )
-
-
-class Sequences(Structure):
-    """The requests of a step; attention.h has the same record."""
-
-    _fields_ = (
-        ("num_sequences", c_int64),
-        ("start", c_void_p),
-        ("position", c_void_p),
-        ("table", c_void_p),
-        ("slot", c_void_p),
-    )
-
-
-class Rows(Structure):
-    """Rows of heads, and how far they lie apart; attention.h has the same record."""
-
-    _fields_ = (("at", c_void_p), ("row", c_int64), ("head", c_int64))
 
 
 class Unavailable(Exception):
@@ -73,6 +34,8 @@ def open_library(variant: str) -> ctypes.CDLL:
             shutil.rmtree(path.parent, ignore_errors=True)
     library.sundog_attend.argtypes = [POINTER(Layer), POINTER(Sequences), *[POINTER(Rows)] * 4, c_int32]
     library.sundog_attend.restype = None
+    library.sundog_decode.argtypes = [POINTER(Decoder), POINTER(Step), c_int32]
+    library.sundog_decode.restype = None
     if not library.sundog_has_team():
         raise Unavailable("this torch brings no GNU OpenMP threads to share")
     return library

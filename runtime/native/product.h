@@ -9,11 +9,21 @@ struct Floats {
     static constexpr int PER_WORD = 1;
     static INLINE vf mac(vf sum, vi a, vi b) { return fma(as_float(a), as_float(b), sum); }
 };
+// Pairs of bf16 where the CPU does not multiply them: each half as the float that it is.
+struct WidenedPairs {
+    static constexpr int PER_WORD = 2;
+    static INLINE vf upper(vi a) { return as_float(both(a, set1_word(0xffff0000))); }
+    static INLINE vf mac(vf sum, vi a, vi b) {
+        return fma(upper(a), upper(b), fma(as_float(left<16>(a)), as_float(left<16>(b)), sum));
+    }
+};
 #if defined(__AVX512BF16__)
 struct Pairs {
     static constexpr int PER_WORD = 2;
     static INLINE vf mac(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 };
+#else
+using Pairs = WidenedPairs;
 #endif
 
 // As many rows and vectors at once as there are registers for their sums.

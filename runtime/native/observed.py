@@ -1,0 +1,119 @@
+"""One pass of the library's own layers over a few tokens, written down: what a decoder of ours must compute.
+
+Shapes: T tokens of the pass; H query heads, K key/value heads; D key width, E value width; W hidden width.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from runtime.attention.groups import Group
+from runtime.attention.step import PagedStep
+from runtime.paged_cache import PagedKVCache
+from runtime.step import Span
+
+MOST_TOKENS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What one layer attended with."""
+
+    k_TKD: Tensor
+    v_TKE: Tensor
+    num_heads: int
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks_H: Tensor | None
+
+
+@dataclass(slots=True)
+class Pass:
+    """Some tokens in the first blocks of the cache, and what the library made of them."""
+
+    token_T: NDArray[np.int64]
+    position_T: NDArray[np.int64]
+    slot_T: NDArray[np.int64]
+    span: Span
+    attended: dict[int, Attended] = field(default_factory=dict)
+    into_TW: dict[int, Tensor] = field(default_factory=dict)
+    out_of_TW: dict[int, Tensor] = field(default_factory=dict)
+    logits_TV: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def blocks_B(self) -> Tensor:
+        return torch.from_numpy(self.span.table_NB[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Noting:
+    """Attends as the reference does, and notes with what."""
+
+    step: PagedStep
+    attended: dict[int, Attended]
+
+    def attend(
+        self,
+        layer: int,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKE: Tensor,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:
+        self.attended[layer] = Attended(
+            k_TKD.clone(), v_TKE.clone(), q_THD.shape[1], scaling, window, softcap, sinks_H
+        )
+        return self.step.attend(
+            layer, q_THD, k_TKD, v_TKE, scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H
+        )
+
+
+def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, max_model_len: int) -> Pass:
+    """The pass, with each layer's input and output; its keys and values stay in the cache."""
+    num_tokens = min(MOST_TOKENS, max_model_len)
+    at_T = np.arange(num_tokens)
+    slot_T = cache.block_size + at_T
+    table_NB = np.arange(1, 1 + int(slot_T[-1]) // cache.block_size)[None]
+    token_T = np.random.default_rng(0).integers(model.config.vocab_size, size=num_tokens)
+    found = Pass(token_T, at_T, slot_T, Span(0, num_tokens, np.zeros(1, np.int64), table_NB))
+    group = Group(0, torch.from_numpy(table_NB), torch.from_numpy(at_T)[None], cache.block_size, True)
+    step = PagedStep(cache, torch.from_numpy(slot_T), [group])
+    hooks = [
+        layer.register_forward_hook(_note(found, number), with_kwargs=True)
+        for number, layer in enumerate(layers)
+    ]
+    try:
+        with torch.inference_mode():
+            output = model(
+                input_ids=torch.from_numpy(token_T)[None],
+                position_ids=torch.from_numpy(at_T)[None],
+                use_cache=False,
+                paged=_Noting(step, found.attended),
+            )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found.logits_TV = output.logits[0]
+    return found
+
+
+def _note(found: Pass, number: int):  # type: ignore[no-untyped-def]  # torch's own kind of hook
+    def note(
+        _module: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: object
+    ) -> None:
+        into = args[0] if args else kwargs["hidden_states"]
+        out = output[0] if isinstance(output, tuple) else output
+        assert isinstance(out, Tensor)
+        found.into_TW[number], found.out_of_TW[number] = into[0].clone(), out[0].clone()
+
+    return note

@@ -1,0 +1,105 @@
+"""The parts of a decoder as records, each taken for what it computes.
+
+Names only find candidates: a norm is what it makes of ones and of noise, an activation what it makes of a
+range, a packed weight what lies in its memory. Whatever does not fit raises `Unrecognised` with the reason.
+
+Shapes: I inputs and O outputs of a linear layer.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runtime.linear import PackedLinear, PartOfProduct
+from runtime.native.records import Linear, Norm
+
+CLOSE = 1e-4
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.silu, lambda x: F.gelu(x, approximate="tanh"))
+"""In the order of `Activation` in decoder.h."""
+
+
+class Unrecognised(Exception):
+    """Why a model is left to the library's own modules."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Makes records, and keeps alive what they point to."""
+
+    dtype: torch.dtype
+    kept: list[object] = field(default_factory=list)
+
+    def linear(self, module: nn.Module, num_in: int, num_out: int | None = None) -> Linear:
+        """A linear layer [I] to [O], whatever O is if None; plain or packed."""
+        self.kept.append(module)
+        if type(module) is nn.Linear and module.weight.dtype is self.dtype and module.weight.is_contiguous():
+            found = Linear(module.weight.data_ptr(), _address(module.bias), *reversed(module.weight.shape), 0)
+        elif isinstance(module, PackedLinear | PartOfProduct):
+            found = _packed(module)
+        else:
+            raise Unrecognised(f"a layer is {type(module).__name__}, not linear")
+        if found.num_in != num_in or num_out not in (None, found.num_out):
+            raise Unrecognised(f"a layer takes {found.num_in} to {found.num_out}, not {num_in} to {num_out}")
+        return found
+
+    def norm(self, module: nn.Module | None, width: int) -> Norm:
+        """A root mean square norm of `width` numbers; none for None."""
+        if module is None:
+            return Norm(None, 0.0)
+        eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
+        if not isinstance(eps, float):
+            raise Unrecognised(f"{type(module).__name__} has no epsilon")
+        exact = copy.deepcopy(module).float()
+        with torch.inference_mode():
+            noise = torch.randn(4, width, generator=torch.Generator().manual_seed(0)) * 0.1
+            try:
+                weight = exact(torch.ones(1, width))[0] * (1 + eps) ** 0.5
+                answer = exact(noise)
+            except RuntimeError as error:
+                raise Unrecognised(f"{type(module).__name__} is not a norm of {width} numbers") from error
+            expected = noise * torch.rsqrt(noise.square().mean(-1, keepdim=True) + eps) * weight
+        if not torch.allclose(answer, expected, rtol=CLOSE, atol=CLOSE):
+            raise Unrecognised(f"{type(module).__name__} is not a root mean square norm")
+        weight = weight.contiguous()
+        self.kept.append(weight)
+        return Norm(weight.data_ptr(), eps)
+
+
+def child(module: nn.Module, *names: str) -> nn.Module:
+    """The first child of these names that is there."""
+    for name in names:
+        if isinstance(found := getattr(module, name, None), nn.Module):
+            return found
+    raise Unrecognised(f"{type(module).__name__} has no {' or '.join(names)}")
+
+
+def activation(module: Callable[[Tensor], Tensor]) -> int:
+    """Which of the known activations this is."""
+    x = torch.linspace(-12, 12, 999)
+    with torch.inference_mode():
+        answer = module(x)
+        for number, known in enumerate(ACTIVATIONS):
+            if torch.allclose(answer, known(x), rtol=CLOSE, atol=CLOSE):
+                return number
+    raise Unrecognised(f"its activation is {type(module).__name__}")
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _packed(module: PackedLinear | PartOfProduct) -> Linear:
+    if isinstance(module, PackedLinear):
+        packed, first, end = module.packed, 0, module.packed.num_out
+    else:
+        packed, first, end = module.product.packed, module.part.start, module.part.stop
+    if packed.block is None:
+        raise Unrecognised("oneDNN packs its weights in an order of its own")
+    if first % packed.block or first % 64:
+        raise Unrecognised("its merged layers do not begin where a block does")
+    bias = None if packed.bias is None else packed.bias.data_ptr() + 2 * first
+    return Linear(packed.address + 2 * first * packed.num_in, bias, packed.num_in, end - first, packed.block)

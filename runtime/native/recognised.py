@@ -1,0 +1,74 @@
+"""Which models are computed by the kernels as a whole: those that the kernels answer as the library does.
+
+Law: the library's modules stay the definition. Parts are taken from them, every layer is compared with what
+the library's own made of the same input, and a model that differs anywhere is left to the library.
+"""
+
+import ctypes
+import logging
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from runtime.native.attention import StepArrays
+from runtime.native.decoder import Modules, NativeDecoder
+from runtime.native.observed import Pass, observe
+from runtime.native.parts import Unrecognised
+from runtime.paged_cache import PagedKVCache
+
+_LOG = logging.getLogger("sundog.native")
+APART = {torch.float32: 1e-4, torch.bfloat16: 0.04}
+"""Of a layer's work: bf16 rounds to 0.004 some ten times a layer; another layer is off by its whole size."""
+LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
+"""Of the state that the work is added to: what rounding the sum loses of it."""
+
+
+def recognised(
+    library: ctypes.CDLL, model: PreTrainedModel, cache: PagedKVCache, max_model_len: int
+) -> NativeDecoder | None:
+    """The model as the kernels compute it, or None where they would differ. Uses the cache's first blocks."""
+    try:
+        modules = Modules.of(model)
+        seen = observe(model, modules.layers, cache, max_model_len)
+        try:
+            decoder = NativeDecoder(library, modules, seen.attended, cache, max_model_len)
+            _check(decoder, seen, cache)
+        finally:
+            cache.wipe(seen.blocks_B)
+    except Unrecognised as reason:
+        _LOG.info("%s is computed layer by layer: %s", model.config.model_type, reason)
+        return None
+    return decoder
+
+
+def _check(decoder: NativeDecoder, seen: Pass, cache: PagedKVCache) -> None:
+    arrays = StepArrays([seen.span], seen.slot_T)
+    none, every = np.zeros(0, np.int64), np.arange(len(seen.slot_T))
+    slots = torch.from_numpy(seen.slot_T)
+    for layer in range(decoder.num_layers):
+        into_TW, out_TW = seen.into_TW[layer], seen.out_of_TW[layer]
+        hidden_TW = into_TW.clone()
+        decoder.run(arrays, seen.position_T, none, hidden_TW=hidden_TW, first=layer, end=layer + 1)
+        lost = LOST[decoder.dtype] * float(into_TW.float().norm())
+        before_TW = into_TW.float()
+        _same(f"layer {layer}", decoder.dtype, hidden_TW - before_TW, out_TW - before_TW, lost)
+        for what, kept, expected in (
+            ("keys", cache.keys_SPKD[layer], seen.attended[layer].k_TKD),
+            ("values", cache.values_SPKE[layer], seen.attended[layer].v_TKE),
+        ):
+            _same(f"layer {layer}'s {what}", decoder.dtype, kept.flatten(0, 1)[slots], expected)
+    last_TW = seen.out_of_TW[decoder.num_layers - 1].clone()
+    end = decoder.num_layers
+    logits = decoder.run(arrays, seen.position_T, every, hidden_TW=last_TW, first=end)
+    _same("its head", decoder.dtype, logits, seen.logits_TV)
+    begun_TW = torch.empty_like(last_TW)
+    decoder.run(arrays, seen.position_T, none, token_T=seen.token_T, hidden_TW=begun_TW, end=0)
+    _same("its embedding", decoder.dtype, begun_TW, seen.into_TW[0])
+
+
+def _same(what: str, dtype: torch.dtype, found: Tensor, expected: Tensor, lost: float = 0.0) -> None:
+    apart = float((found.float() - expected.float()).norm())
+    if not apart <= APART[dtype] * float(expected.float().norm()) + lost:
+        raise Unrecognised(f"{what} would differ")

@@ -1,0 +1,111 @@
+"""What the compiled kernels are told, as plain records; `attention.h` and `decoder.h` have the same."""
+
+from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+
+import torch
+
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+class Layer(Structure):
+    """One attention layer and its keys and values."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("format", c_int32),
+        ("num_heads", c_int32),
+        ("num_key_heads", c_int32),
+        ("key_width", c_int32),
+        ("value_width", c_int32),
+        ("block_size", c_int32),
+        ("scaling", c_float),
+        ("softcap", c_float),
+        ("window", c_int64),
+        ("sinks", c_void_p),
+    )
+
+
+class Sequences(Structure):
+    """The requests of a step."""
+
+    _fields_ = (
+        ("num_sequences", c_int64),
+        ("start", c_void_p),
+        ("position", c_void_p),
+        ("table", c_void_p),
+        ("slot", c_void_p),
+    )
+
+
+class Rows(Structure):
+    """Rows of heads, and how far they lie apart."""
+
+    _fields_ = (("at", c_void_p), ("row", c_int64), ("head", c_int64))
+
+
+class Linear(Structure):
+    """A linear layer's weights: plain, or packed in blocks of columns."""
+
+    _fields_ = (
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("num_in", c_int64),
+        ("num_out", c_int64),
+        ("block", c_int32),
+    )
+
+
+class Norm(Structure):
+    """A root mean square norm; without a weight there is none."""
+
+    _fields_ = (("weight", c_void_p), ("eps", c_float))
+
+
+class DecoderLayer(Structure):
+    """One layer of a decoder."""
+
+    _fields_ = (
+        ("attention", Layer),
+        ("before_attention", Norm),
+        ("of_queries", Norm),
+        ("of_keys", Norm),
+        ("before_mlp", Norm),
+        *((name, Linear) for name in ("q", "k", "v", "o", "gate", "up", "down")),
+    )
+
+
+class Decoder(Structure):
+    """A decoder of equal layers."""
+
+    _fields_ = (
+        ("layers", c_void_p),
+        ("num_layers", c_int64),
+        ("width", c_int64),
+        ("mlp_width", c_int64),
+        ("vocab_size", c_int64),
+        ("embedding", c_void_p),
+        ("last_norm", Norm),
+        ("head", Linear),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("rotary_width", c_int64),
+        ("activation", c_int32),
+        ("format", c_int32),
+    )
+
+
+class Step(Structure):
+    """The layers `first ... end` of one step."""
+
+    _fields_ = (
+        ("sequences", c_void_p),
+        ("token", c_void_p),
+        ("position", c_void_p),
+        ("sampled", c_void_p),
+        ("hidden", c_void_p),
+        ("logits", c_void_p),
+        ("first", c_int64),
+        ("end", c_int64),
+        ("num_sampled", c_int64),
+    )

@@ -1,0 +1,205 @@
+"""Decoders computed as a whole: which, and that they answer as the library's modules do."""
+
+import ctypes
+from collections.abc import Iterator
+from ctypes import CDLL
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from runtime import model as model_room
+from runtime.backend import TorchBackend
+from runtime.linear import PackedLinear
+from runtime.model import Model
+from runtime.native import build
+from runtime.native.library import open_library
+from runtime.native.recognised import recognised
+from runtime.step import Step
+from tests.runtime.driver import Driver
+from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, random_prompt
+
+RUNNABLE = build.variants_of(build.cpu_flags())
+pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+WHOLE = {"llama", "qwen2", "qwen3", "mistral", "granite", "smollm3"}
+"""Of the architectures of these tests, those that the kernels compute as a whole."""
+APART = {"float32": 2e-6, "bfloat16": 0.02}
+# Widths such that each merged layer begins where a block of packed columns does.
+WIDE = {"num_key_value_heads": 4, "intermediate_size": 192}
+
+
+@pytest.fixture(params=RUNNABLE)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CDLL:
+    """Each variant in turn, for all models that are loaded."""
+    found = open_library(request.param)
+    monkeypatch.setattr(model_room, "kernels", lambda: found)
+    return found
+
+
+def build_wide(architecture: str, folder: Path, **settings: object) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        architecture, **{**COMMON, **ARCHITECTURES[architecture], **WIDE, **settings}
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+async def load(folder: Path, dtype: str) -> tuple[TorchBackend, Model]:
+    backend = TorchBackend(folder, dtype=dtype, max_model_len=128, num_gpu_blocks=200, block_size=4)
+    await backend.load()
+    assert backend._loaded is not None
+    return backend, backend._loaded.model
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Every step computed both ways: how far apart the logits are, in their size."""
+    apart: list[float] = []
+    whole = Model.logits
+
+    def logits(self: Model, step: Step) -> Tensor:
+        decoder = self._decoder
+        assert decoder is not None
+        fast = whole(self, step) if decoder.takes(len(step.token_T)) else None
+        self._decoder = None
+        slow = whole(self, step)
+        self._decoder = decoder
+        if fast is not None and len(slow):
+            apart.append(float((fast.float() - slow.float()).norm() / slow.float().norm()))
+        return slow
+
+    monkeypatch.setattr(Model, "logits", logits)
+    yield apart
+    assert apart
+
+
+@pytest.mark.parametrize("dtype", APART)
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "qwen2"])
+async def test_a_whole_decoder_gives_the_logits_of_its_layers(
+    library: CDLL, both: list[float], architecture: str, dtype: str, tmp_path: Path
+) -> None:
+    """Decodes and chunks of several requests, in every variant."""
+    build_wide(architecture, tmp_path)
+    backend, _ = await load(tmp_path, dtype)
+    driver = Driver(backend)
+    for name, length in (("a", 3), ("b", 21), ("c", 40)):
+        driver.submit(name, random_prompt(length, length))
+    await driver.run(6)
+    assert max(both) < APART[dtype]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_which_decoders_are_computed_as_a_whole(architecture: str, tmp_path: Path) -> None:
+    build_model(architecture, tmp_path)
+    _, model = await load(tmp_path, "float32")
+    assert (model._decoder is not None) == (architecture in WHOLE)
+
+
+@pytest.mark.parametrize("dtype", APART)
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("granite", {"residual_multiplier": 0.8}),
+        ("granite", {"embedding_multiplier": 1.5}),
+        ("granite", {"logits_scaling": 2.0}),
+        ("smollm3", {"no_rope_layers": [1, 0, 1]}),
+        ("llama", {"hidden_act": "relu"}),
+    ],
+)
+async def test_a_decoder_that_computes_anything_else_is_left_to_the_library(
+    architecture: str, settings: dict[str, object], dtype: str, tmp_path: Path
+) -> None:
+    """Though its parts have the same names and shapes."""
+    build_wide(architecture, tmp_path, **settings)
+    _, model = await load(tmp_path, dtype)
+    assert model._decoder is None
+
+
+class Doubled(nn.Module):
+    """A layer that gives twice what the other gives."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = 2 * self.inner(x)
+        return out
+
+
+async def test_a_layer_of_another_kind_is_left_to_the_library(tmp_path: Path) -> None:
+    """Such as one that an adapter has put in another's place; and one hooked from outside."""
+    build_wide("llama", tmp_path)
+    _, model = await load(tmp_path, "float32")
+    library, inner, cache = open_library(RUNNABLE[0]), model._model, model._cache
+    assert recognised(library, inner, cache, 128) is not None
+    hook = inner.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: out * 1.1)
+    assert recognised(library, inner, cache, 128) is None
+    hook.remove()
+    inner.model.layers[1].mlp.up_proj = Doubled(inner.model.layers[1].mlp.up_proj)
+    assert recognised(library, inner, cache, 128) is None
+
+
+@pytest.mark.parametrize("dtype", APART)
+async def test_a_request_has_the_same_logits_alone_and_among_others(
+    library: CDLL, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, decoding among up to eight others, whatever the number of threads."""
+    build_wide("qwen3", tmp_path)
+    rows: list[Tensor] = []
+    whole = Model.logits
+
+    def logits(self: Model, step: Step) -> Tensor:
+        found = whole(self, step)
+        rows.append(found[step.request_ids.index("a")].clone())
+        return found
+
+    monkeypatch.setattr(Model, "logits", logits)
+    before = torch.get_num_threads()
+    for threads, num_others in ((1, 0), (2, 8)):
+        torch.set_num_threads(threads)
+        backend, _ = await load(tmp_path, dtype)
+        driver = Driver(backend)
+        driver.submit("a", random_prompt(1, 12))
+        await driver.step()
+        for other in range(num_others):
+            driver.submit(f"x{other}", random_prompt(other, 1))
+        for _ in range(12):
+            await driver.step()
+    torch.set_num_threads(before)
+    alone, among = rows[:13], rows[13:]
+    assert all(torch.equal(a, b) for a, b in zip(alone, among, strict=True))
+
+
+async def test_positions_beyond_the_first_table_are_turned_as_the_library_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from runtime.native import decoder
+
+    monkeypatch.setattr(decoder, "FIRST_POSITIONS", 8)
+    model = build_model("llama", tmp_path)
+    backend, _ = await load(tmp_path, "float32")
+    driver = Driver(backend)
+    prompt = random_prompt(1, 12)
+    driver.submit("a", prompt)
+    assert (await driver.run(20))["a"] == generate(model, prompt, 20)
+
+
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU does not compute in bf16"
+)
+@pytest.mark.parametrize(("num_in", "num_out"), [(64, 64), (128, 320), (96, 130), (1024, 64)])
+def test_the_order_of_packed_weights_is_found(num_in: int, num_out: int) -> None:
+    """Each block of columns lies where its number says, unless oneDNN has an order of its own."""
+    torch.manual_seed(0)
+    linear = nn.Linear(num_in, num_out).bfloat16().requires_grad_(False)
+    packed = PackedLinear(linear).packed
+    if (block := packed.block) is None:
+        pytest.skip(f"oneDNN orders {num_in} to {num_out} in another way")
+    size = -(-num_out // block) * block * num_in
+    lying = np.ctypeslib.as_array((ctypes.c_uint16 * size).from_address(packed.address))
+    columns = lying.reshape(-1, num_in // 2, block, 2).transpose(0, 2, 1, 3).reshape(-1, num_in)
+    assert np.array_equal(columns[:num_out], linear.weight.view(torch.uint16).numpy())
