@@ -7,6 +7,7 @@ Shapes: R requests that sample in this step, V tokens of the vocabulary; D reque
 logits changed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from runtime.sampling.mask import Bitmasks
 
 # A fault of the machine is a fault of all rows.
 MACHINE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
+NOTHING_CHANGED: Mapping[int, Tensor] = {}
 NO_TOKEN = "no token can be chosen: its logits are infinite, not numbers, or all ruled out"
 
 
@@ -85,19 +87,29 @@ def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
 
 
 def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
+    if not choices.edits:
+        return _pick(logits_RV, *_likeliest(logits_RV), choices)
+    row_E = torch.tensor([row for row, _ in choices.edits], device=logits_RV.device)
+    logits_EV = logits_RV[row_E].float()  # a copy, whatever they are
+    edits.apply(logits_EV, [edit for _, edit in choices.edits])
+    best_E, token_E = _likeliest(logits_EV)
+    if len(row_E) == len(logits_RV):
+        return _pick(logits_EV, best_E, token_E, choices)
     best_R, token_R = _likeliest(logits_RV)
-    is_sound_R = best_R.isfinite()
-    changed: dict[int, Tensor] = {}
-    if choices.edits:
-        rows = [row for row, _ in choices.edits]
-        row_E = torch.tensor(rows, device=logits_RV.device)
-        logits_EV = logits_RV[row_E].float()  # a copy, whatever they are
-        edits.apply(logits_EV, [edit for _, edit in choices.edits])
-        best_R = best_R.float()
-        best_R[row_E], token_R[row_E] = _likeliest(logits_EV)
-        is_sound_R &= best_R.isfinite()
-        changed = dict(zip(rows, logits_EV, strict=True))
-    drawn = np.flatnonzero((choices.temperature_R > 0) & is_sound_R.cpu().numpy())
+    best_R = best_R.float()
+    best_R[row_E], token_R[row_E] = best_E, token_E
+    return _pick(logits_RV, best_R, token_R, choices, dict(zip(row_E.tolist(), logits_EV, strict=True)))
+
+
+def _pick(
+    logits_RV: Tensor,
+    best_R: Tensor,
+    token_R: Tensor,
+    choices: Choices,
+    changed: Mapping[int, Tensor] = NOTHING_CHANGED,
+) -> Sampled:
+    """The likeliest token of greedy rows, a drawn one of others; `changed` rows replace those given."""
+    drawn = np.flatnonzero((choices.temperature_R > 0) & best_R.isfinite().cpu().numpy())
     if drawn.size:
         row_D = torch.from_numpy(drawn).to(logits_RV.device)
         is_all = drawn.size == len(token_R)
@@ -106,7 +118,7 @@ def _choose(logits_RV: Tensor, choices: Choices) -> Sampled:
             if row in changed:
                 logits_DV[d] = changed[row]
         token_R[row_D] = draw(logits_DV, best_R[row_D].float(), choices if is_all else choices.of(drawn))
-    return _sampled(best_R.where(is_sound_R, float("nan")), token_R)
+    return _sampled(best_R, token_R)
 
 
 def _logprobs(
@@ -116,7 +128,8 @@ def _logprobs(
     if not wanted:
         return {}
     rows = [row for row, _ in wanted]
-    logits_NV = logits_RV[torch.tensor(rows, device=logits_RV.device)]
+    is_all = len(rows) == len(logits_RV)
+    logits_NV = logits_RV if is_all else logits_RV[torch.tensor(rows, device=logits_RV.device)]
     found = token_logprobs(logits_NV, [tokens[row] for row in rows], [num_top for _, num_top in wanted])
     return dict(zip(rows, found, strict=True))
 
