@@ -8,6 +8,7 @@ from sundog.options.config_file import kept_options
 if TYPE_CHECKING:
     from sim.record.run_output import RunOutput
     from sim.record.server_record import ServerRecord
+    from sim.record.step_log import StepLog
     from sim.record.unkept import Unkept
 
 
@@ -36,6 +37,15 @@ def server_record(directory: str | None, messages: bool, config: EngineConfig) -
     from sim.record.server_record import ServerRecord
 
     return ServerRecord(directory, Header.of(config), messages)
+
+
+def step_logs(path: str | None) -> "tuple[StepLog, ...]":
+    """The listener that logs each step, if it was asked for."""
+    if path is None:
+        return ()
+    from sim.record.step_log import StepLog
+
+    return (StepLog(path),)
 
 
 def needs_folder(directory: str | None, messages: bool, option: str) -> None:

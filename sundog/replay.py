@@ -12,9 +12,9 @@ from sundog.ends import remark
 from sundog.options import Switch, Text, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Reading, Target, Terms, parse_rate
+from sundog.options.simulation import Load, Logging, Reading, Target, Terms, parse_rate
 from sundog.options.takes import command, takes
-from sundog.outputs import run_output
+from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
     from sim.figures.metrics import Summary
@@ -45,10 +45,17 @@ class Replay:
 
 @command
 @config_option
-@takes(Target, Replay, Reading, Load, Terms, Engine)
+@takes(Target, Replay, Logging, Reading, Load, Terms, Engine)
 @click.argument("trace")
 def replay(
-    target: Target, asked: Replay, reading: Reading, load: Load, terms: Terms, engine: Engine, trace: str
+    target: Target,
+    asked: Replay,
+    logging: Logging,
+    reading: Reading,
+    load: Load,
+    terms: Terms,
+    engine: Engine,
+    trace: str,
 ) -> None:
     """Replay a trace on simulated hardware.
 
@@ -58,7 +65,7 @@ def replay(
     from sundog.simulated import Simulated
 
     simulated = Simulated.of(engine, target)
-    summary = _played(simulated, asked, reading, load, terms, engine.seed, trace)
+    summary = _played(simulated, asked, logging, reading, load, terms, engine.seed, trace)
     _warn(simulated, summary)
     if asked.as_json:
         click.echo(summary.to_json())
@@ -72,7 +79,14 @@ def replay(
 
 
 def _played(
-    simulated: "Simulated", asked: Replay, reading: Reading, load: Load, terms: Terms, seed: int, trace: str
+    simulated: "Simulated",
+    asked: Replay,
+    logging: Logging,
+    reading: Reading,
+    load: Load,
+    terms: Terms,
+    seed: int,
+    trace: str,
 ) -> "Summary":
     """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
@@ -102,7 +116,7 @@ def _played(
                 max_concurrency=load.max_concurrency,
                 sink=output.sink,
                 on_progress=on_progress,
-                listeners=output.listeners,
+                listeners=(*output.listeners, *step_logs(logging.step_log)),
                 tap=output.tap,
             )
         except Interrupted as end:

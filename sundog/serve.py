@@ -15,9 +15,9 @@ from sundog.ends import remark
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.serving import Serving
-from sundog.options.simulation import Costs, Target
+from sundog.options.simulation import Costs, Logging, Target
 from sundog.options.takes import command, takes
-from sundog.outputs import needs_folder, server_record
+from sundog.outputs import needs_folder, server_record, step_logs
 
 if TYPE_CHECKING:
     from actors.actor import Actor
@@ -45,9 +45,11 @@ class Served:
 
 
 @command
-@takes(Serving, Costs, Engine)
+@takes(Serving, Costs, Logging, Engine)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
-def serve(serving: Serving, costs: Costs, engine: Engine, model_argument: str | None) -> None:
+def serve(
+    serving: Serving, costs: Costs, logged: Logging, engine: Engine, model_argument: str | None
+) -> None:
     """Serve a model over HTTP, OpenAI-compatible.
 
     MODEL is a model's folder; without it, the small embedded model is served. With --simulate GPU it is
@@ -90,7 +92,7 @@ def serve(serving: Serving, costs: Costs, engine: Engine, model_argument: str | 
                 served.vocabulary,
                 options,
                 on_ready=ready,
-                listeners=[*kept.listeners, *_acceptance(config)],
+                listeners=[*kept.listeners, *_acceptance(config), *step_logs(logged.step_log)],
                 tap=kept.tap,
             )
         )

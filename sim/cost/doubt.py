@@ -6,6 +6,7 @@ The parts are not fitted server by server; they are errors of whole kinds of pre
 import math
 
 from sim.cost.calibrated import Calibrated
+from sim.cost.in_range import InRange
 from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.scaled import Scaled
@@ -30,6 +31,10 @@ UNFITTED = 0.30
 """Of other GPUs, formats and kinds of layers: products in fp8 as measured on five GPUs take 0.97 to
 1.38 of what a roofline says, in three batches of Qwen3-32B."""
 CALIBRATED = 0.05
+PER_DOUBLING_OF_A_LOG = 0.05
+"""Beyond the steps of a log a straight line is a guess: kernels change with their sizes."""
+BEYOND = 1.1
+"""A factor beyond the steps of a log from which on a remark is due."""
 FAR = 2.0
 """A factor outside the measured sizes from which on a remark is due."""
 
@@ -44,9 +49,10 @@ def kernels_of(cost: CostModel) -> CostModel:
 def outside_measured(cost: CostModel) -> dict[str, float]:
     """By operator, how far outside its measured sizes it was asked, where that is far."""
     model = kernels_of(cost)
-    if not isinstance(model, TablesCost):
+    if not isinstance(model, TablesCost | InRange):
         return {}
-    return {name: factor for name, factor in model.coverage.factors.items() if factor >= FAR}
+    far = FAR if isinstance(model, TablesCost) else BEYOND
+    return {name: factor for name, factor in model.coverage.factors.items() if factor >= far}
 
 
 def step_doubt(cost: CostModel) -> float:
@@ -54,6 +60,9 @@ def step_doubt(cost: CostModel) -> float:
     model = kernels_of(cost)
     if isinstance(model, Calibrated):
         return CALIBRATED
+    if isinstance(model, InRange):
+        doublings = sum(math.log2(factor) for factor in model.coverage.factors.values())
+        return CALIBRATED + PER_DOUBLING_OF_A_LOG * doublings
     if not isinstance(model, TablesCost):
         return UNFITTED if isinstance(model, Roofline) and not model.was_fitted else ROOFLINE
     doubt = TABLES + WALKED * (not model.splits_contexts)

@@ -46,6 +46,19 @@ class Target(Costs, Machine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Logging:
+    """What is kept beside a run, for `sundog calibrate` and tools that read forward-pass metrics."""
+
+    step_log: str | None = option(
+        None,
+        Text("FILE"),
+        "Write each step's work and time there: forward-pass metrics, JSON lines.",
+        kept=False,
+        section="Recording",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Which requests of a trace, and how they are read."""
 
