@@ -47,8 +47,8 @@ class Generate:
 
     `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
     counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
-    `slo_ttft_s` and `predicted_tokens` are for policies (`Submit` defines them). `n` choices are
-    asked for: each is a request of the engine's, with an id and a seed of its own (`front/fan_out.py`).
+    `tenant`, the three targets and `predicted_tokens` are for policies (`Submit` defines them). `n` choices
+    are asked for: each is a request of the engine's, with an id and a seed of its own (`front/fan_out.py`).
     `reading` says how text becomes tokens.
     """
 
@@ -63,6 +63,8 @@ class Generate:
     predicted_tokens: int | None
     n: int
     reading: Reading
+    slo_tpot_s: float | None
+    slo_e2e_s: float | None
 
     def __init__(
         self,
@@ -77,6 +79,8 @@ class Generate:
         predicted_tokens: int | None = None,
         n: int = 1,
         reading: Reading = PLAIN_READING,
+        slo_tpot_s: float | None = None,
+        slo_e2e_s: float | None = None,
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -89,6 +93,8 @@ class Generate:
         self.predicted_tokens = predicted_tokens
         self.n = n
         self.reading = reading
+        self.slo_tpot_s = slo_tpot_s
+        self.slo_e2e_s = slo_e2e_s
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -153,6 +153,8 @@ def counting_tokens(
             tenant=request.tenant,
             slo_ttft_s=request.slo_ttft_s,
             predicted_tokens=None if predictor is None else predictor.predict(request),
+            slo_tpot_s=request.slo_tpot_s,
+            slo_e2e_s=request.slo_e2e_s,
         )
 
     return generate_for

@@ -13,7 +13,8 @@ class Submit:
     There is no output length: the future is not a part of a request. `prompt_token_ids` is None
     in a world that only counts; `block_hashes` identifies the prompt's full blocks for the prefix
     cache, None when nothing is known about them. `arrival_s` is on the run's clock. `slo_ttft_s`
-    is the wanted time to the first token. `predicted_tokens` is a guess, made before the engine, of the
+    is the wanted time to the first token, `slo_tpot_s` that from token to token, `slo_e2e_s` that to the
+    end. `predicted_tokens` is a guess, made before the engine, of the
     answer's length; right or wrong, it orders requests and ends none.
     """
 
@@ -30,6 +31,8 @@ class Submit:
     tenant: str | None
     slo_ttft_s: float | None
     predicted_tokens: int | None
+    slo_tpot_s: float | None
+    slo_e2e_s: float | None
 
     def __init__(
         self,
@@ -46,6 +49,8 @@ class Submit:
         tenant: str | None = None,
         slo_ttft_s: float | None = None,
         predicted_tokens: int | None = None,
+        slo_tpot_s: float | None = None,
+        slo_e2e_s: float | None = None,
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -60,6 +65,8 @@ class Submit:
         self.tenant = tenant
         self.slo_ttft_s = slo_ttft_s
         self.predicted_tokens = predicted_tokens
+        self.slo_tpot_s = slo_tpot_s
+        self.slo_e2e_s = slo_e2e_s
 
 
 class Status(enum.Enum):

@@ -25,6 +25,8 @@ def out_of_bounds(generate: Generate, vocabulary_size: int | None, max_logprobs:
         or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
         or _integer("predicted_tokens", generate.predicted_tokens, 0, INT64_MAX)
         or _seconds("slo_ttft_s", generate.slo_ttft_s)
+        or _seconds("slo_tpot_s", generate.slo_tpot_s)
+        or _seconds("slo_e2e_s", generate.slo_e2e_s)
         or _sampling(generate.sampling, vocabulary_size)
         or _last_seed(generate)
         or _logits(generate.sampling, vocabulary_size)

@@ -164,6 +164,8 @@ class Intake:
             tenant=generate.tenant,
             slo_ttft_s=generate.slo_ttft_s,
             predicted_tokens=generate.predicted_tokens,
+            slo_tpot_s=generate.slo_tpot_s,
+            slo_e2e_s=generate.slo_e2e_s,
         )
 
     def _hash_prompt(self, tokens: Tokens, salt: str | None) -> tuple[object, ...]:

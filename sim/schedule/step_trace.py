@@ -32,7 +32,7 @@ REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_toke
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
 MOST_BLOCKS = 2**24
 """Of one pool: 2.3 GB of records."""
-PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens")
+PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens", "slo_tpot_s", "slo_e2e_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,8 @@ def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
         tenant=_of_type(f"{where}.tenant", row.get("tenant"), str, none=True),
         slo_ttft_s=_of_type(f"{where}.slo_ttft_s", row.get("slo_ttft_s"), float, none=True),
         predicted_tokens=_of_type(f"{where}.predicted_tokens", row.get("predicted_tokens"), int, none=True),
+        slo_tpot_s=_of_type(f"{where}.slo_tpot_s", row.get("slo_tpot_s"), float, none=True),
+        slo_e2e_s=_of_type(f"{where}.slo_e2e_s", row.get("slo_e2e_s"), float, none=True),
     )
     arrival_step = _at_least(f"{where}.arrival_step", given["arrival_step"], 0)
     return Row(arrival_step, submit, _tokens(f"{where}.outputs", given["outputs"]))

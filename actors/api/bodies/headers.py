@@ -1,14 +1,23 @@
-"""Headers that say what a field of the body may say, too: the header is the one that counts, as in vLLM."""
+"""Headers that say what a field of the body may say, too: the header is the one that counts, as in vLLM.
 
-from typing import Protocol
+So a gateway can set them without reading bodies. What policies see of a request comes from here.
+"""
 
-from actors.api.bodies.bounds import INT64_MAX
+from dataclasses import dataclass
+from typing import Annotated, Protocol, Self, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from actors.api.bodies.bounds import Int64, Name, NumTokens, Seconds
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.errors import invalid, shown
 
-MAX_CHARACTERS = 1024
 REQUEST_ID = "X-Request-Id"
 PRIORITY = "X-Vllm-Priority"
+
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Headers(Protocol):
@@ -17,23 +26,48 @@ class Headers(Protocol):
     def get(self, key: str, /) -> str | None: ...
 
 
+NAME: TypeAdapter[str] = TypeAdapter(Name)
+INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[Int64, Field(strict=False)])
+COUNT: TypeAdapter[int] = TypeAdapter(Annotated[NumTokens, Field(strict=False)])
+SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[Seconds, Field(strict=False, allow_inf_nan=False)])
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a request comes: all that policies see of it beside its lengths."""
+
+    priority: int
+    tenant: str | None
+    slo_ttft_s: float | None
+    slo_tpot_s: float | None
+    slo_e2e_s: float | None
+    predicted_tokens: int | None
+
+    @classmethod
+    def of(cls, headers: Headers, body: SamplingBody) -> Self:
+        """The terms of a request; raises 400 for a header that is out of bounds."""
+        return cls(
+            priority=_read(headers, PRIORITY, INTEGER, body.priority),
+            tenant=_read(headers, "X-Tenant", NAME, body.tenant),
+            slo_ttft_s=_read(headers, "X-Slo-Ttft-S", SECONDS, body.slo_ttft_s),
+            slo_tpot_s=_read(headers, "X-Slo-Tpot-S", SECONDS, body.slo_tpot_s),
+            slo_e2e_s=_read(headers, "X-Slo-E2e-S", SECONDS, body.slo_e2e_s),
+            predicted_tokens=_read(headers, "X-Predicted-Tokens", COUNT, body.predicted_tokens),
+        )
+
+
 def request_id_of(headers: Headers, body: SamplingBody) -> str | None:
     """The id that the client has chosen for its request, if it has."""
-    given = headers.get(REQUEST_ID)
-    if not given:
-        return body.request_id
-    if len(given) > MAX_CHARACTERS:
-        raise invalid(f"{REQUEST_ID} has {len(given)} characters: send at most {MAX_CHARACTERS}.", REQUEST_ID)
-    return given
+    return _read(headers, REQUEST_ID, NAME, body.request_id) if headers.get(REQUEST_ID) else body.request_id
 
 
-def priority_of(headers: Headers, body: SamplingBody) -> int:
-    """The request's priority; raises 400 for a header that is no integer."""
-    given = headers.get(PRIORITY)
+def _read(headers: Headers, name: str, kind: TypeAdapter[T], otherwise: D) -> T | D:
+    """The header's value, or the body's where there is none."""
+    given = headers.get(name)
     if given is None:
-        return body.priority
-    digits = given.strip().removeprefix("-")
-    is_integer = digits.isascii() and digits.isdigit() and len(digits) < 20
-    if not is_integer or not -INT64_MAX - 1 <= int(given) <= INT64_MAX:
-        raise invalid(f"{PRIORITY} is {shown(given)}: send an integer of 64 bits.", PRIORITY)
-    return int(given)
+        return otherwise
+    try:
+        return kind.validate_python(given)
+    except ValidationError as error:
+        message = error.errors(include_url=False)[0]["msg"].removeprefix("Input ")
+        raise invalid(f"{name} is {shown(given)}: it {message}.", name) from None

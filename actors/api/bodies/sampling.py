@@ -16,6 +16,7 @@ from actors.api.bodies.bounds import (
     NumTokens,
     NumTokensFrom1,
     Probability,
+    Seconds,
     Stop,
     Temperature,
     TokenId,
@@ -82,6 +83,11 @@ class SamplingBody(ShownBody):
     structured_outputs: StructuredOutputs | None = None
     priority: Int64 = 0
     cache_salt: Name | None = None
+    tenant: Name | None = None
+    slo_ttft_s: Seconds | None = None
+    slo_tpot_s: Seconds | None = None
+    slo_e2e_s: Seconds | None = None
+    predicted_tokens: NumTokens | None = None
 
     @property
     def num_logprobs(self) -> int | None:

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from quart import Response
 
-from actors.api.bodies.headers import priority_of, request_id_of
+from actors.api.bodies.headers import Terms, request_id_of
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
@@ -40,16 +40,16 @@ class Answering:
         answer_id = self.shape.id_prefix + (chosen or context.new_id())
         # Two requests may have the id that their clients chose, even at a time.
         engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
-        priority = priority_of(self.request.headers, body)
+        terms = asdict(Terms.of(self.request.headers, body))
         generates = [
             Generate(
                 prompt=prompt,
                 sampling=sampling,
                 request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-                priority=priority,
                 cache_salt=body.cache_salt,
                 n=body.n,
                 reading=body.reading(),
+                **terms,
             )
             for index, prompt in enumerate(prompts)
         ]

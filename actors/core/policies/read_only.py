@@ -38,6 +38,8 @@ class ReadOnlySubmit:
     tenant = _fact("_submit.tenant")
     slo_ttft_s = _fact("_submit.slo_ttft_s")
     predicted_tokens = _fact("_submit.predicted_tokens")
+    slo_tpot_s = _fact("_submit.slo_tpot_s")
+    slo_e2e_s = _fact("_submit.slo_e2e_s")
 
 
 class ReadOnlyRequest:

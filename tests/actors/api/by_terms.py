@@ -1,0 +1,12 @@
+"""Policies of one's own that order by what a request brings, for a served test."""
+
+from actors.core.policies import Policy, Request, View
+
+
+class ByTerms(Policy):
+    """Tenants in the order of their names, then the tightest of all targets, then the shortest guess."""
+
+    def rank(self, request: Request, view: View) -> tuple[str, float, int]:
+        submit = request.submit
+        targets = [each for each in (submit.slo_ttft_s, submit.slo_tpot_s, submit.slo_e2e_s) if each]
+        return (submit.tenant or "z", min(targets, default=1e9), submit.predicted_tokens or 10**9)
