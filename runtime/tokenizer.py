@@ -78,7 +78,7 @@ class Tokenizer:
         self._longest_token_bytes = longest_token_bytes(json.loads(self._fast.to_str()))
         self._space_mark = _space_mark(json.loads(self._fast.to_str()).get("pre_tokenizer"))
         self._added = {i: token.content for i, token in self._fast.get_added_tokens_decoder().items()}
-        config = read_json(folder / "tokenizer_config.json")
+        self._config = config = read_json(folder / "tokenizer_config.json")
         self._special = _special_tokens(folder, config)
         source = template_source(folder, config)
         self._template = None if source is None else compiled(source, folder)
@@ -149,6 +149,10 @@ class Tokenizer:
         piece = self._fast.id_to_token(token_id) or ""
         num_spaces = len(piece) - len(piece.lstrip(self._space_mark))
         return " " * max(0, num_spaces - (len(text) - len(text.lstrip(" ")))) + text
+
+    def info(self) -> dict[str, object]:
+        """The tokenizer's own configuration file, with the names that vLLM's answer has."""
+        return {**self._config, "tokenizer_class": self._config.get("tokenizer_class", "TokenizersBackend")}
 
     def token_name(self, token_id: int) -> str | None:
         """How the vocabulary spells a token; None if it has none."""

@@ -17,12 +17,13 @@ from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
+from actors.api.routes.tokenize import tokenize_routes
 from actors.front.codec import TextCodec
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0
 LINGER_S = 5.0
-ROUTES = (operations_routes, models_routes, completions_routes, chat_routes)
+ROUTES = (operations_routes, models_routes, completions_routes, chat_routes, tokenize_routes)
 
 
 def new_id() -> str:

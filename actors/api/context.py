@@ -1,5 +1,6 @@
 """What the routes share: the address of AsyncLLM, the model's card, and what was logged so far."""
 
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,26 @@ class ServedModel:
             "root": self.name,
             "parent": None,
             "max_model_len": self.max_model_len,
+            "permission": [self._permission],
+        }
+
+    @property
+    def _permission(self) -> dict[str, object]:
+        """What OpenAI's API once said of each model; clients of vLLM may read it."""
+        digest = hashlib.blake2b(self.name.encode(), digest_size=16).hexdigest()
+        return {
+            "id": f"modelperm-{digest}",
+            "object": "model_permission",
+            "created": self.created,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
         }
 
 
@@ -67,6 +88,8 @@ class ApiContext:
     new_id: Callable[[], str]
     codec: TextCodec | None = None
     remarked: set[str] = field(default_factory=set)
+    in_flight: set[str] = field(default_factory=set)
+    """The ids of requests that are being answered."""
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def check_model(self, name: str | None) -> None:

@@ -64,6 +64,14 @@ class TextCodec(Protocol):
         """The text of all tokens at once."""
         ...
 
+    def token_name(self, token_id: int) -> str | None:
+        """How the vocabulary spells a token; None if there is no such token."""
+        ...
+
+    def info(self) -> dict[str, object]:
+        """The tokenizer's configuration, as JSON."""
+        ...
+
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, with the space that it begins with; special ones are shown."""
         ...

@@ -187,6 +187,12 @@ class Bytes:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return bytes(token_ids).decode(errors="replace")
 
+    def token_name(self, token_id: int) -> str | None:
+        return chr(token_id) if token_id < 256 else None
+
+    def info(self) -> dict[str, object]:
+        return {"tokenizer_class": "Bytes"}
+
     def token_text(self, token_id: int) -> str:
         return self.decode([token_id])
 

@@ -1,6 +1,5 @@
 """The body of POST /v1/chat/completions."""
 
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, PlainValidator
@@ -9,21 +8,12 @@ from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFro
 from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.sampling import SamplingBody
+from actors.api.bodies.templated import Templated
 from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
 from actors.messages import ChatMessage, Reading
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {}
-RESERVED = (
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "documents",
-    "messages",
-    "tokenize",
-    "tools",
-)
-"""Variables of a template that are no argument of its own."""
 ROLES = ("system", "developer", "user", "assistant")
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call", "tool_calls", "tool_call_id")
 
@@ -79,37 +69,25 @@ class MessageBody(JsonObject):
         return ChatMessage(self.role, self.content or "")
 
 
-class ChatBody(SamplingBody):
+Messages = Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
+def conversation(messages: list[MessageBody]) -> tuple[ChatMessage, ...]:
+    """The turns for the chat template; raises 400 for the first that no template is given."""
+    return tuple(message.checked(f"messages[{index}]") for index, message in enumerate(messages))
+
+
+class ChatBody(Templated, SamplingBody):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     max_completion_tokens: NumTokensFrom1 | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, object] = Field(default={})
-    documents: Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)] | None = None
 
     def reading(self) -> Reading:
         """How the conversation becomes a prompt; raises 400 for what its template cannot be given."""
-        if self.continue_final_message and self.add_generation_prompt:
-            raise invalid(
-                "continue_final_message does not go with add_generation_prompt: send"
-                " add_generation_prompt = false with it.",
-                "add_generation_prompt",
-            )
-        for name in RESERVED:
-            if name in self.chat_template_kwargs:
-                message = f"chat_template_kwargs.{name} is not allowed: the request's own fields say it."
-                raise invalid(message, "chat_template_kwargs")
-        documents: dict[str, object] = {} if self.documents is None else {"documents": self.documents}
-        return replace(
-            super().reading(),
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
-            template_arguments={**self.chat_template_kwargs, **documents},
-        )
+        return self.templated(super().reading())
 
     @property
     def answering_role(self) -> str:

@@ -2,7 +2,7 @@
 
 from quart import Blueprint, Response
 
-from actors.api.bodies.chat import UNSUPPORTED, ChatBody
+from actors.api.bodies.chat import UNSUPPORTED, ChatBody, conversation
 from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
@@ -21,13 +21,11 @@ def chat_routes(context: ApiContext) -> Blueprint:
         body = await parse_request(ChatBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         context.check_model(body.model)
-        conversation = tuple(
-            message.checked(f"messages[{index}]") for index, message in enumerate(body.messages)
-        )
+        turns = conversation(body.messages)
         sampling = body.sampling(body.token_limit)
         answering = Answering(context, request, ChatShape(body.answering_role), body)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
-        answer_id, choices = await answering.start([conversation], sampling)
+        answer_id, choices = await answering.start([turns], sampling)
         return await answering.respond(answer_id, choices, wanted)
 
     return routes

@@ -40,6 +40,8 @@ class Answering:
         answer_id = self.shape.id_prefix + (chosen or context.new_id())
         # Two requests may have the id that their clients chose, even at a time.
         engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
+        context.in_flight.add(engine_id)
+        self.request.at_end.callback(context.in_flight.discard, engine_id)
         terms = asdict(Terms.of(self.request.headers, body))
         generates = [
             Generate(

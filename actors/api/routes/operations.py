@@ -1,4 +1,4 @@
-"""GET /health and /version: for operators and load balancers; no key is needed.
+"""GET /health, /ping, /load and /version: for operators and load balancers; no key is needed.
 
 Health is 200 while new requests are taken, and 503 while every engine is restarting or dead.
 """
@@ -18,6 +18,11 @@ def operations_routes(context: ApiContext) -> Blueprint:
     """The routes that report the server's health and version."""
     routes = Blueprint("operations", __name__)
 
+    @routes.get("/load")
+    async def show_load() -> Json:
+        return {"server_load": len(context.in_flight)}
+
+    @routes.route("/ping", methods=["GET", "POST"])
     @routes.get("/health")
     async def show_health() -> Response:
         health = await context.llm.ask(CheckHealth())

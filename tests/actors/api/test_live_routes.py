@@ -1,0 +1,89 @@
+"""Routes beside the generating ones, through live servers."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.actors.api.test_live_fields import CHAT, FOX, chat, complete
+from tests.live import Live
+
+
+def post(server: Live, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/{path}", json=body, timeout=60)
+
+
+def test_a_text_becomes_the_tokens_that_it_is_served_as(any_server: Live) -> None:
+    """And they become the text again; special tokens only where they are wanted."""
+    served = complete(any_server, return_token_ids=True)["choices"][0]["prompt_token_ids"]
+    answer = post(any_server, "tokenize", prompt=FOX).json()
+    assert answer["tokens"] == served and answer["count"] == len(served)
+    assert answer["max_model_len"] > 0 and answer["token_strs"] is None
+    bare = post(any_server, "tokenize", prompt=FOX, add_special_tokens=False, return_token_strs=True).json()
+    assert bare["tokens"] == served[1:] and len(bare["token_strs"]) == bare["count"]
+    assert post(any_server, "detokenize", tokens=bare["tokens"]).json() == {"prompt": FOX}
+    assert post(any_server, "detokenize", tokens=[]).json() == {"prompt": ""}
+
+
+def test_a_conversation_becomes_the_tokens_that_it_is_served_as(any_server: Live) -> None:
+    """By the same template with the same arguments."""
+    served = chat(any_server, return_token_ids=True)["prompt_token_ids"]
+    assert post(any_server, "tokenize", messages=CHAT).json()["tokens"] == served
+    shorter = post(any_server, "tokenize", messages=CHAT, add_generation_prompt=False).json()["tokens"]
+    assert served[: len(shorter)] == shorter and len(shorter) < len(served)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("tokenize", {}, "prompt"),
+        ("tokenize", {"prompt": FOX, "messages": CHAT}, "prompt"),
+        ("tokenize", {"prompt": 7}, "prompt"),
+        ("tokenize", {"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
+        ("tokenize", {"messages": CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
+        ("tokenize", {"messages": CHAT, "continue_final_message": True}, "add_generation_prompt"),
+        ("detokenize", {}, "tokens"),
+        ("detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("detokenize", {"tokens": [5, 2**31 - 1]}, "tokens"),
+        ("detokenize", {"tokens": "abc"}, "tokens"),
+    ],
+)
+def test_what_cannot_be_tokenised_is_refused_by_name(
+    torch_server: Live, path: str, body: dict[str, Any], param: str
+) -> None:
+    """With the place in it."""
+    answer = post(torch_server, path, **body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert post(torch_server, path, **{**body, "model": "other"}).status_code in (400, 404)
+
+
+def test_the_tokenizer_shows_its_configuration(any_server: Live) -> None:
+    """With its class, as vLLM does."""
+    assert "tokenizer_class" in httpx.get(f"{any_server.url}/tokenizer_info").json()
+
+
+def test_operators_see_load_health_and_version(any_server: Live) -> None:
+    """The load is the number of requests that are being answered, streams to their end."""
+
+    def load() -> int:
+        number: int = httpx.get(f"{any_server.url}/load").json()["server_load"]
+        return number
+
+    body = {"prompt": FOX, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{any_server.url}/v1/completions", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert load() == 1
+        lines.close()
+    while load():
+        pass
+    for method in ("GET", "POST"):
+        assert httpx.request(method, f"{any_server.url}/ping").status_code == 200
+    assert httpx.get(f"{any_server.url}/version").json().keys() == {"version"}
+
+
+def test_a_model_has_its_permissions(any_server: Live) -> None:
+    """As vLLM lists them."""
+    (card,) = httpx.get(f"{any_server.url}/v1/models").json()["data"]
+    assert card["permission"][0]["object"] == "model_permission"
+    assert card["permission"][0]["allow_logprobs"] is True
