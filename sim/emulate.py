@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from actors.messages import Capacity
+from actors.speculative_config import SpeculativeConfig
+from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend, Pace
 from sim.canned_text import canned_text
 from sim.cost.work import CostModel
 from sim.made_up_logprobs import MadeUpLogprobs
+from sim.speculated import Speculated, Texts
+from sim.token_source import TokenSource
 
 CATCH_UP_S = 0.05
 """How far a step may begin before now, to make up for the host's time between two steps."""
@@ -30,13 +34,19 @@ def emulated_backends(
     eos_token_id: int,
     vocab_size: int,
     seed: int = 0,
+    speculation: SpeculativeConfig | None = None,
 ) -> Callable[[int], CostBackend]:
     """What makes the backend of a replica, which answers with canned text at the pace of `cost`."""
     texts = [tuple(encode(text)) for text in TEXTS]
+    drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
+
+    def tokens() -> TokenSource:
+        canned = canned_text(texts, eos_token_id, seed)
+        return canned if drafts is None else Speculated(Texts(canned.tokens_of, eos_token_id), drafts)
 
     def new_backend(replica: int) -> CostBackend:
         pace = Pace(cost, f"runner-{replica}", catch_up_s=CATCH_UP_S)
-        source = MadeUpLogprobs(canned_text(texts, eos_token_id, seed), vocab_size)
+        source = MadeUpLogprobs(tokens(), vocab_size)
         return CostBackend(pace, source, capacity)
 
     return new_backend

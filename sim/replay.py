@@ -12,6 +12,7 @@ from actors.engine.backend import Backend
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Capacity, Generate, Heard
+from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend, Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
@@ -19,6 +20,8 @@ from sim.cost.work import CostModel
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
 from sim.record.recorder import Recorder, Sink
+from sim.speculated import Lengths, Speculated
+from sim.token_source import TokenSource
 from sim.trace.record import TraceRequest
 
 if TYPE_CHECKING:
@@ -48,9 +51,13 @@ def replay(
     TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
     """
     future: dict[str, int] = {}
+    drafts = None if config.speculation is None else AcceptanceModel.of(config.speculation, config.seed)
+
+    def source() -> TokenSource:
+        return Oracle(future) if drafts is None else Speculated(Lengths(future), drafts)
+
     backends = [
-        CostBackend(Pace(cost, f"runner-{replica}"), Oracle(future), capacity)
-        for replica in range(config.replicas)
+        CostBackend(Pace(cost, f"runner-{replica}"), source(), capacity) for replica in range(config.replicas)
     ]
 
     def before_arrival(request: TraceRequest) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.cost_file import read_cost
-from sim.cost.overhead import HostOverhead, WithOverhead
+from sim.cost.drafting import WithDrafts
+from sim.cost.overhead import NO_OVERHEAD, HostOverhead, WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.work import CostModel
 from sim.hardware.gpu import Gpu
@@ -24,7 +25,8 @@ class Target:
     """One replica's hardware; `dtype` None is the model's own.
 
     `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
-    are any, else the roofline), or the file of a calibrated model, with the host's share in it.
+    are any, else the roofline), or the file of a calibrated model, with the host's share in it. A `draft`
+    model makes `num_drafts` drafts after each step.
     """
 
     model: ModelShape
@@ -35,6 +37,8 @@ class Target:
     cost_model: str = "auto"
     kv_dtype: str | None = None
     expert_parallel: bool = False
+    draft: ModelShape | None = None
+    num_drafts: int = 0
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -72,7 +76,7 @@ class Target:
         """
         self._check_experts()
         if self.cost_model.endswith(".toml"):
-            return read_cost(self.cost_model)
+            return self._drafting(read_cost(self.cost_model))
         if self.cost_model not in COST_MODELS:
             known = ", ".join(COST_MODELS)
             raise ConfigError(f"cost is {self.cost_model!r}: known are {known}, or a .toml file")
@@ -85,7 +89,7 @@ class Target:
 
             size = self.tensor_parallel_size
             tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
-            return WithOverhead(tables, overhead, launches_s)
+            return WithOverhead(self._drafting(tables), overhead, launches_s)
         roofline = Roofline(
             self.model,
             self.gpu,
@@ -93,7 +97,15 @@ class Target:
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
         )
-        return WithOverhead(roofline, overhead, launches_s)
+        return WithOverhead(self._drafting(roofline), overhead, launches_s)
+
+    def _drafting(self, model: CostModel) -> CostModel:
+        """The model, and after each of its steps the draft model, if there is one."""
+        if self.draft is None:
+            return model
+        kind = "auto" if self.cost_model.endswith(".toml") else self.cost_model
+        draft = replace(self, model=self.draft, draft=None, cost_model=kind, expert_parallel=False)
+        return WithDrafts(model, draft.cost(NO_OVERHEAD), self.num_drafts)
 
     def _check_experts(self) -> None:
         """Refuse ranks that whole experts cannot be given to."""
@@ -151,5 +163,6 @@ class Target:
             tensor_parallel_size=self.tensor_parallel_size,
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
+            draft=self.draft,
         )
         return Capacity(num_gpu_blocks or plan.num_blocks, block_size)

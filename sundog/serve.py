@@ -162,7 +162,13 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine, costs: Cos
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
     new_backend = emulated_backends(
-        simulated.cost, simulated.capacity, real.tokenizer.encode, eos, real.tokenizer.vocab_size, engine.seed
+        simulated.cost,
+        simulated.capacity,
+        real.tokenizer.encode,
+        eos,
+        real.tokenizer.vocab_size,
+        engine.seed,
+        simulated.config.speculation,
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
     name = serving.served_model_name or model

@@ -1,13 +1,16 @@
 """A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from actors.config import ConfigError, EngineConfig
 from actors.messages import Capacity
+from actors.speculative_config import SpeculativeConfig
 from sim.cost.overhead import NO_OVERHEAD
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
+from sim.explain.drafted import measured_drafts
 from sim.figures.terms import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
@@ -50,6 +53,7 @@ class Simulated:
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=_replicas(engine, hardware.model))
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
+        config = replace(config, speculation=_measured(config.speculation))
         capacity = hardware.capacity(
             config.scheduler.block_size,
             config.scheduler.max_num_batched_tokens,
@@ -58,7 +62,8 @@ class Simulated:
         )
         config.with_blocks(capacity.num_blocks)
         _check_memory(config.replicas, capacity.num_blocks)
-        overhead = fitted_overhead(bool(engine.async_scheduling)) if target.host_overhead else NO_OVERHEAD
+        plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
+        overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
         kernels = hardware.cost(overhead)
         cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
         num_gpus = config.replicas * engine.tensor_parallel_size
@@ -115,7 +120,33 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
         cost_model=target.cost,
         kv_dtype=kv_dtype_name(engine.kv_cache_dtype),
         expert_parallel=engine.enable_expert_parallel,
+        draft=_draft(engine, model),
+        num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
     )
+
+
+def _draft(engine: Engine, model: ModelShape) -> ModelShape | None:
+    """The draft model, if drafts come from one; it must have the vocabulary of the model."""
+    asked = engine.speculation
+    if asked is None or asked.model is None:
+        return None
+    draft = load_model(asked.model)
+    if draft.vocab_size != model.vocab_size:
+        raise ConfigError(
+            f"--speculative-config: the draft model {draft.name} has a vocabulary of {draft.vocab_size}"
+            f" tokens, {model.name} one of {model.vocab_size}: drafts need the same tokens; choose another"
+        )
+    return draft
+
+
+def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
+    """The same with the rates of the record that it names, if it names one."""
+    if asked is None or not isinstance(asked.acceptance, str):
+        return asked
+    if asked.proposed is not None:
+        raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
+    proposed, accepted = measured_drafts(Path(asked.acceptance), asked.num_tokens)
+    return replace(asked, proposed=proposed, acceptance=accepted)
 
 
 def _replicas(engine: Engine, model: ModelShape) -> int:

@@ -6,6 +6,7 @@ The parts are not fitted server by server; they are errors of whole kinds of pre
 import math
 
 from sim.cost.calibrated import Calibrated
+from sim.cost.drafting import WithDrafts
 from sim.cost.in_range import InRange
 from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import Roofline
@@ -40,8 +41,8 @@ FAR = 2.0
 
 
 def kernels_of(cost: CostModel) -> CostModel:
-    """The model below the host's share and any scaling."""
-    while isinstance(cost, WithOverhead | Scaled):
+    """The model below the host's share, any scaling and any draft model."""
+    while isinstance(cost, WithDrafts | WithOverhead | Scaled):
         cost = cost.model
     return cost
 

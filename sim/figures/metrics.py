@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sim.figures.drafts import SpeculationFigures
 from sim.figures.saturation import saturation
 from sim.figures.statistics.distribution import Distribution, Part, distribution_of
 from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
@@ -83,12 +84,15 @@ class Summary:
     energy_j_per_output_token: float | None
     cost_per_million_output_tokens: float | None
     remarks: tuple[str, ...] = ()
+    speculation: SpeculationFigures | None = None
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.remarks:
             del figures["remarks"]
+        if self.speculation is None:
+            del figures["speculation"]
         return json.dumps(figures, indent=2, allow_nan=False)
 
 
@@ -180,6 +184,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
             gpu_s,
             output_tokens,
         ),
+        speculation=SpeculationFigures.of(recorder.acceptance),
     )
 
 

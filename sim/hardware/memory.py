@@ -49,6 +49,7 @@ def plan_memory(
     tensor_parallel_size: int = 1,
     dtype: str | None = None,
     kv_dtype: str | None = None,
+    draft: ModelShape | None = None,
 ) -> MemoryPlan:
     """Split one GPU's memory; `num_blocks` includes the null block.
 
@@ -61,6 +62,8 @@ def plan_memory(
     frees what has left it, and the larger of two counts that it can always reach is taken: all
     layers keep everything, or a window is set aside for every request that may run, and a step's
     tokens, and blocks are of the other layers alone.
+
+    A `draft` model's weights and keys and values take their part.
 
     Raises ConfigError which says how much is needed when not even one block fits.
     """
@@ -77,6 +80,10 @@ def plan_memory(
     )
     weight_bytes = model.weight_bytes(dtype, ranks)
     block_bytes = block_size * model.kv_bytes_per_token(kv_dtype or dtype, ranks)
+    if draft is not None:
+        check_parallel(draft, ranks)
+        weight_bytes += draft.weight_bytes(dtype, ranks)
+        block_bytes += block_size * draft.kv_bytes_per_token(kv_dtype or dtype, ranks)
     usable_bytes = int(gpu_memory_utilization * gpu.memory_bytes)
     left_bytes = usable_bytes - weight_bytes - activation_bytes
     num_blocks = left_bytes // block_bytes

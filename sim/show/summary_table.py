@@ -6,6 +6,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from sim.figures.drafts import SpeculationFigures
 from sim.figures.metrics import Summary
 from sim.figures.saturation import KNEE, of_capacity, regime_of
 from sim.figures.statistics.distribution import Distribution
@@ -137,6 +138,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
     table.add_row(
         "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
     )
+    if summary.speculation is not None:
+        table.add_row("drafts", drafts_in_words(summary.speculation))
     if summary.fairness is not None:
         table.add_row(
             "fairness", f"{summary.fairness:.3f} (Jain's index, of service while several tenants wait)"
@@ -149,3 +152,13 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
         table.add_row("energy, cost" if "per million" in energy else "energy", energy)
     return table
+
+
+def drafts_in_words(figures: SpeculationFigures) -> str:
+    """What was accepted, and where."""
+    rates = ", ".join(f"{rate:.3f}" for rate in figures.rates_by_position)
+    return (
+        f"{figures.num_accepted_tokens:,} of {figures.num_draft_tokens:,} accepted"
+        f" ({figures.acceptance_rate:.1%}), {figures.mean_length:.2f} tokens a verification;"
+        f" by position {rates}"
+    )

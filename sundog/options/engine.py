@@ -223,6 +223,12 @@ class Engine:
         plans_ahead = is_async(self.engine_version) and self.speculative_config is None
         return replace(self, async_scheduling=plans_ahead)
 
+    @property
+    def drafts_ahead(self) -> bool:
+        """Whether the engine version plans ahead with a draft model, too: then its host's work overlaps."""
+        asked = self.speculation
+        return asked is not None and asked.model is not None and is_async(self.engine_version)
+
     def _given(self, part: str) -> dict[str, Any]:
         """The fields of a part of the configuration; their kinds have checked their types."""
         values = {row.name: getattr(self, row.name) for row in rows(type(self)) if row.to == part}

@@ -1,0 +1,135 @@
+"""A TokenSource with drafts: how many tokens a step gives a request, by the acceptance model.
+
+O(decoding requests) a step.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from actors.core.batch import Batch
+from actors.core.draftable import may_draft
+from sim.token_source import Sampled, TokenSource
+
+
+class Future(Protocol):
+    """What requests will say, known to the backend alone."""
+
+    def length(self, request_id: str) -> int | None:
+        """How many tokens there will be, the end token included; None: as many as the limit allows."""
+        ...
+
+    def token(self, request_id: str, index: int) -> int | None:
+        """The token of this number; None in a world that only counts."""
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """The request is over."""
+        ...
+
+
+class Chances(Protocol):
+    """What becomes of drafts (`sim.acceptance`)."""
+
+    def key(self, request_id: str) -> int:
+        """What tells the request's numbers from those of others."""
+        ...
+
+    def draw(self, key: int, num_tokens: int) -> tuple[int, int]:
+        """Drafts proposed, and accepted if all are verified, of a request that has so many output tokens."""
+        ...
+
+
+class Lengths:
+    """The future of a trace: a mapping of lengths, taken as it is."""
+
+    def __init__(self, output_tokens: dict[str, int]) -> None:
+        self._output_tokens = output_tokens
+
+    def length(self, request_id: str) -> int | None:
+        return self._output_tokens.get(request_id)
+
+    def token(self, request_id: str, index: int) -> int | None:
+        return None
+
+    def forget(self, request_id: str) -> None:
+        self._output_tokens.pop(request_id, None)
+
+
+class Texts:
+    """The tokens of `tokens_of(request_id)`, then the end token."""
+
+    def __init__(self, tokens_of: Callable[[str], Sequence[int]], eos_token_id: int) -> None:
+        self._tokens_of, self._eos_token_id = tokens_of, eos_token_id
+
+    def length(self, request_id: str) -> int | None:
+        return None  # The scheduler sees the end token itself.
+
+    def token(self, request_id: str, index: int) -> int | None:
+        tokens = self._tokens_of(request_id)
+        return tokens[index] if index < len(tokens) else self._eos_token_id
+
+    def forget(self, request_id: str) -> None:
+        """Nothing is kept."""
+
+
+class Speculated(TokenSource):
+    """Gives requests the tokens of a `future`, several in a step where drafts of theirs are accepted."""
+
+    __slots__ = ("_accepts", "_batch", "_chances", "_decoding", "_future", "_key", "_prefilling")
+
+    def __init__(self, future: Future, chances: Chances) -> None:
+        self._future, self._chances = future, chances
+        self._prefilling: dict[str, int] = {}
+        self._decoding: dict[str, int] = {}
+        """How many output tokens each request has that decodes."""
+        self._key: dict[str, int] = {}
+        """Of requests that may have drafts."""
+        self._accepts: dict[str, int] = {}
+        """Of the drafts that are kept of a request, how many will be accepted."""
+        self._batch = Batch(0)
+
+    def begin(self, batch: Batch) -> int:
+        """Fold the diff in; one step at a time."""
+        for request_id in batch.preempted:
+            self._leave(request_id)
+        for request_id in batch.finished:
+            self._leave(request_id)
+            self._future.forget(request_id)
+        for admission in batch.admitted:
+            name = admission.request_id
+            self._prefilling[name] = admission.num_tokens - admission.num_prompt_tokens
+            if may_draft(admission.sampling):
+                self._key[name] = self._chances.key(name)
+        for chunk in batch.chunks:
+            if chunk.samples:
+                self._decoding[chunk.request_id] = self._prefilling.pop(chunk.request_id)
+        self._batch = batch
+        return 1
+
+    def sample(self, num_steps: int) -> Sampled:
+        """The tokens of the step, as named or counted, and new drafts."""
+        verified, idle = dict(self._batch.drafts), frozenset(self._batch.idle)
+        tokens, ended, accepted, drafts = [], [], [], []
+        for name, num_before in self._decoding.items():
+            if name in idle:
+                continue
+            kept = self._accepts.pop(name, 0)
+            gained = 1 + min(verified.get(name, 0), kept)
+            length = self._future.length(name)
+            if length is not None and num_before + gained >= length:
+                gained = max(length - num_before, 1)
+                ended.append(name)
+            self._decoding[name] = num_after = num_before + gained
+            tokens += [(name, self._future.token(name, index)) for index in range(num_before, num_after)]
+            if name in verified:
+                accepted.append((name, gained - 1))
+            if name in self._key:
+                num_drafts, self._accepts[name] = self._chances.draw(self._key[name], num_after)
+                if num_drafts:
+                    drafts.append((name, num_drafts))
+        named = [(name, token) for name, token in tokens if token is not None]
+        return Sampled(tuple(named) if named else None, tuple(ended), tuple(accepted), tuple(drafts))
+
+    def _leave(self, request_id: str) -> None:
+        for notes in (self._prefilling, self._decoding, self._key, self._accepts):
+            notes.pop(request_id, None)

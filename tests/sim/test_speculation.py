@@ -1,0 +1,250 @@
+"""Simulated drafts: as many are accepted as was said, and the scheduler is the engine's own."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.config import EngineConfig, SchedulerConfig
+from actors.core.batch import Batch, StepResult
+from actors.core.config import ConfigError
+from actors.engine.backend import Backend
+from actors.front.codec import Vocabulary
+from actors.messages import Capacity, Generate, StepOutput
+from actors.speculative_config import SpeculativeConfig
+from sim.acceptance import AcceptanceModel
+from sim.backend import CostBackend, Pace
+from sim.cost.drafting import WithDrafts
+from sim.cost.roofline import Roofline
+from sim.cost.work import StepWork
+from sim.explain.load import load
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from sim.paced import Paced
+from sim.record.journal import Journal, Past, decisions
+from sim.replay import replay_on
+from sim.speculated import Lengths, Speculated
+from sim.trace.record import TraceRequest
+from tests.sundog.test_options import TRACE, sundog
+from tests.test_worlds import CAPACITY, COST, config, requests
+
+GIVEN = '{"method": "ngram", "num_speculative_tokens": 3, "acceptance": [0.8, 0.5, 0.2]}'
+REPLAY = ("replay", TRACE, "--limit", "60", "--json", "--num-gpu-blocks", "3000")
+
+
+def summary(*options: str) -> dict[str, object]:
+    ended = sundog(*REPLAY, *options)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, object] = json.loads(ended.stdout)
+    return found
+
+
+def test_a_replay_accepts_as_many_drafts_as_it_was_told() -> None:
+    """In fewer steps; every request has its tokens, and the same command gives the same bytes."""
+    plain, drafted = summary("--no-async-scheduling"), summary("--speculative-config", GIVEN)
+    figures = drafted["speculation"]
+    assert isinstance(figures, dict) and "speculation" not in plain
+    assert figures["rates_by_position"] == pytest.approx([0.8, 0.5, 0.2], abs=0.02)
+    assert figures["mean_length"] == pytest.approx(2.5, abs=0.03)
+    assert figures["num_draft_tokens"] == 3 * figures["num_drafts"]
+    for name in ("num_finished", "prompt_tokens", "output_tokens"):
+        assert drafted[name] == plain[name]
+    assert drafted["num_steps"] < plain["num_steps"]  # type: ignore[operator]  # both are numbers
+    assert drafted["tpot_s"]["mean"] < 0.6 * plain["tpot_s"]["mean"]  # type: ignore[index]  # as above
+    assert drafted == summary("--speculative-config", GIVEN)
+    assert drafted == summary("--speculative-config", GIVEN, "--no-decode-runs")
+
+
+def test_a_small_pool_preempts_amid_drafts_and_loses_nothing() -> None:
+    options = ("--num-gpu-blocks", "300", "--max-model-len", "4096", "--debug")
+    plain, drafted = summary(*options), summary(*options, "--speculative-config", GIVEN)
+    assert drafted["num_preemptions"] and drafted["output_tokens"] == plain["output_tokens"]
+
+
+def test_a_record_says_what_was_accepted(tmp_path: Path) -> None:
+    """The journal of a run gives its rates back; explain counts every token of it."""
+    place = tmp_path / "run"
+    first = sundog(*REPLAY, "--speculative-config", GIVEN, "--out", str(place))
+    assert first.returncode == 0, first.stderr
+    again = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": str(place)}
+    figures = summary("--speculative-config", json.dumps(again))["speculation"]
+    assert isinstance(figures, dict)
+    assert figures["rates_by_position"] == pytest.approx([0.8, 0.5], abs=0.02)
+    history = load(place)
+    tokens = sum(request.num_output_tokens for request in history.requests.values())
+    assert tokens == json.loads(first.stdout)["output_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({}, "acceptance is missing"),
+        ({"acceptance": 1.5}, "a number from 0 to 1"),
+        ({"acceptance": [0.5, 0.4]}, "one for each of the 3 positions"),
+        ({"acceptance": [0.5, 0.6, 0.1]}, "cannot have a higher chance"),
+        ({"acceptance": [0.5, "x", 0.1]}, "a number from 0 to 1"),
+        ({"acceptance": "NOWHERE"}, "NOWHERE does not exist"),
+        ({"acceptance": 0.5, "proposed": "x"}, "give a chance"),
+        ({"acceptance": TRACE}, "is no journal"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused_in_one_line(asked: dict[str, object], why: str) -> None:
+    config = json.dumps({"method": "ngram", "num_speculative_tokens": 3} | asked)
+    ended = sundog(*REPLAY, "--speculative-config", config)
+    assert ended.returncode == 2 and why in ended.stderr, ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_draft_model_costs_time_and_memory_and_needs_the_vocabulary() -> None:
+    """It must be of the model's family; `cost` prices its passes."""
+
+    def asked(model: str, **keys: object) -> tuple[str, str]:
+        config = {"model": model, "num_speculative_tokens": 4, "acceptance": 0.7} | keys
+        return "--speculative-config", json.dumps(config)
+
+    refused = sundog(*REPLAY, *asked("qwen3-0.6b"))
+    assert refused.returncode == 2 and "has a vocabulary of 151936 tokens" in refused.stderr
+    free = summary(
+        "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "acceptance": 0.7}'
+    )
+    drafted = summary(*asked("llama-3.2-1b"))
+    assert drafted["tpot_s"]["mean"] > 1.2 * free["tpot_s"]["mean"]  # type: ignore[index]  # distributions
+    assert drafted["num_kv_blocks"] == free["num_kv_blocks"] == 2999
+    run = ("replay", TRACE, "--limit", "5", "--json")
+    with_draft = json.loads(sundog(*run, *asked("llama-3.2-1b")).stdout)
+    assert with_draft["num_kv_blocks"] < 0.9 * json.loads(sundog(*run).stdout)["num_kv_blocks"]
+
+
+def test_a_sweep_takes_drafts() -> None:
+    ended = sundog(
+        "sweep", TRACE, "--limit", "20", "--vary", "max-num-seqs=8,16", "--speculative-config", GIVEN
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_drafting_is_priced_pass_by_pass() -> None:
+    """The first pass has the step's tokens, each further one a token of each request."""
+    gpu = load_gpu("h100")
+    model = Roofline(load_model("llama-3.1-8b"), gpu)
+    draft = Roofline(load_model("llama-3.2-1b"), gpu)
+    cost = WithDrafts(model, draft, 3)
+    work = StepWork(4, 4008, ((100, 0),), 4 + 8 + 1, 0, 8)
+    first, later = StepWork(4, 4008, ((100, 0),), 5, 0, 8), StepWork(5, 4008 + 101, (), 5)
+    after = StepWork(5, 4008 + 106, (), 5)
+    expected = model.step_s(work) + draft.step_s(first) + draft.step_s(later) + draft.step_s(after)
+    assert cost.step_s(work) == pytest.approx(expected, rel=1e-12)
+    assert cost.step_s(StepWork(0, 0)) == 0.0
+    plain = StepWork(4, 4000, (), 4)
+    assert cost.run_s(plain, 2).tolist() == [cost.step_s(plain), cost.step_s(StepWork(4, 4004, (), 4))]
+
+
+def test_the_rates_are_met_and_depend_on_request_and_position_alone() -> None:
+    asked = SpeculativeConfig("ngram", 3, acceptance=0.6, proposed=(0.9, 0.5, 0.5))
+    model = AcceptanceModel.of(asked, seed=3)
+    drawn = [model.draw(model.key(f"r{n // 100}"), n % 100) for n in range(20_000)]
+    assert drawn == [model.draw(model.key(f"r{n // 100}"), n % 100) for n in range(20_000)]
+    assert all(accepted <= proposed for proposed, accepted in drawn)
+    for position, (proposed, accepted) in enumerate(
+        zip((0.9, 0.5, 0.5), (0.54, 0.324, 0.1944), strict=True), 1
+    ):
+        assert sum(p >= position for p, _ in drawn) / len(drawn) == pytest.approx(proposed, abs=0.015)
+        assert sum(a >= position for _, a in drawn) / len(drawn) == pytest.approx(accepted, abs=0.015)
+    other = AcceptanceModel.of(asked, seed=4)
+    assert drawn[:100] != [other.draw(other.key("r0"), n) for n in range(100)]
+    with pytest.raises(ConfigError, match="acceptance is missing"):
+        AcceptanceModel.of(replace(asked, acceptance=None))
+
+
+class Noted:
+    """A backend, and the drafts that it kept: by request and number of output tokens."""
+
+    def __init__(self, backend: Paced) -> None:
+        self._backend = backend
+        self.offered: dict[tuple[str, int], int] = {}
+        self._num_tokens: dict[str, int] = {}
+
+    async def load(self) -> Capacity:
+        return await self._backend.load()
+
+    async def execute(self, batch: Batch) -> StepResult:
+        result = await self._backend.execute(batch)
+        for name, _ in result.tokens or ():
+            self._num_tokens[name] = self._num_tokens.get(name, 0) + 1
+        for name, count in result.drafts:
+            self.offered[name, self._num_tokens[name]] = count
+        return result
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+
+class Recorded:
+    """The very drafts of a run, and how many of them were accepted."""
+
+    def __init__(self, noted: Noted, outputs: list[StepOutput]) -> None:
+        self._offered = noted.offered
+        self._names: list[str] = []
+        self._accepted: dict[tuple[str, int], int] = {}
+        num_tokens: dict[str, int] = {}
+        for output in outputs:
+            for name, count in output.accepted:
+                self._accepted[name, num_tokens[name]] = count
+            for name, _ in output.tokens or ():
+                num_tokens[name] = num_tokens.get(name, 0) + 1
+
+    def key(self, request_id: str) -> int:
+        self._names.append(request_id)
+        return len(self._names) - 1
+
+    def draw(self, key: int, num_tokens: int) -> tuple[int, int]:
+        at = self._names[key], num_tokens
+        return self._offered.get(at, 0), self._accepted.get(at, 0)
+
+
+@pytest.mark.parametrize(("method", "seed"), [("ngram", 0), ("draft_model", 1)])
+def test_both_worlds_form_the_same_batches_with_drafts(seed: int, method: str) -> None:
+    """Torch with real drafts, and a simulation that accepts as many: block for block, instant for instant."""
+    torch = pytest.importorskip("torch", reason="the engine extra is not installed")
+    torch.set_num_threads(1)
+    from runtime.serve import EMBEDDED_MODEL, RealModel, torch_backends
+
+    own = str(EMBEDDED_MODEL) if method == "draft_model" else None
+    asked = SpeculativeConfig(method, 3, model=own, lookup_min=1, lookup_max=3)
+    settings = config()
+    limits: SchedulerConfig = replace(
+        settings.scheduler, num_speculative_tokens=3, num_lookahead_tokens=asked.num_lookahead_tokens
+    )
+    settings = replace(settings, scheduler=limits, speculation=asked)
+    rows, generate_for = requests(seed)
+    model, real = RealModel.open(None), Journal()
+    backend = Noted(Paced(torch_backends(model, settings, dtype="float32")(0), Pace(COST, "runner-0")))
+    play(settings, rows, backend, generate_for, real, vocabulary=model.vocabulary)
+    past, simulated = Past.of(real), Journal()
+    trace = past.trace()
+    lengths = Lengths({row.request_id: row.num_output_tokens for row in trace})
+    source = Speculated(lengths, Recorded(backend, real.outputs))
+    play(settings, trace, CostBackend(Pace(COST, "runner-0"), source, CAPACITY), past.counted, simulated)
+    assert sum(len(output.batch.preempted) for output in real.outputs) > 0, "nothing was preempted"
+    assert sum(count for output in real.outputs for _, count in output.accepted) > 0
+    assert decisions(simulated.outputs) == decisions(real.outputs)
+
+
+def play(
+    settings: EngineConfig,
+    rows: list[TraceRequest],
+    backend: Backend,
+    generate_for: Callable[[TraceRequest], Generate],
+    journal: Journal,
+    vocabulary: Vocabulary | None = None,
+) -> None:
+    replay_on(
+        rows,
+        settings,
+        [backend],
+        CAPACITY,
+        generate_for=generate_for,
+        listeners=[journal],
+        vocabulary=vocabulary,
+    )
