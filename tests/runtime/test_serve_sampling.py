@@ -1,0 +1,173 @@
+"""Sampling fields through HTTP on the embedded model, against the library's processors."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("torch", reason="the engine extra is not installed")
+
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from actors.core.sampling import Sampling
+from actors.front.bad_words import spellings
+from runtime.serve import EMBEDDED_MODEL
+from runtime.tokenizer import Tokenizer
+from tests.live import Live, live
+from tests.runtime.reference import decode
+
+PROMPT = "Once upon a time"
+NUM_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Live]:
+    command = (
+        "sundog",
+        "serve",
+        "--port",
+        "0",
+        "--dtype",
+        "float32",
+        "--debug",
+        "--max-num-batched-tokens",
+        "8",
+    )
+    with live(*command) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(EMBEDDED_MODEL, dtype="float32").eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(EMBEDDED_MODEL)
+
+
+def choice(served: Live, **fields: Any) -> dict[str, Any]:
+    answer = served.complete(PROMPT, max_tokens=NUM_TOKENS, return_token_ids=True, **fields)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["choices"][0]
+    return found
+
+
+def test_requests_at_once_get_what_the_library_gives_each_alone(
+    served: Live, model: PreTrainedModel, tokenizer: Tokenizer
+) -> None:
+    """All fields that bend logits, greedy and drawn, in one batch of chunked prompts."""
+    words = ["dog", "Ruby", " cave"]
+    ids = {name: tokenizer.encode_plain(name)[0] for name in (" dog", " cave", ",")}
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"repetition_penalty": 1.8},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
+        {"frequency_penalty": -2.0},
+        {"logit_bias": {str(ids[" dog"]): -100, str(ids[" cave"]): 7.5}},
+        {"logit_bias": {str(token): -3 for token in range(0, 800, 2)}},
+        {"bad_words": words},
+        {"allowed_token_ids": list(range(200, 500))},
+        {"min_tokens": 12, "stop_token_ids": [ids[","]]},
+        {"temperature": 1.1, "seed": 5, "min_p": 0.1},
+        {"temperature": 0.9, "seed": 6, "top_p": 0.8, "top_k": 30, "repetition_penalty": 1.3},
+    ]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        answers = list(pool.map(lambda body: choice(served, **{"temperature": 0} | body), bodies))
+    prompt, eos = tokenizer.encode(PROMPT), tokenizer.eos_token_ids[0]
+    for body, answer in zip(bodies, answers, strict=True):
+        fields = {"temperature": 0.0} | body
+        fields["logit_bias"] = tuple((int(key), bias) for key, bias in body.get("logit_bias", {}).items())
+        for name in ("allowed_token_ids", "stop_token_ids"):
+            if name in body:
+                fields[name] = tuple(body[name])
+        spelt = spellings(fields.pop("bad_words", ()), tokenizer.encode_plain)
+        sampling = Sampling(**fields, bad_words_token_ids=spelt)
+        assert answer["token_ids"] == decode(model, prompt, sampling, NUM_TOKENS, eos, ends=True), body
+    assert len({answer["text"] for answer in answers}) >= 6
+
+
+def test_bad_words_are_not_in_the_text(served: Live, tokenizer: Tokenizer) -> None:
+    """Those whose spelling in the middle of a text is as long as at its beginning, as in vLLM."""
+    plain = choice(served)["text"]
+    words = [word for word in plain.split() if len(spellings([word], tokenizer.encode_plain)) == 2]
+    assert words
+    for word in words:
+        assert word not in choice(served, bad_words=[word])["text"].split()
+
+
+def test_a_stop_string_waits_for_min_tokens(served: Live, tokenizer: Tokenizer) -> None:
+    """The first that ends after them counts, not the ones before."""
+    plain = choice(served)["text"]
+    assert choice(served, stop=" ")["text"] == plain[: plain.index(" ")]
+    late = choice(served, stop=" ", min_tokens=6)
+    assert late["finish_reason"] == "stop" and late["stop_reason"] == " "
+    first_six = tokenizer.decode(tokenizer.encode(PROMPT) + late["token_ids"][:6]).removeprefix(PROMPT)
+    assert late["text"].startswith(first_six) and late["text"] != plain
+    assert late["text"] == plain[: plain.index(" ", len(first_six))]
+
+
+def test_a_bias_ends_the_answer_at_once_and_a_ban_never_lets_it(served: Live, tokenizer: Tokenizer) -> None:
+    eos = str(tokenizer.eos_token_ids[0])
+    forced = choice(served, logit_bias={eos: 100}, min_tokens=2)
+    assert forced["finish_reason"] == "stop" and len(forced["token_ids"]) == 3
+    assert choice(served, logit_bias={eos: -100})["finish_reason"] == "length"
+
+
+def test_a_request_without_a_token_left_fails_alone(served: Live, tokenizer: Tokenizer) -> None:
+    eos = tokenizer.eos_token_ids[0]
+    with ThreadPoolExecutor(2) as pool:
+        well = pool.submit(choice, served)
+        failed = served.complete(PROMPT, max_tokens=8, min_tokens=2, allowed_token_ids=[eos])
+    assert failed.status_code == 500 and "ruled out" in failed.json()["error"]["message"]
+    assert len(well.result()["token_ids"]) == NUM_TOKENS
+    served.assert_sound()
+
+
+def test_penalties_bend_a_conversation_too(served: Live) -> None:
+    def say(**fields: Any) -> str:
+        body = {
+            "messages": [{"role": "user", "content": "Tell me a story"}],
+            "max_tokens": 40,
+            "temperature": 0,
+        }
+        answer = httpx.post(f"{served.url}/v1/chat/completions", json=body | fields, timeout=120)
+        assert answer.status_code == 200, answer.text
+        text: str = answer.json()["choices"][0]["message"]["content"]
+        return text
+
+    assert say() == say(presence_penalty=0, logit_bias={}, bad_words=[], min_p=0)
+    assert say() not in (say(repetition_penalty=2.0), say(frequency_penalty=2.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1.5),
+        ("repetition_penalty", 1e300),
+        ("presence_penalty", 2.01),
+        ("frequency_penalty", -3),
+        ("min_p", 1.5),
+        ("min_tokens", 17),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [1536]),
+        ("logit_bias", {"1536": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"word": 1}),
+        ("bad_words", [""]),
+        ("bad_words", [" "]),
+        ("stop_token_ids", [1536]),
+        ("logprobs", 21),
+        ("prompt_logprobs", 21),
+        ("prompt_logprobs", -1),
+    ],
+)
+def test_what_cannot_be_used_is_a_400_that_names_its_field(served: Live, name: str, value: object) -> None:
+    answer = served.complete(PROMPT, max_tokens=16, **{name: value})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == name and name in error["message"], error
