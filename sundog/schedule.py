@@ -1,26 +1,43 @@
 """`sundog schedule`: the scheduler's decisions on a trace, in the golden files' format."""
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from actors.config import ConfigError
+from actors.core.engine_version import decisions_of
 from sundog.ends import remark
-from sundog.options import Choice, Switch, option
+from sundog.options import Real, Switch, option
+from sundog.options.engine import Engine
+from sundog.options.row import SCHEDULER, rows
+from sundog.options.simulation import Reading
 from sundog.options.takes import command, takes
+
+if TYPE_CHECKING:
+    from sim.schedule.step_trace import StepTrace
+
+HEEDED = ("policy", "engine_version", "prefix_caching_hash_algo")
+"""What is heeded of an engine beside the scheduler's limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How decisions are taken."""
 
-    engine_version: str = option("0.33", Choice(("0.32", "0.33")), "The vLLM whose decisions are taken.")
     lockstep: bool = option(True, Switch(), "Touch only what changes; the decisions are the same.")
+    step_s: float = option(
+        0.05,
+        Real(0, 86_400, above=True),
+        "Seconds that a step takes, for a trace of arrivals in seconds.",
+        flag="--step-seconds",
+    )
 
 
 @command
-@takes(Schedule)
+@takes(Schedule, Reading, Engine)
 @click.option(
     "-o",
     "--output",
@@ -29,17 +46,44 @@ class Schedule:
     metavar="FILE",
     help="The log to write.",
 )
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def schedule(asked: Schedule, trace: Path, output: Path) -> None:
+@click.argument("trace", type=click.Path(exists=True, path_type=Path))
+def schedule(asked: Schedule, reading: Reading, engine: Engine, trace: Path, output: Path) -> None:
     """Log every decision of the scheduler on TRACE.
 
-    The log has the format of the golden files, to compare with vLLM's own by a plain diff.
+    The log has the format of the golden files, to compare with vLLM's own by a plain diff. TRACE is a trace
+    by steps in their format, with its own configuration, or any that replay takes: then every step takes as
+    long as any other, and the options say the limits.
     """
-    from sim.schedule.decision_log import log_trace
+    from sim.schedule.decision_log import is_by_steps, log_trace, read_step_trace
 
+    if is_by_steps(trace, reading.tokenizer):
+        _refuse(engine, ("engine_version",), "the trace has a configuration of its own")
+        _refuse(reading, (), "the trace has a configuration of its own")
+        steps = read_step_trace(trace, decisions_of(engine.engine_version))
+    else:
+        steps = _of_arrivals(asked, reading, engine, trace)
     try:
-        stalled = log_trace(trace, output, asked.engine_version, asked.lockstep)
+        stalled = log_trace(steps, output, asked.lockstep)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
     if stalled is not None:
         remark(f"{trace} stalls: {stalled}")
+
+
+def _of_arrivals(asked: Schedule, reading: Reading, engine: Engine, trace: Path) -> "StepTrace":
+    from sim.schedule.from_arrivals import by_steps
+    from sim.trace.read import read_trace
+
+    heeded = [row.name for row in rows(Engine) if row.to == SCHEDULER]
+    _refuse(engine, (*heeded, *HEEDED), "no decision of one scheduler depends on it")
+    if engine.num_gpu_blocks is None:
+        raise ConfigError("--num-gpu-blocks is not given: without a GPU nothing says how many there are")
+    arrivals = islice(read_trace(str(trace), reading.tokenizer), reading.limit)
+    return by_steps(arrivals, engine.simulated().config(None), asked.step_s)
+
+
+def _refuse(record: object, heeded: tuple[str, ...], why: str) -> None:
+    """Refuse options that would be ignored."""
+    for row in rows(type(record)):
+        if row.name not in heeded and getattr(record, row.name) != row.default:
+            raise ConfigError(f"{row.flag} is given, and {why}: leave it out")

@@ -26,11 +26,12 @@ from sim.schedule.happenings import (
 )
 from sim.schedule.outputs import recorded_outputs
 from sim.schedule.step_trace import StepTrace, parse_trace
+from sim.trace.read import read_trace
+from sim.trace.record import TraceError
 
 Line = dict[str, Any]
 
 NUM_LOGGED_FREE_BLOCKS = 4096
-HINT = "; a trace of arrivals in seconds is for `sundog replay`"
 
 
 class DecisionLog:
@@ -164,7 +165,7 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
     """The trace in a file, plain or gzipped. Raises ConfigError that names the file and the field."""
 
     def error_at(name: str, line: int, reason: str) -> ConfigError:
-        return ConfigError(f"{name} is no trace in the golden format: line {line}: {reason}{HINT}")
+        return ConfigError(f"{name} is no trace in the golden format: line {line}: {reason}")
 
     text = b"\n".join(read_lines(str(path), error_at))
     trace = decode(str(path), 1, text, error_at)
@@ -174,9 +175,27 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
         raise ConfigError(f"{path} is no trace in the golden format: {error}") from None
 
 
-def log_trace(trace: Path, output: Path, engine_version: str, lockstep: bool) -> str | None:
-    """Drive the trace in one file and write the log to another; returns why it stalled, if it did."""
-    log = DecisionLog(read_step_trace(trace, engine_version), lockstep=lockstep)
+def is_by_steps(path: Path, tokenizer: str | None = None) -> bool:
+    """Whether a file is to be read as a trace in the golden format: a JSON object of no other known kind.
+
+    Raises TraceError for what is neither.
+    """
+    try:
+        kind = read_trace(str(path), tokenizer).format
+    except TraceError:
+        if next(read_lines(str(path), TraceError)).lstrip().startswith(b"{"):
+            return True
+        raise
+    if kind != "vllm-bench":
+        return False
+    # It, too, is one object on several lines.
+    text = b"\n".join(read_lines(str(path), TraceError))
+    return not {"config", "requests"} - decode(str(path), 1, text, TraceError).keys()
+
+
+def log_trace(trace: StepTrace, output: Path, lockstep: bool) -> str | None:
+    """Drive a trace, and write the log; returns why it stalled, if it did."""
+    log = DecisionLog(trace, lockstep=lockstep)
     encoded = "".join(dump(line) + "\n" for line in log.run()).encode()
     write_whole(output, gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)
     return log.stalled

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+GOLDEN = "tests/golden/01_light.trace.json.gz"
 
 
 def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +36,20 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--port", "0", "--max-model-len", "9999999"], "lower --max-model-len"),
         (["serve", "--port", "0", "--tensor-parallel-size", "2"], "--replicas"),
         (["replay", TRACE, "--tokenizer", "runtime/assets/sundog-tiny"], "leave out --tokenizer"),
-        (["schedule", "README.md", "-o", "/dev/null"], "golden format"),
+        (["schedule", "README.md", "-o", "/dev/null", "--num-gpu-blocks", "9"], "not a known"),
+        (["schedule", TRACE, "-o", "/dev/null"], "--num-gpu-blocks is not given"),
+        (
+            ["schedule", TRACE, "-o", "/dev/null", "--num-gpu-blocks", "9", "--replicas", "2"],
+            "--replicas is given, and no decision of one scheduler depends on it",
+        ),
+        (
+            ["schedule", GOLDEN, "-o", "/dev/null", "--max-num-seqs", "9"],
+            "--max-num-seqs is given, and the trace has a configuration of its own",
+        ),
+        (
+            ["schedule", TRACE, "-o", "/dev/null", "--num-gpu-blocks", "9", "--max-model-len", "64"],
+            "raise --max-model-len",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_message_and_exit_code_2(arguments: list[str], message: str) -> None:
