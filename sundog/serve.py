@@ -62,7 +62,12 @@ def serve(
     from actors.api.serve_graph import ServerOptions, serve_graph
 
     options = ServerOptions(
-        serving.host, serving.port, serving.api_key, serving.grace_s, serving.max_body_mib * 2**20
+        serving.host,
+        serving.port,
+        serving.api_key,
+        serving.grace_s,
+        serving.max_body_mib * 2**20,
+        serving.compat,
     )
     options.check_address()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)

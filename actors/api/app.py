@@ -12,7 +12,7 @@ from actors.api.auth import check_key
 from actors.api.context import LLM, ApiContext, ServedModel
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
-from actors.api.errors import ApiError
+from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.models import models_routes
@@ -36,22 +36,24 @@ def create_app(
     model: ServedModel,
     *,
     codec: TextCodec | None = None,
+    spell: ErrorShape = as_vllm,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
-    `codec` gives tokens their text. With `api_key`, every path under /v1 needs it. A body larger than
-    `max_body_bytes` is answered with 413, one that takes longer than `body_timeout_s` to arrive with 408.
+    `codec` gives tokens their text, `spell` errors their shape. With `api_key`, every path under /v1
+    needs it. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
+    `body_timeout_s` to arrive with 408.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
-    errors.install(app)
+    errors.install(app, spell)
     if api_key is not None:
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec)
+    context = ApiContext(llm, model, new_id, codec, spell)
     for routes in ROUTES:
         app.register_blueprint(routes(context))
     return app

@@ -8,7 +8,7 @@ from typing import Protocol, overload
 
 import trio
 
-from actors.api.errors import ApiError, shown
+from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
 from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 
@@ -87,6 +87,7 @@ class ApiContext:
     model: ServedModel
     new_id: Callable[[], str]
     codec: TextCodec | None = None
+    spell: ErrorShape = as_vllm
     remarked: set[str] = field(default_factory=set)
     in_flight: set[str] = field(default_factory=set)
     """The ids of requests that are being answered."""

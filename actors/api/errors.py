@@ -1,4 +1,6 @@
-"""Every error leaves in OpenAI's shape: {"error": {message, type, param, code}}.
+"""Every error leaves as {"error": {message, type, param, code}}, spelled as vLLM or as OpenAI does.
+
+vLLM's `code` is the status and its `type` the name of an exception; OpenAI's are words.
 
 Law: a mistake of the caller is an `ApiError` with a 4xx status; any other exception is a bug: it goes to the
 log with its traceback, and the client gets a 500 without internals.
@@ -7,7 +9,9 @@ log with its traceback, and the client gets a 500 without internals.
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
@@ -19,13 +23,14 @@ from actors.messages import Refused
 log = logging.getLogger("sundog.api")
 
 SHOWN_CHARACTERS = 60
+UNKNOWN_URL = "unknown_url"
 JSON = json.JSONEncoder(ensure_ascii=False)
 BROKEN = "The server could not finish this request; its log says why."
 
 
 @dataclass(slots=True)
 class ApiError(Exception):
-    """An answer other than 200; `type` defaults to what OpenAI uses for the status."""
+    """An answer other than 200; `code` is OpenAI's word for it."""
 
     status: int
     message: str
@@ -33,24 +38,40 @@ class ApiError(Exception):
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def body(self) -> dict[str, object]:
-        """The JSON object that the client reads."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": error_type(self.status),
-                "param": self.param,
-                "code": self.code,
-            }
-        }
 
-    def response(self) -> Response:
-        return json_response(self.body, self.status, self.headers)
+ErrorShape = Callable[[ApiError], dict[str, object]]
+"""How an error is spelled: the JSON object that the client reads."""
+
+EXCEPTIONS = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    500: "InternalServerError",
+    501: "NotImplementedError",
+    503: "ServiceUnavailableError",
+}
+"""vLLM's `type` by status; for others it is HTTP's own phrase."""
 
 
-def error_type(status: int) -> str:
-    """OpenAI's `type` for an HTTP status."""
+def as_vllm(error: ApiError) -> dict[str, object]:
+    """`code` is the status; an unknown URL has HTTP's phrase, an unknown model an exception's name."""
+    phrase = HTTPStatus(error.status).phrase
+    kind = phrase if error.code == UNKNOWN_URL else EXCEPTIONS.get(error.status, phrase)
+    return _spelled(error, kind, error.status)
+
+
+def as_openai(error: ApiError) -> dict[str, object]:
+    """`code` is a word, or null."""
+    return _spelled(error, _openai_type(error.status), error.code)
+
+
+SHAPES: dict[str, ErrorShape] = {"vllm": as_vllm, "openai": as_openai}
+
+
+def _spelled(error: ApiError, kind: str, code: str | int | None) -> dict[str, object]:
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+def _openai_type(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
@@ -96,35 +117,39 @@ def retry_after(seconds: float | None) -> dict[str, str]:
     return {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
-def install(app: Quart) -> None:
-    """Make the app answer every error in OpenAI's shape instead of HTML."""
-    app.register_error_handler(ApiError, _answer_api_error)
-    app.register_error_handler(HTTPException, _answer_http_error)
-    app.register_error_handler(ActorDied, _answer_dead_engine)
-    app.register_error_handler(Exception, _answer_bug)
+def install(app: Quart, spell: ErrorShape) -> None:
+    """Make the app answer every error as JSON instead of HTML."""
+
+    def respond(error: ApiError) -> Response:
+        return json_response(spell(error), error.status, error.headers)
+
+    async def answer_api_error(error: ApiError) -> Response:
+        return respond(error)
+
+    async def answer_http_error(error: HTTPException) -> Response:
+        return respond(_of_http(error))
+
+    async def answer_dead_engine(error: ActorDied) -> Response:
+        log.error("%s %s found no engine: %s", request.method, request.path, error)
+        return respond(ApiError(503, "The engine has stopped; its log says why."))
+
+    async def answer_bug(error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        return respond(ApiError(500, BROKEN))
+
+    app.register_error_handler(ApiError, answer_api_error)
+    app.register_error_handler(HTTPException, answer_http_error)
+    app.register_error_handler(ActorDied, answer_dead_engine)
+    app.register_error_handler(Exception, answer_bug)
 
 
-async def _answer_api_error(error: ApiError) -> Response:
-    return error.response()
-
-
-async def _answer_http_error(error: HTTPException) -> Response:
-    status = error.code or 500
+def _of_http(error: HTTPException) -> ApiError:
+    """What Quart itself refuses."""
     where = f"{request.method} {request.path}"
     if isinstance(error, NotFound):
-        return ApiError(404, f"Unknown URL: {where}", code="unknown_url").response()
+        return ApiError(404, f"Unknown URL: {where}", code=UNKNOWN_URL)
     if isinstance(error, MethodNotAllowed):
         allowed = ", ".join(sorted(error.valid_methods or ()))
         message = f"Method not allowed: {where}; allowed: {allowed}"
-        return ApiError(405, message, None, "method_not_allowed", {"Allow": allowed}).response()
-    return ApiError(status, f"{error.name}: {where}").response()
-
-
-async def _answer_dead_engine(error: ActorDied) -> Response:
-    log.error("%s %s found no engine: %s", request.method, request.path, error)
-    return ApiError(503, "The engine has stopped; its log says why.").response()
-
-
-async def _answer_bug(error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return ApiError(500, BROKEN).response()
+        return ApiError(405, message, None, "method_not_allowed", {"Allow": allowed})
+    return ApiError(error.code or 500, f"{error.name}: {where}")

@@ -11,6 +11,7 @@ from actors.api.context import ServedModel
 from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
+from actors.api.errors import SHAPES
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.engine.backend import Backend
@@ -26,7 +27,7 @@ class ServerOptions:
     """Where the server listens and which requests it lets in; port 0 takes a free one.
 
     After a signal to stop, running streams have `grace_s` to finish. A larger body than
-    `max_body_bytes` is refused.
+    `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai.
     """
 
     host: str = "127.0.0.1"
@@ -34,6 +35,7 @@ class ServerOptions:
     api_key: str | None = None
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
+    compat: str = "vllm"
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
@@ -78,7 +80,12 @@ async def serve_graph(
                 trio.open_nursery() as serving,
             ):
                 app = create_app(
-                    llm, served, codec=codec, api_key=options.api_key, max_body_bytes=options.max_body_bytes
+                    llm,
+                    served,
+                    codec=codec,
+                    spell=SHAPES[options.compat],
+                    api_key=options.api_key,
+                    max_body_bytes=options.max_body_bytes,
                 )
                 port = await serving.start(_serve_http, app, options, stopping.drain)
                 host = f"[{options.host}]" if ":" in options.host else options.host

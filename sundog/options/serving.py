@@ -27,6 +27,8 @@ class Serving:
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )
 
+    compat: str = option("vllm", Choice(("vllm", "openai")), "Whose `type` and `code` errors have.")
+
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )

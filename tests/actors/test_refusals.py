@@ -102,7 +102,7 @@ def test_a_served_client_gets_429_and_when_to_come_again() -> None:
             assert 1 <= int(refused.headers["Retry-After"]) <= 30
             error = refused.json()["error"]
             assert error["message"] == "more than 2 requests a minute"
-            assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+            assert (error["type"], error["code"]) == ("Too Many Requests", 429)
         assert httpx.get(f"{server.url}/health", timeout=10).json() == {"status": "ok"}
         server.assert_sound()
         assert server.stop() == 0

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator
 
 from actors.api.choices import Choice, Choices, usage_object
-from actors.api.errors import BROKEN, ApiError
+from actors.api.errors import BROKEN, ApiError, ErrorShape
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.view import ChoiceView
 from actors.stream import Delta
@@ -23,9 +23,12 @@ SLOT = "\ue000"  # where the text goes in a chunk that is made once
 class ChunkWriter:
     """Writes the chunks of one answer; `head` holds what all of them repeat."""
 
-    def __init__(self, shape: ResponseShape, head: Json, choices: Choices, views: list[ChoiceView]) -> None:
+    def __init__(
+        self, shape: ResponseShape, head: Json, choices: Choices, views: list[ChoiceView], spell: ErrorShape
+    ) -> None:
         self._shape = shape
         self._head = head
+        self._spell = spell
         self._choices = choices
         self._views = views
         self._wanted = views[0].wanted
@@ -62,6 +65,10 @@ class ChunkWriter:
         usage = usage_object(self._choices.all[0].asked.num_prompt_tokens, 0) if always else None
         return "".join([self._chunk(body, usage) for body in self._shape.openings(self._views)])
 
+    def error(self, message: str) -> bytes:
+        """An event that OpenAI's clients raise as APIError, and the end mark."""
+        return f"data: {json.dumps(self._spell(ApiError(500, message)))}\n\n".encode() + DONE
+
     def last(self) -> bytes:
         """The usage chunk, if it was asked for, and the end mark."""
         if self._wanted.usage == "never":
@@ -78,15 +85,10 @@ async def events(choices: Choices, writer: ChunkWriter) -> AsyncGenerator[bytes,
         while not choices.finished:
             choice, delta = await choices.read()
             if delta.finish_reason == "error":
-                yield error_event(delta.error or BROKEN) + DONE
+                yield writer.error(delta.error or BROKEN)
                 return
             chunk = writer.delta(choice, delta)
             yield chunk + writer.last() if choices.finished else chunk
     except Exception:
         log.exception("a stream failed")
-        yield error_event(BROKEN) + DONE
-
-
-def error_event(message: str) -> bytes:
-    """An event that OpenAI's clients raise as APIError."""
-    return f"data: {json.dumps(ApiError(500, message).body)}\n\n".encode()
+        yield writer.error(BROKEN)

@@ -84,7 +84,7 @@ class Answering:
         if not is_streamed:
             return await self._whole(head, choices, views)
         choices.merge_in(self.request.nursery)
-        writer = ChunkWriter(self.shape, head, choices, views)
+        writer = ChunkWriter(self.shape, head, choices, views, self.context.spell)
         return event_stream_response(events(choices, writer))
 
     async def _whole(self, head: Json, choices: Choices, views: Sequence[ChoiceView]) -> Response:

@@ -188,7 +188,7 @@ async def test_a_bug_is_a_500_that_tells_nothing(
         status, _, body = await exchange(stream, completion(prompt="crash"))
         assert (await exchange(stream, GET))[0] == 200
     assert status == 500 and b"bug" not in body
-    assert json.loads(body)["error"]["type"] == "server_error"
+    assert json.loads(body)["error"]["type"] == "InternalServerError"
     assert "a bug in the engine" in caplog.text
     assert capfd.readouterr().out == ""
 

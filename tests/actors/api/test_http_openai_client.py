@@ -7,6 +7,7 @@ import openai
 import pytest
 import trio
 
+from actors.api.errors import as_openai
 from actors.messages import ChatMessage, Generate, Refused
 
 pytestmark = pytest.mark.wall_clock
@@ -207,7 +208,7 @@ async def test_mistakes_are_bad_requests_that_name_the_field(serving: Any) -> No
 
 async def test_a_prompt_beyond_the_context_is_a_bad_request(serving: Any) -> None:
     """AsyncLLM's refusal of a prompt has OpenAI's code for it and the route's own field."""
-    async with serving() as site:
+    async with serving(spell=as_openai) as site:
         site.llm.refuse = lambda generate: Refused(
             "300 tokens, but 256 fit", param="prompt", code="context_length_exceeded"
         )
@@ -229,7 +230,7 @@ async def test_an_overloaded_engine_asks_to_come_back(serving: Any) -> None:
 
 async def test_another_model_is_not_found(serving: Any) -> None:
     """A name that is not served is NotFoundError with OpenAI's code."""
-    async with serving() as site:
+    async with serving(spell=as_openai) as site:
         with pytest.raises(openai.NotFoundError, match="tiny/story") as caught:
             await with_client(site, lambda client: client.completions.create(model="gpt-5", prompt="x"))
     assert caught.value.code == "model_not_found"
@@ -237,7 +238,7 @@ async def test_another_model_is_not_found(serving: Any) -> None:
 
 async def test_the_key_opens_v1_and_nothing_else_is_locked(serving: Any, exchange: Any) -> None:
     """Without the key /v1 is AuthenticationError; with it everything answers; health is open."""
-    async with serving(api_key="secret") as site:
+    async with serving(api_key="secret", spell=as_openai) as site:
         with pytest.raises(openai.AuthenticationError) as caught:
             await with_client(site, lambda client: client.models.list(), key="guess")
         assert caught.value.code == "invalid_api_key"
