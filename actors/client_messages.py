@@ -14,10 +14,14 @@ from actors.stream import DeltaStream
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation, for the tokenizer's chat template."""
+    """One turn of a conversation, for the tokenizer's chat template.
+
+    `more` is what else the template is given: calls of tools, or which call a result answers.
+    """
 
     role: str
     content: str
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

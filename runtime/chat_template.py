@@ -33,7 +33,7 @@ def rendered(
     variables: dict[str, object] = {"tools": None, "documents": None, **reading.template_arguments}
     variables |= special_tokens
     variables |= {
-        "messages": [{"role": turn.role, "content": turn.content} for turn in messages],
+        "messages": [{"role": turn.role, "content": turn.content, **turn.more} for turn in messages],
         "add_generation_prompt": reading.add_generation_prompt,
     }
     try:

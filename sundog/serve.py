@@ -21,6 +21,7 @@ from sundog.outputs import needs_folder, server_record, step_logs
 
 if TYPE_CHECKING:
     from actors.actor import Actor
+    from actors.api.context import AnswerFormats
     from actors.engine.backend import Backend
     from actors.front.codec import Vocabulary
     from actors.messages import Heard
@@ -68,6 +69,7 @@ def serve(
         serving.grace_s,
         serving.max_body_mib * 2**20,
         serving.compat,
+        _answers(serving),
     )
     options.check_address()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -110,6 +112,15 @@ def _acceptance(config: EngineConfig) -> "list[Actor[Heard]]":
     from actors.front.acceptance_log import AcceptanceLog
 
     return [AcceptanceLog()]
+
+
+def _answers(serving: Serving) -> "AnswerFormats":
+    """How the model's answers are read."""
+    from actors.api.context import AnswerFormats
+
+    if serving.enable_auto_tool_choice and serving.tool_call_parser is None:
+        raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
+    return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:

@@ -9,7 +9,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from actors.api import errors
 from actors.api.auth import check_key
-from actors.api.context import LLM, ApiContext, ServedModel
+from actors.api.context import LLM, PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
@@ -37,6 +37,7 @@ def create_app(
     *,
     codec: TextCodec | None = None,
     spell: ErrorShape = as_vllm,
+    answers: AnswerFormats = PLAIN_ANSWERS,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
@@ -53,7 +54,7 @@ def create_app(
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell)
+    context = ApiContext(llm, model, new_id, codec, spell, answers)
     for routes in ROUTES:
         app.register_blueprint(routes(context))
     return app

@@ -76,6 +76,21 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerFormats:
+    """How the served model writes calls of tools and reasoning: names of parsers, None where it does not.
+
+    Without `auto_tools` only calls that a client requires are looked for.
+    """
+
+    tool_call_parser: str | None = None
+    auto_tools: bool = False
+    reasoning_parser: str | None = None
+
+
+PLAIN_ANSWERS = AnswerFormats()
+
+
+@dataclass(frozen=True, slots=True)
 class ApiContext:
     """Shared by all routes of one app.
 
@@ -88,6 +103,7 @@ class ApiContext:
     new_id: Callable[[], str]
     codec: TextCodec | None = None
     spell: ErrorShape = as_vllm
+    answers: AnswerFormats = PLAIN_ANSWERS
     remarked: set[str] = field(default_factory=set)
     in_flight: set[str] = field(default_factory=set)
     """The ids of requests that are being answered."""

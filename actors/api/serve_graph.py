@@ -7,7 +7,7 @@ import trio
 
 from actors.actor import Actor, Tap
 from actors.api.app import MAX_BODY_BYTES, create_app
-from actors.api.context import ServedModel
+from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ServedModel
 from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
@@ -36,6 +36,7 @@ class ServerOptions:
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
     compat: str = "vllm"
+    answers: AnswerFormats = PLAIN_ANSWERS
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
@@ -84,6 +85,7 @@ async def serve_graph(
                     served,
                     codec=codec,
                     spell=SHAPES[options.compat],
+                    answers=options.answers,
                     api_key=options.api_key,
                     max_body_bytes=options.max_body_bytes,
                 )

@@ -31,8 +31,13 @@ def effort(generate: Generate) -> int:
     if isinstance(prompt, str):
         return lists + len(prompt)
     if _is_chat(prompt):
-        return lists + sum(len(turn.content) for turn in prompt if isinstance(turn, ChatMessage))
+        return lists + sum(_size(turn) for turn in prompt if isinstance(turn, ChatMessage))
     return lists + len(prompt)
+
+
+def _size(turn: ChatMessage) -> int:
+    """The characters of a turn; of what it has beside its content, roughly."""
+    return len(turn.content) + (len(str(turn.more)) if turn.more else 0)
 
 
 def prompt_param(prompt: Prompt) -> str:

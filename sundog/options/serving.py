@@ -23,6 +23,15 @@ class Serving:
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
+    tool_call_parser: str | None = option(
+        None, Choice(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
+    )
+    enable_auto_tool_choice: bool = option(
+        False, Switch(pair=False), "Let the model decide when it calls a tool; needs --tool-call-parser."
+    )
+    reasoning_parser: str | None = option(
+        None, Choice(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
+    )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )

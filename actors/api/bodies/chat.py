@@ -9,13 +9,22 @@ from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.bodies.templated import Templated
+from actors.api.bodies.tools import (
+    MAX_TOOLS,
+    CalledBody,
+    ToolChoice,
+    ToolChoiceField,
+    choice_of,
+    constraint_of,
+)
 from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
+from actors.core.constraint import Constraint
 from actors.messages import ChatMessage, Reading
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {}
-ROLES = ("system", "developer", "user", "assistant")
-UNSUPPORTED_IN_MESSAGE = ("audio", "function_call", "tool_calls", "tool_call_id")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+UNSUPPORTED_IN_MESSAGE = ("audio", "function_call")
 
 
 ContentInput = str | Annotated[list[str | dict[str, object]], Field(max_length=MAX_PARTS)]
@@ -53,6 +62,8 @@ class MessageBody(JsonObject):
 
     role: Name
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
+    tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Name | None = None
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for content that no template is given."""
@@ -66,7 +77,20 @@ class MessageBody(JsonObject):
                 raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
         if self.content is None and self.role != "assistant":
             raise invalid(f"{where}.content is required.", f"{where}.content")
-        return ChatMessage(self.role, self.content or "")
+        for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+            if getattr(self, name) and self.role != role:
+                message = f"{where}.{name} is only allowed in a message of the role {role}."
+                raise invalid(message, f"{where}.{name}")
+        return ChatMessage(self.role, self.content or "", self._more())
+
+    def _more(self) -> dict[str, object]:
+        """What a template is given beside the content."""
+        more: dict[str, object] = {}
+        if self.tool_calls:
+            more["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            more["tool_call_id"] = self.tool_call_id
+        return more
 
 
 Messages = Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -84,10 +108,24 @@ class ChatBody(Templated, SamplingBody):
     max_completion_tokens: NumTokensFrom1 | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
 
     def reading(self) -> Reading:
         """How the conversation becomes a prompt; raises 400 for what its template cannot be given."""
         return self.templated(super().reading())
+
+    @property
+    def chosen_tools(self) -> ToolChoice:
+        """Whether and what the answer calls; raises 400 for what the tools do not allow."""
+        return choice_of(self.tool_choice, self.tools)
+
+    def _constraint(self) -> Constraint | None:
+        own = super()._constraint()
+        called = constraint_of(self.chosen_tools, self.tools, self.parallel_tool_calls)
+        if own is not None and called is not None:
+            raise invalid("tool_choice and another field shape the answer: leave one out.", "tool_choice")
+        return own or called
 
     @property
     def answering_role(self) -> str:

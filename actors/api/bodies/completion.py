@@ -10,7 +10,12 @@ from actors.api.bodies.sampling import SamplingBody
 from actors.api.errors import invalid
 
 DEFAULT_MAX_TOKENS = 16
-UNSUPPORTED: dict[str, tuple[object, ...]] = {"top_logprobs": (0,)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "parallel_tool_calls": (True, False),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
 
 Prompt = str | tuple[int, ...]
 PromptInput = (

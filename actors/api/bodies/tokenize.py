@@ -11,7 +11,7 @@ from actors.api.bodies.templated import Templated
 from actors.api.errors import invalid
 from actors.messages import Reading
 
-UNSUPPORTED: dict[str, tuple[object, ...]] = {"chat_template": (), "tools": ([],)}
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"chat_template": ()}
 
 
 class TokenizeBody(Templated):

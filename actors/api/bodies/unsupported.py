@@ -43,8 +43,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "structural_tag": (),
     "suffix": ("",),
     "thinking_token_budget": (),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "vllm_xargs": ({},),
@@ -55,7 +53,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 HARMLESS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",

@@ -15,12 +15,16 @@ Whole = Sequence[tuple[ChoiceView, Delta]]
 
 
 class ResponseShape(Protocol):
-    """One route's spelling; `prompt_field` is the field that holds the prompt."""
+    """One route's spelling; `prompt_field` is the field that holds the prompt.
+
+    Where it `is_plain`, a chunk shows a delta's text as it is.
+    """
 
     id_prefix: str
     prompt_field: str
     object: str
     chunk_object: str
+    is_plain: bool
 
     def whole(self, choices: Whole) -> Json:
         """What a whole answer holds beside its head and its usage."""
@@ -42,6 +46,7 @@ class CompletionShape:
     prompt_field = "prompt"
     object = "text_completion"
     chunk_object = "text_completion"
+    is_plain = True
 
     def whole(self, choices: Whole) -> Json:
         return {
@@ -73,6 +78,7 @@ class ChatShape:
     prompt_field = "messages"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+    is_plain = True
 
     def __init__(self, role: str = "assistant") -> None:
         self._role = role

@@ -33,7 +33,9 @@ class ChunkWriter:
         self._views = views
         self._wanted = views[0].wanted
         self._has_begun = False
-        self._around_text = [self._split(view) for view in views] if self._wanted.is_plain else []
+        self._around_text = (
+            [self._split(view) for view in views] if self._wanted.is_plain and shape.is_plain else []
+        )
 
     def _chunk(self, body: Json, usage: Json | None = None) -> str:
         chunk = self._head | body

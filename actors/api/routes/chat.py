@@ -1,13 +1,17 @@
 """POST /v1/chat/completions: one choice for one conversation."""
 
+from dataclasses import replace
+
 from quart import Blueprint, Response
 
+from actors.api.answer_format import text_format
 from actors.api.bodies.chat import UNSUPPORTED, ChatBody, conversation
 from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.responses.shapes import ChatShape
+from actors.api.responses.tool_shape import ToolShape
 from actors.api.routes.generate import Answering
 
 
@@ -23,7 +27,13 @@ def chat_routes(context: ApiContext) -> Blueprint:
         context.check_model(body.model)
         turns = conversation(body.messages)
         sampling = body.sampling(body.token_limit)
-        answering = Answering(context, request, ChatShape(body.answering_role), body)
+        constrained = sampling.constraint is not None
+        form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
+        if form.calls is not None and form.calls.keeps_special:
+            sampling = replace(sampling, skip_special_tokens=False)
+        role = body.answering_role
+        shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
+        answering = Answering(context, request, shape, body)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
         return await answering.respond(answer_id, choices, wanted)

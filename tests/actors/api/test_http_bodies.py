@@ -124,13 +124,14 @@ def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
 @pytest.mark.parametrize(
     "turn",
     [
-        {"role": "tool", "content": "42"},
+        {"role": "function", "content": "42"},
         {"role": "user"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": "", "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "assistant", "content": "", "tool_call_id": "1"},
     ],
 )
 def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) -> None:
-    """Tools are refused in messages as they are in fields."""
+    """Calls are the assistant's, and their results are the tool's."""
     body = parse(ChatBody, json.dumps({"messages": [turn]}).encode())
     with pytest.raises(ApiError, match=r"role|tool_calls|content is required"):
         body.messages[0].checked("messages[0]")

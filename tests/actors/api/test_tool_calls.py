@@ -1,0 +1,99 @@
+"""Calls of tools and reasoning in text: the same whatever way the text is cut into deltas."""
+
+import random
+
+import pytest
+
+from actors.api.reasoning import ThoughtParser
+from actors.api.tool_calls import FORMATS, LISTED, CallFormat, CallParser
+
+HERMES, LLAMA, MISTRAL = FORMATS["hermes"], FORMATS["llama3_json"], FORMATS["mistral"]
+Calls = list[tuple[str, str]]
+
+
+def pieces(text: str, seed: int) -> list[str]:
+    """The text whole, or cut at random."""
+    rng, cut, at = random.Random(seed), [], 0
+    while at < len(text):
+        size = len(text) if seed == 0 else rng.randint(1, 1 + seed % 7)
+        cut.append(text[at : at + size])
+        at += size
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        (
+            HERMES,
+            'Let me see.<tool_call>\n{"name": "f", "arguments": {"a": "x }\\" y", "b": [1, {"c": 2}]}}\n'
+            '</tool_call>\n<tool_call>{"arguments": { }, "name": "g"}</tool_call>',
+            "Let me see.\n",
+            [("f", '{"a": "x }\\" y", "b": [1, {"c": 2}]}'), ("g", "{ }")],
+        ),
+        (HERMES, "plain <tool text < and <tool_cal", "plain <tool text < and <tool_cal", []),
+        (HERMES, 'a <tool_call>{"x": {"name": "f"}}</tool_call> b', 'a {"x": {"name": "f"}} b', []),
+        (HERMES, '<tool_call>{"name": "f", "arguments": {"q": 1', "", [("f", '{"q": 1')]),
+        (HERMES, '<tool_call>{"arguments": {"q": 1', '{"arguments": {"q": 1', []),
+        (
+            LLAMA,
+            '{"name": "f", "parameters": {"q": "é"} }; {"name": "g", "parameters": {}}',
+            "",
+            [("f", '{"q": "é"}'), ("g", "{}")],
+        ),
+        (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"q": 1}}', "", [("f", '{"q": 1}')]),
+        (LLAMA, '{"answer": 42}', '{"answer": 42}', []),
+        (LLAMA, 'hello {"name": "f", "parameters": {}}', 'hello {"name": "f", "parameters": {}}', []),
+        (
+            MISTRAL,
+            '[TOOL_CALLS] [{"name": "f", "arguments": {"q": 1}}, {"name": "g", "arguments": [2]}]',
+            "",
+            [("f", '{"q": 1}'), ("g", "[2]")],
+        ),
+        (
+            LISTED,
+            '[{"name":"f","parameters":{"z":" { "}},\n {"name":"g","parameters":{"y":null}}]',
+            "",
+            [("f", '{"z":" { "}'), ("g", '{"y":null}')],
+        ),
+    ],
+)
+def test_calls_are_the_same_however_the_text_is_cut(
+    form: CallFormat, text: str, content: str, calls: Calls
+) -> None:
+    """A call's name comes once and first; nothing of a mark is content."""
+    for seed in range(60):
+        parser, said, found = CallParser(form), "", dict[int, list[str]]()
+        for piece in pieces(text, seed):
+            new = parser.feed(piece)
+            said += new.content
+            for part in new.parts:
+                assert (part.name is not None) == (part.index not in found)
+                call = found.setdefault(part.index, [part.name or "", ""])
+                call[1] += part.arguments
+        said += parser.flush().content
+        assert (said, [tuple(call) for call in found.values()]) == (content, calls)
+        assert parser.has_called == bool(calls)
+
+
+@pytest.mark.parametrize(
+    ("starts_thinking", "text", "reasoning", "content"),
+    [
+        (False, "\n<think>why</think>so", "why", "so"),
+        (False, "no <think> here", "", "no <think> here"),
+        (False, "<think>cut off", "cut off", ""),
+        (True, "why not</think> so", "why not", " so"),
+        (True, "<think>a </thin b</think>", "a </thin b", ""),
+        (True, "only </th", "only </th", ""),
+    ],
+)
+def test_reasoning_is_the_same_however_the_text_is_cut(
+    starts_thinking: bool, text: str, reasoning: str, content: str
+) -> None:
+    for seed in range(60):
+        parser, found, cut = ThoughtParser(starts_thinking), ["", ""], pieces(text, seed)
+        for index, piece in enumerate(cut):
+            thought, said = parser.feed(piece, index == len(cut) - 1)
+            found[0] += thought
+            found[1] += said
+        assert found == [reasoning, content]
