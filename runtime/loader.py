@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from runtime.facts import LoadError, first_line, read_facts
+from runtime.memory import prepare_memory
 from runtime.support import check_supported, read_config
 from runtime.weights import check_floats, stored_tensors
 
@@ -127,4 +128,5 @@ def import_torch() -> None:
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        prepare_memory()
     import torch  # noqa: F401

@@ -12,9 +12,9 @@ template <class T> void keep_rows(void* cache, const int64_t* slot, int64_t num_
 
 template <class T> void attend_layer(const Layer& layer, const Sequences& s, Rows q, Rows out, int num_threads) {
     const Pieces pieces(s, Worker<T>::queries_at_once(layer), layer.num_key_heads);
-    Team::run(int(std::min<int64_t>(num_threads, pieces.size())), [&](Team& team, int) {
+    walk(int(std::min<int64_t>(num_threads, pieces.size())), 1, [&](Walker& walker) {
         Worker<T> worker(layer, s, q, out);
-        for (int64_t piece = team.next(); piece < pieces.size(); piece = team.next()) pieces.attend(worker, piece);
+        walker.each(pieces.size(), 1, [&](int64_t piece, int64_t) { pieces.attend(worker, piece); });
     });
 }
 

@@ -1,5 +1,5 @@
-// A whole step of a decoder in one call: every thread walks through the same parts, takes pieces of each, and
-// waits for the others between two parts. A piece is a row, a block of columns, or some queries' attention.
+// A whole step of a decoder in one call: every thread walks through the same parts and takes pieces of each
+// (team.h). A piece is a row, a block of columns, or some queries' attention.
 #include "decoder.h"
 
 #include "rows.h"
@@ -32,26 +32,25 @@ inline float* block_room(int i) {
 }
 
 // Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows).
-template <class F> void each_block(Team& team, std::initializer_list<const Linear*> layers, int64_t rows, F f) {
+template <class F> void each_block(Walker& walker, std::initializer_list<const Linear*> layers, int64_t rows, F f) {
     int64_t blocks = 0;
     for (const Linear* l : layers) blocks += num_blocks(*l);
     const int64_t panels = (rows + MOST_ROWS_AT_ONCE - 1) / MOST_ROWS_AT_ONCE;
-    for (int64_t piece = team.next(); piece < panels * blocks; piece = team.next()) {
+    walker.each(panels * blocks, 1, [&](int64_t piece, int64_t) {
         const int64_t row = piece / blocks * MOST_ROWS_AT_ONCE;
         int64_t block = piece % blocks, layer = 0;
         for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
         const Linear& l = *layers.begin()[layer];
         const int n = int(std::min<int64_t>(BLOCK, l.num_out - block * BLOCK));
         f(layer, block * BLOCK, n, row, std::min(MOST_ROWS_AT_ONCE, rows - row));
-    }
-    team.wait();
+    });
 }
 
 // x W^T + b of some layers into `out`, whose rows hold the layers' columns one after the other.
 template <class T>
-void linear(Team& team, std::initializer_list<const Linear*> layers, const T* x, int64_t rows, T* out,
+void linear(Walker& walker, std::initializer_list<const Linear*> layers, const T* x, int64_t rows, T* out,
             int64_t out_width) {
-    each_block(team, layers, rows, [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows) {
+    each_block(walker, layers, rows, [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows) {
         const Linear& l = *layers.begin()[layer];
         int64_t column = first;
         for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
@@ -63,11 +62,10 @@ void linear(Team& team, std::initializer_list<const Linear*> layers, const T* x,
     });
 }
 
-template <class F> void each_row(Team& team, int64_t rows, F f) {
-    const int64_t step = std::max<int64_t>(1, std::min<int64_t>(16, rows / team.size()));
-    for (int64_t row = team.next(step); row < rows; row = team.next(step))
-        for (int64_t r = row; r < std::min(rows, row + step); r++) f(r);
-    team.wait();
+template <class F> void each_row(Walker& walker, int64_t rows, F f) {
+    walker.each(rows, rows < 32 ? 1 : 8, [&](int64_t first, int64_t end) {
+        for (int64_t r = first; r < end; r++) f(r);
+    });
 }
 
 template <class T> void decode(const Decoder& d, const Step& step, int num_threads) {
@@ -79,53 +77,52 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     const int64_t attended_columns = a.num_heads * a.value_width;
     const Buffers<T> b(d, rows, head_columns, attended_columns);
     const Pieces pieces(s, Worker<T>::queries_at_once(a), a.num_key_heads);
-    Team::run(num_threads, [&](Team& team, int) {
-        each_row(team, rows, [&](int64_t r) {
+    walk(num_threads, int(4 + 9 * (step.end - step.first)), [&](Walker& walker) {
+        each_row(walker, rows, [&](int64_t r) {
             const T* from = step.token ? (const T*)d.embedding + step.token[r] * width : (T*)step.hidden + r * width;
             std::memcpy(b.hidden + r * width, from, sizeof(T) * size_t(width));
         });
         for (int64_t i = step.first; i < step.end; i++) {
             const DecoderLayer& layer = d.layers[i];
             const auto norm_rows = [&](const Norm& norm, bool adds) {
-                each_row(team, rows, [&](int64_t r) {
+                each_row(walker, rows, [&](int64_t r) {
                     add_and_norm<T>(b.hidden + r * width, adds ? b.more + r * width : nullptr, norm,
                                     b.normed + r * width, width);
                 });
             };
             norm_rows(layer.before_attention, i > step.first);
-            linear(team, {&layer.q, &layer.k, &layer.v}, b.normed, rows, b.heads, head_columns);
-            each_row(team, rows, [&](int64_t r) {
+            linear(walker, {&layer.q, &layer.k, &layer.v}, b.normed, rows, b.heads, head_columns);
+            each_row(walker, rows, [&](int64_t r) {
                 T* q = b.heads + r * head_columns;
                 keep_heads(d, layer, q, q + q_columns, q + q_columns + k_columns, s.slot[r], step.position[r]);
             });
             Worker<T> worker(layer.attention, s, {b.heads, head_columns, a.key_width},
                              {b.attended, attended_columns, a.value_width});
-            for (int64_t piece = team.next(); piece < pieces.size(); piece = team.next()) pieces.attend(worker, piece);
-            team.wait();
-            linear(team, {&layer.o}, b.attended, rows, b.more, width);
+            walker.each(pieces.size(), 1, [&](int64_t piece, int64_t) { pieces.attend(worker, piece); });
+            linear(walker, {&layer.o}, b.attended, rows, b.more, width);
             norm_rows(layer.before_mlp, true);
-            each_block(team, {&layer.gate}, rows, [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows) {
+            each_block(walker, {&layer.gate}, rows, [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows) {
                 float *gate = block_room(0), *up = block_room(1);
                 linear_block(layer.gate, first, n, b.normed + row * width, num_rows, gate);
                 linear_block(layer.up, first, n, b.normed + row * width, num_rows, up);
                 gate_block(gate, up, num_rows, n, b.mlp + row * d.mlp_width + first, d.mlp_width, d.activation);
             });
-            linear(team, {&layer.down}, b.mlp, rows, b.more, width);
+            linear(walker, {&layer.down}, b.mlp, rows, b.more, width);
         }
         const T* more = step.end > step.first ? b.more : nullptr;
         if (step.hidden)
-            each_row(team, rows, [&](int64_t r) {
+            each_row(walker, rows, [&](int64_t r) {
                 T* row = b.hidden + r * width;
                 add_and_norm<T>(row, more ? more + r * width : nullptr, d.last_norm, nullptr, width);
                 std::memcpy((T*)step.hidden + r * width, row, sizeof(T) * size_t(width));
             });
         if (!step.num_sampled) return;
         if (step.hidden) more = nullptr;  // added already
-        each_row(team, step.num_sampled, [&](int64_t r) {
+        each_row(walker, step.num_sampled, [&](int64_t r) {
             const int64_t from = step.sampled[r] * width;
             add_and_norm<T>(b.hidden + from, more ? more + from : nullptr, d.last_norm, b.normed + r * width, width);
         });
-        linear(team, {&d.head}, b.normed, step.num_sampled, (T*)step.logits, d.vocab_size);
+        linear(walker, {&d.head}, b.normed, step.num_sampled, (T*)step.logits, d.vocab_size);
     });
 }
 

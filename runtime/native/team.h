@@ -5,61 +5,58 @@
 #include <immintrin.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <new>
 
-class Team {
+// One part of a call: how many of its pieces are taken, and how many done.
+struct alignas(64) Part {
+    std::atomic<long> taken{0}, done{0};
+};
+
+// One thread's way through the parts of a call, which all threads walk in the same order.
+//
+// A part is over when its pieces are done, whoever did them: nobody waits for a thread that has no core, or has
+// not woken up yet, unless it holds a piece.
+class Walker {
   public:
-    // Runs f(team, index) on every thread.
-    template <class F> static void run(int num_threads, F f) {
-        using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
-        using Number = int (*)();
-        static const auto parallel = (Parallel)dlsym(RTLD_DEFAULT, "GOMP_parallel");
-        static const auto index = (Number)dlsym(RTLD_DEFAULT, "omp_get_thread_num");
-        static const auto size = (Number)dlsym(RTLD_DEFAULT, "omp_get_num_threads");
-        Team team;
-        if (num_threads <= 1 || !parallel || !index || !size) {
-            team.size_ = 1;
-            f(team, 0);
-            return;
+    explicit Walker(Part* next) : next_(next) {}
+
+    // f(first, end) of pieces below `total` until none is left, `step` at a time; returns when all are done.
+    template <class F> void each(long total, long step, F f) {
+        Part& part = *next_++;
+        long num_mine = 0;
+        for (long i; (i = part.taken.fetch_add(step, std::memory_order_relaxed)) < total;) {
+            const long end = std::min(total, i + step);
+            f(i, end);
+            num_mine += end - i;
         }
-        struct Call { Team* team; F* f; } call{&team, &f};
-        parallel(
-            [](void* data) {
-                auto* call = (Call*)data;
-                call->team->size_.store(size(), std::memory_order_relaxed);
-                (*call->f)(*call->team, index());
-            },
-            &call, unsigned(num_threads), 0);
-    }
-
-    int size() const { return size_.load(std::memory_order_relaxed); }
-
-    // The next piece of work of this part of the call; whoever is free takes it.
-    long next(long step = 1) { return next_.fetch_add(step, std::memory_order_relaxed); }
-
-    // Returns when all have come, and begins the next part. A thread that waits for one without a core gives
-    // its own away.
-    void wait() {
-        const long turn = turn_.load(std::memory_order_relaxed);
-        if (num_here_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
-            num_here_.store(0, std::memory_order_relaxed);
-            next_.store(0, std::memory_order_relaxed);
-            turn_.store(turn + 1, std::memory_order_release);
-            return;
-        }
-        for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; spins++)
-            if (spins < 4000) _mm_pause();
+        if (num_mine) part.done.fetch_add(num_mine, std::memory_order_acq_rel);
+        for (int spins = 0; part.done.load(std::memory_order_acquire) < total; spins++)
+            if (spins < MOST_SPINS) _mm_pause();
             else sched_yield();
     }
 
   private:
-    alignas(64) std::atomic<long> next_{0};
-    alignas(64) std::atomic<long> turn_{0};
-    alignas(64) std::atomic<int> num_here_{0};
-    std::atomic<int> size_{1};
+    static constexpr int MOST_SPINS = 4000;
+    Part* next_;
 };
+
+// Runs f(walker) on every thread; there are `num_parts` parts.
+template <class F> void walk(int num_threads, int num_parts, F f) {
+    using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+    static const auto parallel = (Parallel)dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    const std::unique_ptr<Part[]> parts(new Part[size_t(num_parts)]);
+    struct Call { Part* parts; F* f; } call{parts.get(), &f};
+    const auto one = [](void* data) {
+        auto* call = (Call*)data;
+        Walker walker(call->parts);
+        (*call->f)(walker);
+    };
+    if (num_threads <= 1 || !parallel) one(&call);
+    else parallel(one, &call, unsigned(num_threads), 0);
+}
 
 // Room that a thread keeps from call to call, and that only grows.
 class Room {

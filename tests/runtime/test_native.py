@@ -115,7 +115,7 @@ class Case:
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_attention_in_place_is_the_plain_formula(library: CDLL, seed: int, dtype: torch.dtype) -> None:
     """Any heads, widths, blocks, windows, caps and sinks; decodes and chunks together; padding is 0."""
     case = Case(seed, dtype)
