@@ -1,4 +1,4 @@
-"""Run every benchmark, or those that are named: `python -m tests.bench [NAME ...]`."""
+"""Run every benchmark, or those that are named: `python -m tests.bench [NAME ...] [OPTIONS of one]`."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,9 @@ import sys
 from tests import bench
 
 
-def main(wanted: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    first_option = next((i for i, text in enumerate(arguments) if text.startswith("-")), len(arguments))
+    wanted, options = arguments[:first_option], arguments[first_option:]
     names = sorted(
         module.name.removeprefix("bench_")
         for module in pkgutil.iter_modules(bench.__path__)
@@ -17,9 +19,12 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no benchmark {', '.join(sorted(unknown))}; known: {', '.join(names)}")
         return 2
+    if options and len(wanted) != 1:
+        print(f"{options[0]} is an option of one benchmark: name it first")
+        return 2
     for name in wanted or names:
         print(f"\n== {name}", flush=True)
-        sys.argv[1:] = []
+        sys.argv[1:] = options
         importlib.import_module(f"tests.bench.bench_{name}").main()
     return 0
 
