@@ -11,8 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 from actors.actor import Actor, Ref
-from actors.clock import Event, now_s
-from actors.messages import Accepted, Generate, Heard, Refused, StepOutput, Submit
+from actors.clock import Event, Timer, now_s
+from actors.messages import Accepted, Cancel, Generate, Heard, Refused, StepOutput, Submit
 from sim.interrupt import Stopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
@@ -37,6 +37,12 @@ class Due(NamedTuple):
     row: TraceRequest
 
 
+class GaveUp(NamedTuple):
+    """What the Client schedules for itself: the request's answer has taken too long."""
+
+    request_id: str
+
+
 class Recording(Actor[Heard]):
     """The listener that feeds a Recorder, and tells the client which requests have ended."""
 
@@ -58,22 +64,24 @@ class Recording(Actor[Heard]):
                 )
 
 
-class Client(Actor[Due | TraceRequest | Ended]):
+class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
     """Asks for each row of a trace at the instant of its arrival, and reads no answer.
 
     A row `after` another waits for its end and then for its own pause. At most `max_concurrency` requests are
-    unfinished: the others wait, and arrive when they are sent.
+    unfinished: the others wait, and arrive when they are sent. What has not ended `timeout_s` after it was
+    sent is cancelled.
     """
 
     def __init__(
         self,
         trace: Iterable[TraceRequest],
-        llm: Ref[Generate],
+        llm: Ref[Generate | Cancel],
         generate_for: Callable[[TraceRequest], Generate],
         recorder: Recorder,
         on_progress: Progress | None = None,
         max_concurrency: int | None = None,
         shall_stop: Callable[[], bool] = lambda: False,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__("client")
         self._shall_stop = shall_stop
@@ -83,6 +91,9 @@ class Client(Actor[Due | TraceRequest | Ended]):
         self._recorder = recorder
         self._on_progress = on_progress
         self._most = max_concurrency
+        self._timeout_s = timeout_s
+        self._timers: dict[str, Timer] = {}
+        """Of unfinished requests, when each has taken too long."""
         self._num_arrived = 0
         self._num_to_come = 0
         """Rows that have been read and not asked."""
@@ -96,17 +107,19 @@ class Client(Actor[Due | TraceRequest | Ended]):
 
     @property
     def idle(self) -> bool:
-        return self._is_done and not self._num_to_come
+        return self._is_done and not (self._num_to_come or self._timers)
 
     async def opened(self) -> None:
         self._expect_next()
 
-    def handle(self, message: Due | TraceRequest | Ended) -> None:
+    def handle(self, message: Due | GaveUp | TraceRequest | Ended) -> None:
         if self._shall_stop():
             raise Stopping
         match message:
             case Due():
                 self._ask(message.row)
+            case GaveUp():
+                self._llm.tell(Cancel(message.request_id))
             case TraceRequest():
                 if message.after is None:
                     self._ask(message)
@@ -143,6 +156,9 @@ class Client(Actor[Due | TraceRequest | Ended]):
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
             self._recorder.wants(row.request_id, row.limits_s)
         self._llm.request(self._generate_for(row)).then(partial(self._answered, row.request_id))
+        if self._timeout_s is not None and row.request_id in self._unfinished:
+            due_s, gave_up = now_s() + self._timeout_s, GaveUp(row.request_id)
+            self._timers[row.request_id] = self.schedule(due_s, Event.TIMEOUT, gave_up)
         if self._on_progress is not None:
             self._on_progress(self._num_arrived)
 
@@ -151,6 +167,8 @@ class Client(Actor[Due | TraceRequest | Ended]):
         in_session = self._unfinished.pop(name, None)
         if in_session is None:
             return
+        if self._timeout_s is not None and (timer := self._timers.pop(name, None)) is not None:
+            timer.stop()
         if in_session:
             self._end_s[name] = now_s()
         for row in self._later.pop(name, ()):

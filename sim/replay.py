@@ -37,6 +37,7 @@ def replay(
     predictor: "Predictor | None" = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
+    client_timeout_s: float | None = None,
     sink: Sink | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor[Heard]] = (),
@@ -46,7 +47,8 @@ def replay(
 
     `predictor` guesses the length of each answer as it arrives, for policies that use it;
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
-    requests unfinished. A `sink` is given rows once they are complete, and the rest at the end.
+    requests unfinished, and give up a request after `client_timeout_s`. A `sink` is given rows once they
+    are complete, and the rest at the end.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work,
     TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
     """
@@ -72,6 +74,7 @@ def replay(
         before_arrival=before_arrival,
         front_end_s=front_end_s,
         max_concurrency=max_concurrency,
+        client_timeout_s=client_timeout_s,
         sink=sink,
         on_progress=on_progress,
         listeners=listeners,
@@ -90,6 +93,7 @@ def replay_on(
     vocabulary: Vocabulary | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
+    client_timeout_s: float | None = None,
     sink: Sink | None = None,
     on_progress: Progress | None = None,
     listeners: Sequence[Actor[Heard]] = (),
@@ -112,7 +116,9 @@ def replay_on(
         async with open_graph(
             config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
-            client = Client(trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop)
+            client = Client(
+                trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop, client_timeout_s
+            )
             recording.client = client.ref(recording.name, counted=False)
             await client.live()
 

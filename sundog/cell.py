@@ -154,6 +154,7 @@ class Runner:
             predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
             front_end_s=simulated.front_end_s,
             max_concurrency=load.max_concurrency,
+            client_timeout_s=load.client_timeout,
             sink=output.sink,
             listeners=output.listeners,
             tap=output.tap,

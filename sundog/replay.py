@@ -114,6 +114,7 @@ def _played(
                 predictor=predictor,
                 front_end_s=simulated.front_end_s,
                 max_concurrency=load.max_concurrency,
+                client_timeout_s=load.client_timeout,
                 sink=output.sink,
                 on_progress=on_progress,
                 listeners=(*output.listeners, *step_logs(logging.step_log)),

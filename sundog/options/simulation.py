@@ -92,6 +92,12 @@ class Load:
     max_concurrency: int | None = option(
         None, Whole(1, 2**30), "Clients have at most this many requests unfinished.", section=CLIENTS
     )
+    client_timeout: float | None = option(
+        None,
+        Real(0, 1e9, above=True),
+        "Clients give up a request that has not ended after so many seconds.",
+        section=CLIENTS,
+    )
     predictor: str | None = option(
         None,
         Text("NAME"),

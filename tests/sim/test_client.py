@@ -12,12 +12,44 @@ from sim.trace.record import TraceRequest
 from sim.workload.retime import retimed
 from sim.workload.shipped import CHAT, SESSIONS
 from tests.actors.fakes import engine_config
+from tests.sim.test_replay import digest
 from tests.sim.toy import CAPACITY, COST
 
 
-def run(rows: list[TraceRequest], max_concurrency: int | None = None) -> Recorder:
-    config = engine_config(max_model_len=160, num_gpu_blocks=CAPACITY.num_blocks)
-    return replay(rows, config, COST, CAPACITY, max_concurrency=max_concurrency)
+def run(
+    rows: list[TraceRequest],
+    max_concurrency: int | None = None,
+    timeout_s: float | None = None,
+    decode_runs: bool = True,
+) -> Recorder:
+    limits = {"max_model_len": 160, "num_gpu_blocks": CAPACITY.num_blocks}
+    config = engine_config(decode_runs=decode_runs, **limits)
+    return replay(rows, config, COST, CAPACITY, max_concurrency=max_concurrency, client_timeout_s=timeout_s)
+
+
+def test_clients_give_up_what_takes_too_long() -> None:
+    """At that moment, running or waiting; the others go on, and runs of steps change nothing."""
+    rows = [TraceRequest(f"q{n}", n * 0.01, 20, 5 if n % 3 else 120) for n in range(90)]
+    patient, hasty = run(rows), run(rows, timeout_s=0.15)
+    columns = hasty.columns
+    assert set(patient.columns.reason) == {"stop"}
+    assert len(columns) == 90 and set(columns.reason) == {"stop", "abort"}
+    took = [end - begin for begin, end in zip(columns.arrival_s, columns.finish_s, strict=True)]
+    for seconds, reason in zip(took, columns.reason, strict=True):
+        # The step under way ends first.
+        assert seconds <= 0.15 if reason == "stop" else 0.15 <= seconds < 0.2
+    assert digest(hasty) == digest(run(rows, timeout_s=0.15, decode_runs=False))
+
+
+def test_a_later_turn_comes_after_one_that_was_given_up() -> None:
+    """A session goes on, as with an answer that was refused."""
+    rows = [
+        TraceRequest("a", 1.0, 20, 120, session="s"),
+        TraceRequest("b", 1.0, 30, 5, session="s", after="a", pause_s=0.5),
+    ]
+    columns = run(rows, timeout_s=0.1).columns
+    assert list(columns.reason) == ["abort", "stop"]
+    assert columns.arrival_s[1] == columns.finish_s[0] + 0.5
 
 
 def test_a_later_turn_comes_its_pause_after_the_answer() -> None:

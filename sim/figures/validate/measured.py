@@ -50,7 +50,8 @@ class Server:
 
     `num_gpu_blocks` is None where it was not written down, `gpu_memory_utilization` where it was the
     default. `at_client` says that latencies were taken at an HTTP client, front end included, and
-    `max_concurrency` how many requests the clients had unfinished at most. `refused` says what of
+    `max_concurrency` how many requests the clients had unfinished at most, `client_timeout_s` when they gave
+    one up. `refused` says what of
     the server is not modelled.
     """
 
@@ -68,6 +69,7 @@ class Server:
     stages: list[Stage]
     gpu_memory_utilization: float | None = None
     max_concurrency: int | None = None
+    client_timeout_s: float | None = None
     refused: str | None = None
 
 

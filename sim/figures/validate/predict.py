@@ -128,6 +128,7 @@ def _played(server: Server, deployment: _Deployment, cost: CostModel, front_end_
         deployment.capacity,
         front_end_s=front_end_s,
         max_concurrency=server.max_concurrency,
+        client_timeout_s=server.client_timeout_s,
     )
 
 

@@ -36,7 +36,7 @@ class Load(Strict):
 
     With `prompts` that many different ones are asked in turn, in `prompt_groups` of equal size that share
     their first `shared_tokens`; otherwise each is asked once. Clients have at most `max_concurrency` requests
-    unfinished.
+    unfinished, and give one up that has not ended after `timeout_s`.
     """
 
     rate_per_s: PositiveFloat
@@ -47,6 +47,7 @@ class Load(Strict):
     prompt_groups: PositiveInt = 1
     shared_tokens: NonNegativeInt = 0
     max_concurrency: PositiveInt | None = None
+    timeout_s: PositiveFloat | None = None
 
 
 class Written(Strict):
@@ -100,6 +101,7 @@ def read_written(path: Path) -> Server:
         stages=[stage],
         gpu_memory_utilization=written.gpu_memory_utilization,
         max_concurrency=None if written.load is None else written.load.max_concurrency,
+        client_timeout_s=None if written.load is None else written.load.timeout_s,
         refused=not_modelled(written.model_dump()),
     )
 

@@ -99,6 +99,15 @@ def test_clients_with_a_cap_never_have_more_requests_unfinished(tmp_path: Path) 
     assert capped.figures[THROUGHPUT] == pytest.approx(open_loop.figures[THROUGHPUT], rel=0.1)
 
 
+def test_clients_that_give_up_are_no_part_of_the_figures(tmp_path: Path) -> None:
+    """An overloaded server whose clients leave after a second answers the others as fast as it can."""
+    text = WRITTEN.format(rate=200.0, seqs=8)
+    (tmp_path / "a.server.toml").write_text(text)
+    (tmp_path / "b.server.toml").write_text(text.replace("[measured_ms]", "timeout_s = 1.0\n[measured_ms]"))
+    (patient, *_), (hasty, *_) = (predict(s, NO_OVERHEAD, "auto") for s in find_servers(tmp_path))
+    assert hasty.figures["e2e mean"] <= 1.0 < patient.figures["e2e mean"]
+
+
 def test_prompts_that_come_round_hit_the_prefix_cache(tmp_path: Path) -> None:
     """Written down by hand, as in a summary."""
     text = WRITTEN.format(rate=5.0, seqs=64)
