@@ -1,8 +1,8 @@
 """Keys of full KV blocks: vLLM's chain of hashes, under its four names.
 
 H_i = hash((H_{i-1} or NONE_HASH, tokens of block i, extra keys or None)); the cache salt is an
-extra key of the first block. `sha256` and `xxhash` hash a pickle, the `_cbor` ones canonical CBOR
-(RFC 8949, section 4.2.1), which other languages can reproduce.
+extra key of the first block, the adapter one of every block. `sha256` and `xxhash` hash a pickle, the
+`_cbor` ones canonical CBOR (RFC 8949, section 4.2.1), which other languages can reproduce.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from collections.abc import Callable
 import cbor2
 import xxhash
 
+from actors.core.adapter import Adapter
 from actors.core.config import ConfigError
 from actors.core.kv_cache import BlockHasher
 
@@ -57,8 +58,14 @@ def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHashe
     digest, encode = _algorithm(algorithm)
     root = none_hash(algorithm, seed)
 
-    def hash_block(parent: object, tokens: tuple[int, ...], salt: str | None) -> bytes:
-        extra = (("cache_salt", salt),) if salt is not None and parent is None else None
+    def hash_block(
+        parent: object, tokens: tuple[int, ...], salt: str | None, adapter: Adapter | None
+    ) -> bytes:
+        extra: tuple[tuple[str, ...], ...] | None = None
+        if adapter is not None:
+            extra = (("lora", adapter.name, adapter.path),)
+        if salt is not None and parent is None:
+            extra = (*(extra or ()), ("cache_salt", salt))
         return digest(encode((root if parent is None else parent, tokens, extra)))
 
     return hash_block

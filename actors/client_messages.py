@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from actors.core.adapter import Adapter
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import Refused
 from actors.stream import DeltaStream
@@ -69,6 +70,7 @@ class Generate:
     reading: Reading
     slo_tpot_s: float | None
     slo_e2e_s: float | None
+    adapter: Adapter | None
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Generate:
         reading: Reading = PLAIN_READING,
         slo_tpot_s: float | None = None,
         slo_e2e_s: float | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -99,6 +102,7 @@ class Generate:
         self.reading = reading
         self.slo_tpot_s = slo_tpot_s
         self.slo_e2e_s = slo_e2e_s
+        self.adapter = adapter
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from runtime.drafts import Drafts
 from runtime.linear import noted_inputs, pack_linears
+from runtime.lora import Adapters
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests
@@ -54,8 +55,8 @@ class TorchBackend:
 
     `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
     the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
-    `num_threads` None leaves torch's choice; `grammars` None refuses constraints. Every error in the
-    settings or the folder is a ConfigError from `load`.
+    `num_threads` None leaves torch's choice; `grammars` None refuses constraints; `adapters` are
+    folders of LoRA adapters by name. Every error in the settings or a folder is a ConfigError from `load`.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class TorchBackend:
         num_sharing: int = 1,
         speculation: SpeculativeConfig | None = None,
         grammars: Grammars | None = None,
+        adapters: Mapping[str, Path] | None = None,
+        max_lora_rank: int = 16,
     ) -> None:
         self._model_dir = Path(model_dir)
         self._device = device
@@ -88,6 +91,8 @@ class TorchBackend:
         self._utilization = gpu_memory_utilization
         self._num_threads = num_threads
         self._num_sharing = num_sharing
+        self._adapter_folders = adapters or {}
+        self._max_lora_rank = max_lora_rank
         self._seed = seed
         self._grammars = grammars
         self._eos_token_ids = tuple(eos_token_ids)
@@ -136,7 +141,9 @@ class TorchBackend:
         if self._num_threads is not None:
             _set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
-        model, layers, step_bytes = self._open(self._model_dir)
+        names = tuple(self._adapter_folders)
+        adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
+        model, layers, step_bytes = self._open(self._model_dir, adapters)
         draft, draft_layers, _ = self._open_draft()
         has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(
@@ -148,17 +155,19 @@ class TorchBackend:
             wanted=self._num_gpu_blocks,
         )
 
-        def with_cache(model: PreTrainedModel, layers: list[LayerShape]) -> Model:
+        def with_cache(
+            model: PreTrainedModel, layers: list[LayerShape], adapters: Adapters | None = None
+        ) -> Model:
             cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
-            return Model(model, cache, self._max_model_len)
+            return Model(model, cache, self._max_model_len, adapters)
 
         drafts = None if self._speculation is None else Drafts()
         block_size, ends = self._block_size, self._eos_token_ids
-        requests = Requests(block_size, self._max_model_len, self._seed, ends, drafts, self._grammars)
+        requests = Requests(block_size, self._max_model_len, self._seed, ends, drafts, self._grammars, names)
         speculator = None
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
-        return Loaded(requests, with_cache(model, layers), speculator), num_blocks
+        return Loaded(requests, with_cache(model, layers, adapters), speculator), num_blocks
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""
@@ -175,9 +184,11 @@ class TorchBackend:
             return DraftModel(draft, drafts, asked.num_tokens, self._max_model_len)
         return PromptLookup(drafts, asked.num_tokens, self._max_model_len, asked.lookup_min, asked.lookup_max)
 
-    def _open(self, folder: Path) -> tuple[PreTrainedModel, list[LayerShape], int]:
+    def _open(
+        self, folder: Path, adapters: Adapters | None = None
+    ) -> tuple[PreTrainedModel, list[LayerShape], int]:
         """The model, packed where that gives the library's own answer, and what a probe says of it."""
-        model = load_model(folder, device=self._device, dtype=self._dtype)
+        model = self._read(folder, adapters)
         with noted_inputs(model) as together:
             layers, step_bytes = self._probe(model)
         if together:
@@ -185,9 +196,18 @@ class TorchBackend:
             pack_linears(model, together)
             if not answers_as(model, expected):
                 _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
-                model = load_model(folder, device=self._device, dtype=self._dtype)
+                model = self._read(folder, adapters)
                 pack_linears(model)
+        if adapters is not None:
+            adapters.check_called()
         return model, layers, step_bytes
+
+    def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
+        """The model's weights, with the layers that adapters change."""
+        model = load_model(folder, device=self._device, dtype=self._dtype)
+        if adapters is not None:
+            adapters.attach(model)
+        return model
 
     def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
         """The layers, and on CUDA the bytes that the largest step takes while it runs."""

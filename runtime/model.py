@@ -18,6 +18,7 @@ from runtime.attention.step import LayerProbe, PagedStep
 from runtime.attention.varlen import Sequences, is_available
 from runtime.facts import first_line
 from runtime.ladder import padded
+from runtime.lora import Adapters
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.library import kernels
 from runtime.native.recognised import recognised
@@ -101,8 +102,15 @@ def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
 class Model:
     """A loaded model with its paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: PagedKVCache, max_model_len: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: PagedKVCache,
+        max_model_len: int,
+        adapters: Adapters | None = None,
+    ) -> None:
         self._model = model
+        self._adapters = adapters
         self._cache = cache
         self._device = model.device
         self._can_score: bool | None = None
@@ -117,8 +125,10 @@ class Model:
         Call it in inference mode, like everything that touches its tensors.
         """
         self._cache.wipe(self._put(step.wiped_B))
-        # Scores need the states that the library's layers leave.
-        if self._decoder is not None and not step.scored and self._decoder.takes(len(step.token_T)):
+        adapted = self._adapters is not None and self._adapters.begin(step.adapter_T, self._device)
+        # Scores need the states that the library's layers leave, adapters the layers that they change.
+        needs_layers = adapted or bool(step.scored)
+        if self._decoder is not None and not needs_layers and self._decoder.takes(len(step.token_T)):
             arrays = StepArrays(step.spans, step.slot_T)
             return self._decoder.run(arrays, step.position_T, step.sample_rows_R, token_T=step.token_T)
         paged = self._attention(step)

@@ -6,13 +6,14 @@ costs a few array operations, whatever the number of requests.
 Shapes: T tokens of the step; R sampling rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from actors.core.batch import Admission, Batch, Chunk
 from runtime.drafts import Drafts, accepted_rows
+from runtime.lora.column import AdapterColumn
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
@@ -36,8 +37,10 @@ class Requests:
         eos_token_ids: tuple[int, ...],
         drafts: Drafts | None = None,
         grammars: Grammars | None = None,
+        adapters: Sequence[str] = (),
     ) -> None:
         num_rows = 64
+        self._adapters = AdapterColumn(adapters)
         self._block_size = block_size
         self._sampling = SamplingRows(seed, eos_token_ids, num_rows, grammars)
         self._drafts = drafts
@@ -148,20 +151,18 @@ class Requests:
             raise ValueError(f"request {request_id} comes without its {admission.num_tokens} tokens")
         if not self._free:
             self._grow()
-        row = self._free.pop()
-        self._row[request_id] = row
+        self._row[request_id] = row = self._free.pop()
         self._known[request_id] = np.array(admission.token_ids, np.int64)
-        num_top = admission.sampling.prompt_logprobs
-        if num_top is not None and admission.num_tokens == admission.num_prompt_tokens:
-            self._scored[request_id] = num_top  # with its first token it has had them all
+        sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
+        if sampling.prompt_logprobs is not None and admission.num_tokens == num_prompt:
+            self._scored[request_id] = sampling.prompt_logprobs  # with its first token it has had them all
         self._num_computed[row] = admission.num_computed_tokens
-        self._num_blocks[row] = 0
         # Shorter tables are padded with block 0, not with what an earlier request left behind.
-        self._table[row] = 0
+        self._num_blocks[row] = self._table[row] = 0
         num_hit = admission.num_computed_tokens // self._block_size
         self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
         self._append_blocks(row, admission.block_ids[num_hit:])
-        sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
+        self._adapters.set(row, admission.adapter)
         self._sampling.set(row, request_id, num_prompt, sampling, admission.token_ids)
         if self._drafts is not None:
             self._drafts.admit(request_id, admission.token_ids, sampling)
@@ -204,6 +205,7 @@ class Requests:
             step,
             choices=self.choices(rows),
             wiped_B=np.array(sorted(wiped), np.int64),
+            adapter_T=self._adapters.of_tokens(parts),
             scored=self._to_score(batch.chunks, len(step.token_T)) if self._scored else (),
         )
 

@@ -1,11 +1,12 @@
 """The real world's composition: a model folder, torch backends, and the facts about the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
+from actors.core.adapter import Adapter
 from actors.front.codec import Vocabulary
 from runtime.draft_folder import check_speculation
 from runtime.facts import read_facts
@@ -56,6 +57,8 @@ def torch_backends(
     gpu_memory_utilization: float | None = None,
     seed: int = 0,
     num_threads: int | None = None,
+    adapters: Sequence[Adapter] = (),
+    max_lora_rank: int = 16,
 ) -> Callable[[int], "TorchBackend"]:
     """What makes the backend of a replica. Imports torch; raises ConfigError where there is none."""
     try:
@@ -86,6 +89,8 @@ def torch_backends(
             num_sharing=config.replicas,
             speculation=config.speculation,
             grammars=model.grammars,
+            adapters={adapter.name: Path(adapter.path) for adapter in adapters},
+            max_lora_rank=max_lora_rank,
         )
 
     return new_backend

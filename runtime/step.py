@@ -49,6 +49,8 @@ class Step:
     sample_rows_R: Ints
     choices: Choices | None
     wiped_B: Ints
+    adapter_T: Ints | None = None
+    """The number of each token's adapter, 0 for none; None where no token has one."""
     scored: tuple[Scored, ...] = ()
 
 

@@ -29,7 +29,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of the folder's weights by name; LoadError names a file that is missing or broken."""
     tensors: dict[str, StoredTensor] = {}
     for file in _files(folder):
-        tensors |= _header(file)
+        tensors |= file_tensors(file)
     return tensors
 
 
@@ -51,7 +51,8 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _header(file: Path) -> dict[str, StoredTensor]:
+def file_tensors(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file; LoadError if it is cut off or none."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from actors.config import ConfigError, EngineConfig
+from actors.core.adapter import Adapter
 from sundog.ends import remark
 from sundog.options.engine import Engine
 from sundog.options.row import rows
@@ -41,6 +42,7 @@ class Served:
     vocabulary: "Vocabulary"
     real: "RealModel"
     """Whose tokenizer and chat template are used."""
+    adapters: tuple[Adapter, ...] = ()
     remarks: tuple[str, ...] = ()
     """What people should know before they bet on its pace."""
 
@@ -87,7 +89,9 @@ def serve(
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
-    shown = ServedModel(served.name, config.scheduler.max_model_len, int(time.time()))
+    shown = ServedModel(
+        served.name, config.scheduler.max_model_len, int(time.time()), adapters=served.adapters
+    )
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
             partial(
@@ -139,6 +143,7 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> 
     real = RealModel.open(model, serving.served_model_name)
     _refuse_what_torch_cannot(engine)
     config = engine.config(real.max_position_embeddings)
+    adapters = _adapters(serving, real.name)
     new_backend = torch_backends(
         real,
         config,
@@ -146,8 +151,25 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> 
         dtype=engine.dtype,
         seed=engine.seed,
         gpu_memory_utilization=engine.gpu_memory_utilization,
+        adapters=adapters,
+        max_lora_rank=serving.max_lora_rank,
     )
-    return Served(real.name, config, new_backend, real.vocabulary, real)
+    return Served(real.name, config, new_backend, real.vocabulary, real, adapters)
+
+
+def _adapters(serving: Serving, model: str) -> tuple[Adapter, ...]:
+    """The adapters of `--lora-modules`; their names are each other's and the model's no more than once."""
+    if serving.lora_modules and not serving.enable_lora:
+        raise ConfigError("--lora-modules is given without --enable-lora: add it")
+    adapters: list[Adapter] = []
+    for given in serving.lora_modules:
+        name, _, path = given.partition("=")
+        if not (name and path):
+            raise ConfigError(f"--lora-modules is {given}: give NAME=DIR")
+        if name in [model, *(adapter.name for adapter in adapters)]:
+            raise ConfigError(f"--lora-modules is {given}: another model is called {name}")
+        adapters.append(Adapter(name, path))
+    return tuple(adapters)
 
 
 def _refuse_what_torch_cannot(engine: Engine) -> None:
@@ -188,4 +210,6 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine, costs: Cos
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
     name = serving.served_model_name or model
-    return Served(name, simulated.config, new_backend, vocabulary, real, simulated.remarks)
+    return Served(
+        name, simulated.config, new_backend, vocabulary, real, _adapters(serving, name), simulated.remarks
+    )

@@ -9,6 +9,7 @@ from typing import Protocol, overload
 import trio
 
 from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
+from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 
@@ -40,25 +41,30 @@ class ServedModel:
     max_model_len: int
     created: int
     owned_by: str = "sundog"
+    adapters: tuple[Adapter, ...] = ()
 
     @property
-    def card(self) -> dict[str, object]:
-        """The entry of /v1/models, with vLLM's additions to OpenAI's fields."""
+    def cards(self) -> list[dict[str, object]]:
+        """The entries of /v1/models, with vLLM's additions to OpenAI's fields: the model, its adapters."""
+        return [self.card(None), *map(self.card, self.adapters)]
+
+    def card(self, adapter: Adapter | None) -> dict[str, object]:
+        """The entry of an adapter, whose parent is the model, or of the model itself."""
+        name = self.name if adapter is None else adapter.name
         return {
-            "id": self.name,
+            "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": self.owned_by,
-            "root": self.name,
-            "parent": None,
-            "max_model_len": self.max_model_len,
-            "permission": [self._permission],
+            "root": self.name if adapter is None else adapter.path,
+            "parent": None if adapter is None else self.name,
+            "max_model_len": self.max_model_len if adapter is None else None,
+            "permission": [self._permission(name)],
         }
 
-    @property
-    def _permission(self) -> dict[str, object]:
+    def _permission(self, name: str) -> dict[str, object]:
         """What OpenAI's API once said of each model; clients of vLLM may read it."""
-        digest = hashlib.blake2b(self.name.encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return {
             "id": f"modelperm-{digest}",
             "object": "model_permission",
@@ -109,15 +115,16 @@ class ApiContext:
     """The ids of requests that are being answered."""
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
-    def check_model(self, name: str | None) -> None:
-        """Accept the served model's name or none; raises a 404 for any other."""
-        if name and name != self.model.name:
-            raise ApiError(
-                404,
-                f"The model {shown(name)} does not exist; this server has {shown(self.model.name)}.",
-                "model",
-                "model_not_found",
-            )
+    def check_model(self, name: str | None) -> Adapter | None:
+        """The adapter of this name; None for the served model's name, or none. Raises a 404 for any other."""
+        if not name or name == self.model.name:
+            return None
+        for adapter in self.model.adapters:
+            if adapter.name == name:
+                return adapter
+        known = ", ".join(shown(each["id"]) for each in self.model.cards)
+        missing = f"The model {shown(name)} does not exist; this server has {known}."
+        raise ApiError(404, missing, "model", "model_not_found")
 
     def remark(self, name: str) -> None:
         """Log that an unknown field was ignored, once per name."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actors.core.adapter import Adapter
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.sampling import Sampling
 
@@ -27,7 +28,7 @@ class Admission:
     None in a world that only counts. `num_tokens` is their number, the first
     `num_prompt_tokens` of them the prompt's. The first `num_computed_tokens` of them are already
     in `block_ids` (a prefix hit). `block_ids` is the block table, slot `t` of the request living
-    in block `block_ids[t // block_size]` at offset `t % block_size`.
+    in block `block_ids[t // block_size]` at offset `t % block_size`. `adapter` None is the model itself.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class Admission:
     token_ids: tuple[int, ...] | None
     sampling: Sampling
     resumed: bool
+    adapter: Adapter | None
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Admission:
         token_ids: tuple[int, ...] | None,
         sampling: Sampling,
         resumed: bool = False,
+        adapter: Adapter | None = None,
     ) -> None:
         self.request_id = request_id
         self.num_tokens = num_tokens
@@ -58,6 +61,7 @@ class Admission:
         self.token_ids = token_ids
         self.sampling = sampling
         self.resumed = resumed
+        self.adapter = adapter
 
 
 @dataclass(init=False, slots=True)

@@ -79,6 +79,7 @@ def _admission(request: Request, resumed: bool) -> Admission:
         token_ids=None if request.token_ids is None else tuple(request.token_ids),
         sampling=request.submit.sampling,
         resumed=resumed,
+        adapter=request.submit.adapter,
     )
 
 

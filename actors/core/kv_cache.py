@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
+from actors.core.adapter import Adapter
 from actors.core.block_pool import BlockPool, Key
 from actors.core.config import SchedulerConfig
 from actors.core.request import Request
 
-BlockHasher = Callable[[Key | None, tuple[int, ...], str | None], Key]
+BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
 """Key of a full block from its parent's key (None for the first), its tokens and the cache salt."""
 
 
@@ -166,5 +167,5 @@ class KVCache:
             start = len(keys) * self.block_size
             tokens = tuple(request.token_ids[start : start + self.block_size])
             parent = keys[-1] if keys else None
-            keys.append(self.hash_block(parent, tokens, request.submit.cache_salt))
+            keys.append(self.hash_block(parent, tokens, request.submit.cache_salt, request.submit.adapter))
         return keys[index]

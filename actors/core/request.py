@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass
 
+from actors.core.adapter import Adapter
 from actors.core.sampling import DEFAULTS, Sampling
 
 
@@ -33,6 +34,7 @@ class Submit:
     predicted_tokens: int | None
     slo_tpot_s: float | None
     slo_e2e_s: float | None
+    adapter: Adapter | None
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Submit:
         predicted_tokens: int | None = None,
         slo_tpot_s: float | None = None,
         slo_e2e_s: float | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -67,6 +70,7 @@ class Submit:
         self.predicted_tokens = predicted_tokens
         self.slo_tpot_s = slo_tpot_s
         self.slo_e2e_s = slo_e2e_s
+        self.adapter = adapter
 
 
 class Status(enum.Enum):

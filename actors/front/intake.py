@@ -7,6 +7,7 @@ prompt's full blocks. A prompt that is too long is refused as soon as its length
 import logging
 
 from actors.config import EngineConfig
+from actors.core.adapter import Adapter
 from actors.core.kv_cache import BlockHasher
 from actors.core.sampling import Sampling
 from actors.front.active_request import ActiveRequest
@@ -149,7 +150,7 @@ class Intake:
     ) -> Submit:
         block_hashes = generate.block_hashes
         if tokens is not None and self._hash_block is not None and block_hashes is None:
-            block_hashes = self._hash_prompt(tokens, generate.cache_salt)
+            block_hashes = self._hash_prompt(tokens, generate.cache_salt, generate.adapter)
         return Submit(
             request_id=request_id,
             arrival_s=arrival_s,
@@ -166,13 +167,14 @@ class Intake:
             predicted_tokens=generate.predicted_tokens,
             slo_tpot_s=generate.slo_tpot_s,
             slo_e2e_s=generate.slo_e2e_s,
+            adapter=generate.adapter,
         )
 
-    def _hash_prompt(self, tokens: Tokens, salt: str | None) -> tuple[object, ...]:
+    def _hash_prompt(self, tokens: Tokens, salt: str | None, adapter: Adapter | None) -> tuple[object, ...]:
         assert self._hash_block is not None
         keys: list[object] = []
         size = self._config.scheduler.block_size
         for start in range(0, len(tokens) - size + 1, size):
             parent = keys[-1] if keys else None
-            keys.append(self._hash_block(parent, tokens[start : start + size], salt))
+            keys.append(self._hash_block(parent, tokens[start : start + size], salt, adapter))
         return tuple(keys)

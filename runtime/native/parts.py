@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runtime.linear import PackedLinear, PartOfProduct
+from runtime.lora.linear import AdaptedLinear
 from runtime.native.records import Linear, Norm
 
 CLOSE = 1e-4
@@ -34,7 +35,9 @@ class Parts:
     kept: list[object] = field(default_factory=list)
 
     def linear(self, module: nn.Module, num_in: int, num_out: int | None = None) -> Linear:
-        """A linear layer [I] to [O], whatever O is if None; plain or packed."""
+        """A linear layer [I] to [O], whatever O is if None; plain or packed, without what adapters add."""
+        if isinstance(module, AdaptedLinear):
+            module = module.base
         self.kept.append(module)
         if type(module) is nn.Linear and module.weight.dtype is self.dtype and module.weight.is_contiguous():
             found = Linear(module.weight.data_ptr(), _address(module.bias), *reversed(module.weight.shape), 0)

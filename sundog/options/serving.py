@@ -6,6 +6,7 @@ from sundog.options.kinds import Choice, Real, Switch, Text, Whole
 from sundog.options.row import option
 
 ACCESS = "Access"
+LORA = "LoRA adapters"
 RECORDING = "Recording"
 
 
@@ -37,6 +38,16 @@ class Serving:
     )
 
     compat: str = option("vllm", Choice(("vllm", "openai")), "Whose `type` and `code` errors have.")
+
+    enable_lora: bool = option(False, Switch(pair=False), "Serve LoRA adapters.", section=LORA)
+    lora_modules: tuple[str, ...] = option(
+        (),
+        Text("NAME=DIR"),
+        "An adapter's folder, as peft writes it, by the name that clients give; once for each.",
+        section=LORA,
+        many=True,
+    )
+    max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
 
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"

@@ -157,7 +157,7 @@ class Driven:
         size, keys = self.config.block_size, []
         for end in range(size, len(tokens) + 1, size):
             parent = keys[-1] if keys else None
-            keys.append(self.hash_block(parent, tokens[end - size : end], submit.cache_salt))
+            keys.append(self.hash_block(parent, tokens[end - size : end], submit.cache_salt, submit.adapter))
         return replace(submit, prompt_token_ids=None, block_hashes=tuple(keys))
 
     def _ends(self, name: str, token: int) -> bool:

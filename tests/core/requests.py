@@ -1,5 +1,6 @@
 """Requests for the tests of the core."""
 
+from actors.core.adapter import Adapter
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.policies import Fcfs, Policy
@@ -40,9 +41,11 @@ def request(*args: object, **kwargs: object) -> Request:
     return Request(submit(*args, **kwargs), MAX_MODEL_LEN)  # type: ignore[arg-type]
 
 
-def hash_by_value(parent: object, tokens: tuple[int, ...], salt: str | None) -> object:
-    """Keys that can be read."""
-    return (parent, tokens, salt if parent is None else None)
+def hash_by_value(
+    parent: object, tokens: tuple[int, ...], salt: str | None, adapter: Adapter | None
+) -> object:
+    """Equal contents, equal keys."""
+    return parent, tokens, salt, adapter
 
 
 def scheduler_state(policy: Policy | None = None, **fields: object) -> SchedulerState:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.block_hash import ALGORITHMS, block_hasher, none_hash
+from actors.core.adapter import Adapter
 from actors.core.config import ConfigError
 from sim.schedule.decision_log import DecisionLog, dump
 from sim.schedule.step_trace import parse_trace
@@ -60,33 +61,37 @@ def test_there_are_goldens() -> None:
 def test_block_hashes_are_vllms(vector: dict[str, str]) -> None:
     """Blocks of tokens 0-15 and 16-31, chained; salted; the root of all chains."""
     hash_block = block_hasher(vector["algo"], vector["none_seed"])
-    block_0 = hash_block(None, BLOCK_0, None)
+    block_0 = hash_block(None, BLOCK_0, None, None)
     assert isinstance(block_0, bytes)
     assert none_hash(vector["algo"], vector["none_seed"]).hex() == vector["none_hash"]
     assert block_0.hex() == vector["block0"]
-    assert hash_block(block_0, BLOCK_1, None).hex() == vector["block1"]
-    salted = hash_block(None, BLOCK_0, "tenantB")
+    assert hash_block(block_0, BLOCK_1, None, None).hex() == vector["block1"]
+    salted = hash_block(None, BLOCK_0, "tenantB", None)
     assert salted.hex() == vector["block0_salt_tenantB"]
     assert (block_0 + (0).to_bytes(4, "big")).hex() == vector["key_group0"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])
 def test_extra_keys_are_encoded_as_vllm_does(vector: dict[str, str]) -> None:
-    """The LoRA vector too; its extra key is ("lora", "adapterA", "/p"). No actor sends one."""
+    """An adapter's name and path are in the key of every block; a salt comes behind them, in the first."""
     digest, encode = ALGORITHMS[vector["algo"]]
     root = none_hash(vector["algo"], vector["none_seed"])
-    extra = (("lora", "adapterA", "/p"),)
-    assert digest(encode((root, BLOCK_0, extra))).hex() == vector["block0_lora"]
+    hash_block, adapter = block_hasher(vector["algo"], vector["none_seed"]), Adapter("adapterA", "/p")
+    block_0 = hash_block(None, BLOCK_0, None, adapter)
+    assert isinstance(block_0, bytes) and block_0.hex() == vector["block0_lora"]
+    lora, salt = ("lora", "adapterA", "/p"), ("cache_salt", "tenantB")
+    assert hash_block(block_0, BLOCK_1, "tenantB", adapter) == digest(encode((block_0, BLOCK_1, (lora,))))
+    assert hash_block(None, BLOCK_0, "tenantB", adapter) == digest(encode((root, BLOCK_0, (lora, salt))))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_salt_separates_tenants_from_the_first_block_on(algorithm: str) -> None:
     """A salt is in the first block alone, and through the chain in all that follow."""
     hash_block = block_hasher(algorithm)
-    plain, salted = (hash_block(None, BLOCK_0, salt) for salt in (None, "tenant"))
+    plain, salted = (hash_block(None, BLOCK_0, salt, None) for salt in (None, "tenant"))
     assert plain != salted
-    assert hash_block(plain, BLOCK_1, "tenant") == hash_block(plain, BLOCK_1, None)
-    assert hash_block(plain, BLOCK_1, "tenant") != hash_block(salted, BLOCK_1, "tenant")
+    assert hash_block(plain, BLOCK_1, "tenant", None) == hash_block(plain, BLOCK_1, None, None)
+    assert hash_block(plain, BLOCK_1, "tenant", None) != hash_block(salted, BLOCK_1, "tenant", None)
 
 
 def test_the_hash_of_a_block_does_not_depend_on_how_its_tokens_came_to_be() -> None:
@@ -95,10 +100,10 @@ def test_the_hash_of_a_block_does_not_depend_on_how_its_tokens_came_to_be() -> N
     salt = "".join(["ten", "ant"])
     for algorithm in ALGORITHMS:
         hash_block = block_hasher(algorithm)
-        assert hash_block(parent, (1000, 1000, 7), None) == hash_block(
-            bytes(bytearray(parent)), tuple(int(text) for text in ("1000", "1000", "7")), None
+        assert hash_block(parent, (1000, 1000, 7), None, None) == hash_block(
+            bytes(bytearray(parent)), tuple(int(text) for text in ("1000", "1000", "7")), None, None
         )
-        assert hash_block(None, BLOCK_0, salt) == hash_block(None, BLOCK_0, "tenant")
+        assert hash_block(None, BLOCK_0, salt, None) == hash_block(None, BLOCK_0, "tenant", None)
 
 
 def test_an_unknown_algorithm_is_an_error_that_names_the_field() -> None:

@@ -4,6 +4,7 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
+from actors.core.adapter import Adapter
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.logprobs import TokenLogprobs
 from actors.core.sampling import Sampling
@@ -16,6 +17,7 @@ GREEDY = Sampling(temperature=0.0)
 class Sequence:
     prompt: list[int]
     sampling: Sampling
+    adapter: Adapter | None = None
     outputs: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     num_computed: int = 0
@@ -54,9 +56,15 @@ class Driver:
         self.prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
 
     def submit(
-        self, name: str, prompt: list[int], sampling: Sampling = GREEDY, sharing: str | None = None
+        self,
+        name: str,
+        prompt: list[int],
+        sampling: Sampling = GREEDY,
+        sharing: str | None = None,
+        adapter: str | None = None,
     ) -> None:
-        self.sequences[name] = Sequence(list(prompt), sampling)
+        chosen = None if adapter is None else Adapter(adapter, "")
+        self.sequences[name] = Sequence(list(prompt), sampling, chosen)
         self.admit(name, sharing)
 
     def admit(self, name: str, sharing: str | None = None) -> None:
@@ -81,6 +89,7 @@ class Driver:
                 token_ids=tuple(sequence.tokens),
                 sampling=sequence.sampling,
                 resumed=bool(sequence.outputs),
+                adapter=sequence.adapter,
             )
         )
 

@@ -24,7 +24,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
         request = current_request()
         body = await parse_request(ChatBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
-        context.check_model(body.model)
+        adapter = context.check_model(body.model)
         turns = conversation(body.messages)
         sampling = body.sampling(body.token_limit)
         constrained = sampling.constraint is not None
@@ -33,7 +33,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
             sampling = replace(sampling, skip_special_tokens=False)
         role = body.answering_role
         shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
-        answering = Answering(context, request, shape, body)
+        answering = Answering(context, request, shape, body, adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
         return await answering.respond(answer_id, choices, wanted)

@@ -25,9 +25,9 @@ def completions_routes(context: ApiContext) -> Blueprint:
         request = current_request()
         body = await parse_request(CompletionBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
-        context.check_model(body.model)
+        adapter = context.check_model(body.model)
         sampling = body.sampling(body.token_limit)
-        answering = Answering(context, request, COMPLETION, body)
+        answering = Answering(context, request, COMPLETION, body, adapter)
         wanted = answering.wanted(sampling, None, only_echo=body.max_tokens == 0)
         answer_id, choices = await answering.start(body.prompt, sampling)
         if body.echo:

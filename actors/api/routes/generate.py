@@ -16,6 +16,7 @@ from actors.api.errors import BROKEN, ApiError, unavailable
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, events
 from actors.api.responses.view import ChoiceView, Wanted
+from actors.core.adapter import Adapter
 from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, CheckHealth, Generate
 from actors.stream import Delta, joined
@@ -31,6 +32,7 @@ class Answering:
     request: ApiRequest
     shape: ResponseShape
     body: SamplingBody
+    adapter: Adapter | None
 
     async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, Choices]:
         """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
@@ -50,6 +52,7 @@ class Answering:
                 request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
                 cache_salt=body.cache_salt,
                 n=body.n,
+                adapter=self.adapter,
                 reading=body.reading(),
                 **terms,
             )
@@ -78,7 +81,7 @@ class Answering:
             "id": answer_id,
             "object": self.shape.chunk_object if is_streamed else self.shape.object,
             "created": int(time.time()),
-            "model": self.context.model.name,
+            "model": self.context.model.name if self.adapter is None else self.adapter.name,
         }
         views = [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
         if not is_streamed:

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/<name>: the one model this server has."""
+"""GET /v1/models and /v1/models/<name>: the model that this server has, and its adapters."""
 
 from quart import Blueprint
 
@@ -11,11 +11,10 @@ def models_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/v1/models")
     async def list_models() -> dict[str, object]:
-        return {"object": "list", "data": [context.model.card]}
+        return {"object": "list", "data": context.model.cards}
 
     @routes.get("/v1/models/<path:name>")
     async def show_model(name: str) -> dict[str, object]:
-        context.check_model(name)
-        return context.model.card
+        return context.model.card(context.check_model(name))
 
     return routes

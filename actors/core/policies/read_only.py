@@ -40,6 +40,7 @@ class ReadOnlySubmit:
     predicted_tokens = _fact("_submit.predicted_tokens")
     slo_tpot_s = _fact("_submit.slo_tpot_s")
     slo_e2e_s = _fact("_submit.slo_e2e_s")
+    adapter = _fact("_submit.adapter")
 
 
 class ReadOnlyRequest:

@@ -1,0 +1,131 @@
+"""An adapter's files as peft writes them: `adapter_config.json` and `adapter_model.safetensors`.
+
+Law: what an adapter has beyond a pair of matrices for a linear layer is refused by name, never left out.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from runtime.facts import LoadError, read_json
+from runtime.weights import StoredTensor, file_tensors
+
+PREFIX = "base_model.model."
+PARTS = (".lora_A.weight", ".lora_B.weight")
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+"""How training may have begun without a change to the model's own weights."""
+UNSUPPORTED = (
+    "use_dora",
+    "use_qalora",
+    "lora_bias",
+    "modules_to_save",
+    "target_parameters",
+    "trainable_token_indices",
+    "layer_replication",
+    "alora_invocation_tokens",
+)
+
+
+class AdapterConfig(BaseModel):
+    """The fields of an `adapter_config.json` that decide what its matrices mean."""
+
+    model_config = ConfigDict(extra="ignore")
+    peft_type: str = "LORA"
+    lora_alpha: float = 8
+    alpha_pattern: dict[str, float] | None = None
+    use_rslora: bool = False
+    bias: str = "none"
+    init_lora_weights: bool | str | None = True
+    use_dora: bool = False
+    use_qalora: bool = False
+    lora_bias: bool = False
+    modules_to_save: object = None
+    target_parameters: object = None
+    trainable_token_indices: object = None
+    layer_replication: object = None
+    alora_invocation_tokens: object = None
+
+    def scale(self, layer: str, rank: int) -> float:
+        """What a layer's product is multiplied by; a pattern that its name ends in has its own alpha."""
+        alpha = self.lora_alpha
+        for pattern, value in (self.alpha_pattern or {}).items():
+            if re.match(rf"(.*\.)?({pattern})$", layer):
+                alpha = value
+                break
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def unsupported(self) -> str | None:
+        """What the adapter has beyond low-rank changes of linear layers."""
+        if self.peft_type != "LORA":
+            return f"peft_type is {self.peft_type}, and only LORA is served"
+        for name in UNSUPPORTED:
+            if value := getattr(self, name):
+                return f"{name} is {value}"
+        if self.bias != "none":
+            return f"bias is {self.bias}"
+        if self.init_lora_weights not in PLAIN_STARTS:
+            return f"init_lora_weights is {self.init_lora_weights}, which changes the model's own weights"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """An adapter's configuration, and the names of the layers that it changes."""
+
+    folder: Path
+    config: AdapterConfig
+    layers: tuple[str, ...]
+
+    @property
+    def weights(self) -> Path:
+        return _weights(self.folder)
+
+    def tensor_of(self, layer: str, part: int) -> str:
+        """The name of a layer's tensor: part 0 takes inputs to the rank, part 1 the rank to outputs."""
+        return PREFIX + layer + PARTS[part]
+
+
+def read_adapter(folder: Path, max_rank: int) -> AdapterFiles:
+    """The adapter in a folder; LoadError names what is missing, or cannot be served."""
+    config = _read_config(folder)
+    if reason := config.unsupported():
+        raise LoadError(f"{folder} is not supported: {reason}")
+    if not _weights(folder).is_file():
+        raise LoadError(f"{folder} has no adapter_model.safetensors")
+    layers = _layers(folder, file_tensors(_weights(folder)), max_rank)
+    return AdapterFiles(folder, config, layers)
+
+
+def _weights(folder: Path) -> Path:
+    return folder / "adapter_model.safetensors"
+
+
+def _read_config(folder: Path) -> AdapterConfig:
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        raise LoadError(f"{folder} has no adapter_config.json: not the folder of a LoRA adapter")
+    try:
+        return AdapterConfig.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
+
+
+def _layers(folder: Path, tensors: Mapping[str, StoredTensor], max_rank: int) -> tuple[str, ...]:
+    """The layers that have both matrices; every other tensor is refused."""
+    layers = [name.removeprefix(PREFIX).removesuffix(PARTS[0]) for name in tensors if name.endswith(PARTS[0])]
+    expected = {PREFIX + layer + part for layer in layers for part in PARTS}
+    for name in sorted(expected ^ tensors.keys()):
+        verb = "has" if name in tensors else "lacks"
+        raise LoadError(f"{folder} is not supported: it {verb} {name}; pairs of lora_A and lora_B are served")
+    if not layers:
+        raise LoadError(f"{folder} changes no layer")
+    rank = max(tensors[PREFIX + layer + PARTS[0]].shape[0] for layer in layers)
+    if rank > max_rank:
+        raise LoadError(f"{folder} has rank {rank}: give --max-lora-rank {rank}, or more")
+    return tuple(layers)
