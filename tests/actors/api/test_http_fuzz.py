@@ -58,6 +58,28 @@ FIELDS: dict[str, Any] = {
     "logprobs": NUMBERS,
     "model": TEXTS,
     "user": TEXTS,
+    "echo": st.booleans(),
+    "top_logprobs": NUMBERS,
+    "prompt_logprobs": NUMBERS,
+    "return_token_ids": st.booleans(),
+    "return_tokens_as_token_ids": st.booleans(),
+    "truncate_prompt_tokens": NUMBERS,
+    "truncation_side": st.sampled_from(["left", "right", "middle"]),
+    "add_special_tokens": st.booleans(),
+    "skip_special_tokens": st.booleans(),
+    "spaces_between_special_tokens": st.booleans(),
+    "include_stop_str_in_output": st.booleans(),
+    "add_generation_prompt": st.booleans(),
+    "continue_final_message": st.booleans(),
+    "chat_template_kwargs": st.dictionaries(
+        TEXTS | st.sampled_from(["messages", "bos_token", "range"]), ANYTHING
+    ),
+    "documents": st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=2),
+    "request_id": TEXTS,
+    "tenant": TEXTS,
+    "slo_ttft_s": NUMBERS,
+    "slo_e2e_s": NUMBERS,
+    "predicted_tokens": NUMBERS,
 }
 PROMPTS: Any = TEXTS | TOKEN_IDS | st.lists(TEXTS, max_size=4) | st.lists(TOKEN_IDS, max_size=3)
 TURNS: Any = st.fixed_dictionaries(
