@@ -69,6 +69,8 @@ class WorkFold:
                 f" its diffs so far say {num_decodes}"
             )
         shared = self._num_shared_blocks * self._block_size
+        if shared and batch.idle:
+            shared = self._num_shared_blocks_without(batch.idle) * self._block_size
         if not (batch.chunks or batch.admitted or batch.drafts):
             return StepWork(num_decodes, context, (), num_decodes, shared)
         chunks = self._take_chunks(batch)
@@ -131,6 +133,16 @@ class WorkFold:
                 self._num_shared_blocks -= 1
             else:
                 del readers[block]
+
+    def _num_shared_blocks_without(self, idle: tuple[str, ...]) -> int:
+        """The shared blocks that are read while these requests are idle."""
+        tables = [self._tables[name] for name in idle]
+        for table in tables:
+            self._read_no_more(table)
+        count = self._num_shared_blocks
+        for table in tables:
+            self._read(table)
+        return count
 
     def _forget(self, request_id: str) -> None:
         table = self._tables.pop(request_id, ())
