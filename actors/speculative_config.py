@@ -8,6 +8,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actors.core.config import ConfigError
@@ -29,6 +30,9 @@ DEFAULT_LOOKUP = 5
 """vLLM's, where neither bound is given."""
 
 
+Rates = tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
     """How drafts are made.
@@ -36,7 +40,8 @@ class SpeculativeConfig:
     A draft is proposed for up to `num_tokens` positions. `model` is the draft model's folder (or name, where
     it is simulated). N-grams of `lookup_min` to `lookup_max` tokens are looked up. `acceptance` is the chance
     of a draft if those before it were accepted, or for each position the chance that the drafts up to there
-    are, or a file with the latter; `proposed` the same of being proposed at all.
+    are, or a record; `proposed` the same of being proposed at all. `measured` is what the record has of each
+    request: for each position, how often drafts up to there were proposed, and accepted, when it decoded.
     """
 
     method: str
@@ -46,6 +51,7 @@ class SpeculativeConfig:
     lookup_max: int = DEFAULT_LOOKUP
     acceptance: float | tuple[float, ...] | str | None = None
     proposed: float | tuple[float, ...] | None = None
+    measured: Mapping[str, tuple[Rates, Rates]] | None = None
 
     @property
     def num_lookahead_tokens(self) -> int:
@@ -79,14 +85,16 @@ def parse_speculative_config(text: str) -> SpeculativeConfig:
     if num_tokens is None:
         raise ConfigError(f"it lacks num_speculative_tokens; give a whole number from 1 to {MOST_TOKENS}")
     least, most = _lookup(given)
+    record = given.get("acceptance")
+    record = record if isinstance(record, str) and record.strip() else None
     return SpeculativeConfig(
         method,
         num_tokens,
         model,
         least,
         most,
-        _chances(given, "acceptance", num_tokens),
-        _proposed(given, num_tokens),
+        record or _chances(given, "acceptance", num_tokens),
+        _chances(given, "proposed", num_tokens),
     )
 
 
@@ -99,17 +107,10 @@ def _lookup(given: dict[str, object]) -> tuple[int, int]:
     return least, most
 
 
-def _proposed(given: dict[str, object], num_tokens: int) -> float | tuple[float, ...] | None:
-    chances = _chances(given, "proposed", num_tokens)
-    if isinstance(chances, str):
-        raise _wrong("proposed", chances, "give a chance, or one for each position")
-    return chances
-
-
-def _chances(given: dict[str, object], key: str, num_tokens: int) -> float | tuple[float, ...] | str | None:
+def _chances(given: dict[str, object], key: str, num_tokens: int) -> float | tuple[float, ...] | None:
     value = given.get(key)
-    if value is None or (key == "acceptance" and isinstance(value, str) and value.strip()):
-        return value
+    if value is None:
+        return None
     if _is_chance(value):
         return float(value)  # type: ignore[arg-type]  # a number, as has been checked
     if isinstance(value, list) and len(value) == num_tokens and all(map(_is_chance, value)):

@@ -7,10 +7,11 @@ was preempted goes on as if nothing had happened.
 
 import hashlib
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from actors.core.config import ConfigError
-from actors.speculative_config import SpeculativeConfig
+from actors.speculative_config import Rates, SpeculativeConfig
 
 MASK = 2**64 - 1
 
@@ -20,16 +21,22 @@ class AcceptanceModel:
     """For each position, how often drafts up to there are proposed, and accepted, when a request decodes.
 
     Neither rises with the position, and accepted drafts were proposed: one number from 0 to 1 decides both.
+    There is one pair of such rates, or one of each request of a record: a request of the same name has its
+    own, any other one that a hash picks, for requests are not alike.
     """
 
-    proposed: tuple[float, ...]
-    accepted: tuple[float, ...]
+    rates: tuple[tuple[Rates, Rates], ...]
+    names: Mapping[str, int] = field(default_factory=dict)
+    """Whose rates these are, by their place."""
     seed: int = 0
 
     @classmethod
     def of(cls, asked: SpeculativeConfig, seed: int = 0) -> "AcceptanceModel":
         """As `--speculative-config` says; ConfigError where it does not say enough."""
         count, acceptance = asked.num_tokens, asked.acceptance
+        if asked.measured is not None:
+            names = {name: place for place, name in enumerate(asked.measured)}
+            return cls(tuple(asked.measured.values()), names, seed)
         if acceptance is None:
             raise ConfigError(
                 "--speculative-config: acceptance is missing, and a simulated GPU has no tokens to compare;"
@@ -41,21 +48,24 @@ class AcceptanceModel:
         proposed = _rates(asked.proposed if asked.proposed is not None else (1.0,) * count, count)
         # What a server logs is relative to the times that it had any draft.
         accepted = tuple(rate * proposed[0] for rate in _rates(acceptance, count))
-        return cls(proposed, tuple(map(min, accepted, proposed)), seed)
+        return cls(((proposed, tuple(map(min, accepted, proposed))),), seed=seed)
 
-    def key(self, request_id: str) -> int:
-        """What tells the request's numbers from those of others."""
+    def key(self, request_id: str) -> tuple[int, int]:
+        """What tells the request's numbers from those of others, and whose rates it has."""
         digest = hashlib.blake2b(f"drafts {self.seed} {request_id}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big")
+        number = int.from_bytes(digest, "big")
+        return number, self.names.get(request_id, number % len(self.rates))
 
-    def draw(self, key: int, num_tokens: int) -> tuple[int, int]:
+    def draw(self, key: tuple[int, int], num_tokens: int) -> tuple[int, int]:
         """Drafts proposed, and accepted if all are verified, of a request that has so many output tokens."""
         # SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-        x = (key + (num_tokens + 1) * 0x9E3779B97F4A7C15) & MASK
+        number, place = key
+        x = (number + (num_tokens + 1) * 0x9E3779B97F4A7C15) & MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
         below = 1.0 - ((x ^ (x >> 31)) >> 11) * 2.0**-53  # above 0, and 1 at most
-        return _count(self.proposed, below), _count(self.accepted, below)
+        proposed, accepted = self.rates[place]
+        return _count(proposed, below), _count(accepted, below)
 
 
 def _count(rates: tuple[float, ...], number: float) -> int:

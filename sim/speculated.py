@@ -10,6 +10,8 @@ from actors.core.batch import Batch
 from actors.core.draftable import may_draft
 from sim.token_source import Sampled, TokenSource
 
+Key = tuple[int, int]
+
 
 class Future(Protocol):
     """What requests will say, known to the backend alone."""
@@ -30,11 +32,11 @@ class Future(Protocol):
 class Chances(Protocol):
     """What becomes of drafts (`sim.acceptance`)."""
 
-    def key(self, request_id: str) -> int:
+    def key(self, request_id: str) -> Key:
         """What tells the request's numbers from those of others."""
         ...
 
-    def draw(self, key: int, num_tokens: int) -> tuple[int, int]:
+    def draw(self, key: Key, num_tokens: int) -> tuple[int, int]:
         """Drafts proposed, and accepted if all are verified, of a request that has so many output tokens."""
         ...
 
@@ -82,7 +84,7 @@ class Speculated(TokenSource):
         self._prefilling: dict[str, int] = {}
         self._decoding: dict[str, int] = {}
         """How many output tokens each request has that decodes."""
-        self._key: dict[str, int] = {}
+        self._key: dict[str, Key] = {}
         """Of requests that may have drafts."""
         self._accepts: dict[str, int] = {}
         """Of the drafts that are kept of a request, how many will be accepted."""

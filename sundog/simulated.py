@@ -145,8 +145,7 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
         return asked
     if asked.proposed is not None:
         raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
-    proposed, accepted = measured_drafts(Path(asked.acceptance), asked.num_tokens)
-    return replace(asked, proposed=proposed, acceptance=accepted)
+    return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
 
 
 def _replicas(engine: Engine, model: ModelShape) -> int:

@@ -2,45 +2,47 @@
 
 from pathlib import Path
 
+from actors.speculative_config import Rates
+from sim.explain.history import History
 from sim.explain.journal_reader import find_record, journal_header, journal_records
 from sim.files.json_lines import JsonLines
-from sim.record.journal_rows import JournalError, Step
-
-Rates = tuple[float, ...]
+from sim.record.journal_rows import Drafted, JournalError, Step
 
 
-def measured_drafts(path: Path, num_tokens: int) -> tuple[Rates, Rates]:
-    """For each position, how often drafts up to there were proposed and accepted.
+def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates]]:
+    """Of each request and for each position, how often drafts up to there were proposed, and accepted.
 
-    Proposed of all tokens that a request decoded from, accepted of the times that it had any draft. Raises
-    JournalError where the record has none, or none for that many positions.
+    Of all times that the request decoded; those that never did are left out. Raises JournalError where the
+    record has no drafts, or none for that many positions.
     """
     lines = JsonLines(find_record(path), JournalError.at)
     rows = iter(lines)
     first = next(rows, None)
     if first is None or "journal" not in first:
         raise JournalError(f"{lines.path} is no journal: record one with `sundog serve … --record DIR`")
-    journal_header(first, lines)
-    num_decodes, proposed, accepted = 0, list[int](), list[int]()
+    history, drafts = History(journal_header(first, lines)), dict[str, list[Drafted]]()
     for record in journal_records(lines, rows):
-        if not isinstance(record, Step):
-            continue
-        num_decodes += record.num_decodes * len(record.ends_s)
-        for drafted in record.drafts:
-            _count(proposed, drafted.num_drafts)
-            _count(accepted, drafted.num_accepted)
-    if len(proposed) < num_tokens:
-        has = f"at most {len(proposed)} drafts a step" if proposed else "no drafts"
+        history.observe(record)
+        if isinstance(record, Step):
+            for drafted in record.drafts:
+                drafts.setdefault(drafted.request_id, []).append(drafted)
+    history.end()
+    most = max((each.num_drafts for own in drafts.values() for each in own), default=0)
+    if most < num_tokens:
+        has = f"at most {most} drafts a step" if most else "no drafts"
         raise JournalError(f"{lines.path} has {has}: num_speculative_tokens cannot be {num_tokens} there")
-    accepted += [0] * (num_tokens - len(accepted))
-    return (
-        tuple(count / num_decodes for count in proposed[:num_tokens]),
-        tuple(count / proposed[0] for count in accepted[:num_tokens]),
-    )
+    found = {}
+    for name, request in history.requests.items():
+        own = drafts.get(name, [])
+        num_decodes = request.num_output_tokens - sum(each.num_accepted for each in own) - len(request.spans)
+        if num_decodes > 0:
+            found[name] = (
+                _rates([each.num_drafts for each in own], num_decodes, num_tokens),
+                _rates([each.num_accepted for each in own], num_decodes, num_tokens),
+            )
+    return found
 
 
-def _count(positions: list[int], number: int) -> None:
-    """One more for each of the first positions."""
-    positions += [0] * (number - len(positions))
-    for position in range(number):
-        positions[position] += 1
+def _rates(counts: list[int], num_decodes: int, num_tokens: int) -> Rates:
+    positions = range(1, num_tokens + 1)
+    return tuple(sum(count >= position for count in counts) / num_decodes for position in positions)

@@ -1,6 +1,7 @@
 """A reference runner with drafts: some of its guesses are right, and wrong ones are written all the same."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from actors.core.batch import Batch
 from sim.token_source import Sampled
@@ -34,7 +35,7 @@ class GuessingSource:
         """Verify the batch's drafts and make new ones."""
         runner, verified = self.runner, dict(batch.drafts)
         assert len(verified) == len(batch.drafts), "a request's drafts are verified once a step"
-        plain = dict(runner.step(Batch(**{n: getattr(batch, n) for n in Batch.__slots__ if n != "drafts"})))
+        plain = dict(runner.step(replace(batch, drafts=())))
         tokens, accepted, ended = [], [], []
         for name, token in plain.items():
             own = [token]
