@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
 from actors.front.codec import Vocabulary
+from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 from runtime.draft_folder import check_speculation
-from runtime.facts import read_facts
+from runtime.facts import LoadError, read_facts, read_json
 from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
 
@@ -46,6 +49,28 @@ class RealModel:
         )
         name = served_name or folder.resolve().name
         return cls(folder, name, tokenizer, vocabulary, grammars, config.max_position_embeddings)
+
+    def sampling_defaults(self) -> SamplingDefaults:
+        """Those of the folder's `generation_config.json`; LoadError names a value that cannot be used."""
+        file = self.folder / "generation_config.json"
+        values = {name: value for name, value in read_json(file).items() if value is not None}
+        try:
+            asked = _GenerationFile.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise LoadError(f"cannot read {file}: {first['loc'][0]} is {first['input']!r}") from None
+        return SamplingDefaults(**asked.model_dump())
+
+
+class _GenerationFile(BaseModel):
+    """The fields of a `generation_config.json` that vLLM takes defaults from, too."""
+
+    model_config = ConfigDict(extra="ignore")
+    temperature: float = Field(NEUTRAL.temperature, ge=0, le=1e6, allow_inf_nan=False)
+    top_k: int = Field(NEUTRAL.top_k, ge=-1, lt=2**31)
+    top_p: float = Field(NEUTRAL.top_p, gt=0, le=1)
+    min_p: float = Field(NEUTRAL.min_p, ge=0, le=1)
+    repetition_penalty: float = Field(NEUTRAL.repetition_penalty, ge=1e-6, le=1e6)
 
 
 def torch_backends(

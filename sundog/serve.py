@@ -22,10 +22,11 @@ from sundog.outputs import needs_folder, server_record, step_logs
 
 if TYPE_CHECKING:
     from actors.actor import Actor
-    from actors.api.context import AnswerFormats
+    from actors.api.context import AnswerFormats, ServedModel
     from actors.engine.backend import Backend
     from actors.front.codec import Vocabulary
     from actors.messages import Heard
+    from actors.sampling_defaults import SamplingDefaults
     from runtime.serve import RealModel
 
 SIMULATED_MODEL = "llama-3.1-8b"
@@ -61,8 +62,8 @@ def serve(
     needs_folder(serving.record, serving.messages, "--record")
     import trio
 
-    from actors.api.context import ServedModel
     from actors.api.serve_graph import ServerOptions, serve_graph
+    from actors.sampling_defaults import differing
 
     options = ServerOptions(
         serving.host,
@@ -83,22 +84,21 @@ def serve(
         else _emulated(model or SIMULATED_MODEL, serving.simulate, serving, engine, costs)
     )
 
+    defaults = _defaults(served, serving)
+
     def ready(url: str) -> None:
-        for text in served.remarks:
+        for text in (*served.remarks, *differing(defaults)):
             remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
-    shown = ServedModel(
-        served.name, config.scheduler.max_model_len, int(time.time()), adapters=served.adapters
-    )
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
             partial(
                 serve_graph,
                 config,
                 served.new_backend,
-                shown,
+                _shown(served, config, defaults),
                 served.real.tokenizer,
                 served.vocabulary,
                 options,
@@ -125,6 +125,22 @@ def _answers(serving: Serving) -> "AnswerFormats":
     if serving.enable_auto_tool_choice and serving.tool_call_parser is None:
         raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
     return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
+
+
+def _defaults(served: Served, serving: Serving) -> "SamplingDefaults":
+    """How requests that do not say are sampled; what is simulated samples nothing."""
+    from actors.sampling_defaults import NEUTRAL
+
+    is_own = serving.simulate is None and serving.generation_config == "auto"
+    return served.real.sampling_defaults() if is_own else NEUTRAL
+
+
+def _shown(served: Served, config: EngineConfig, defaults: "SamplingDefaults") -> "ServedModel":
+    """What clients may know."""
+    from actors.api.context import ServedModel
+
+    limit, now_s = config.scheduler.max_model_len, int(time.time())
+    return ServedModel(served.name, limit, now_s, defaults=defaults, adapters=served.adapters)
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:

@@ -12,6 +12,7 @@ from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
+from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 
 log = logging.getLogger("sundog.api")
 
@@ -34,7 +35,7 @@ class LLM(Protocol):
 class ServedModel:
     """What clients may know of the model.
 
-    `created` is in Unix seconds.
+    `created` is in Unix seconds. `defaults` are for requests that do not say how they are sampled.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ServedModel:
     created: int
     owned_by: str = "sundog"
     adapters: tuple[Adapter, ...] = ()
+    defaults: SamplingDefaults = NEUTRAL
 
     @property
     def cards(self) -> list[dict[str, object]]:

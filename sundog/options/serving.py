@@ -33,6 +33,11 @@ class Serving:
     reasoning_parser: str | None = option(
         None, Choice(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
     )
+    generation_config: str = option(
+        "auto",
+        Choice(("auto", "vllm")),
+        "Sample what requests leave open as the model's generation_config.json says; vllm: neutrally.",
+    )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )

@@ -1,7 +1,10 @@
 """Sampling fields through HTTP on the embedded model, against the library's processors."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.core.sampling import Sampling
 from actors.front.bad_words import spellings
-from runtime.serve import EMBEDDED_MODEL
+from runtime.facts import LoadError
+from runtime.serve import EMBEDDED_MODEL, RealModel
 from runtime.tokenizer import Tokenizer
 from tests.live import Live, live
 from tests.runtime.reference import decode
@@ -171,3 +175,23 @@ def test_what_cannot_be_used_is_a_400_that_names_its_field(served: Live, name: s
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == name and name in error["message"], error
+
+
+def test_the_model_s_own_defaults_hold_where_a_request_is_silent(served: Live, tmp_path: Path) -> None:
+    """Those of its generation_config.json, unless the server is told to be neutral; a remark names them."""
+    folder = tmp_path / "model"
+    shutil.copytree(EMBEDDED_MODEL, folder)
+    asks = {"temperature": 0.0, "repetition_penalty": 1.8, "top_k": 5, "eos_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(asks), encoding="utf-8")
+    body = {"prompt": PROMPT, "max_tokens": NUM_TOKENS}
+    with live("sundog", "serve", str(folder), "--port", "0", "--dtype", "float32") as server:
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).json()
+    assert answer["choices"][0]["text"] == choice(served, repetition_penalty=1.8)["text"]
+    assert any("repetition_penalty 1.8" in line for line in server.said)
+
+
+def test_defaults_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED_MODEL, tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text('{"top_p": 1.5}', encoding="utf-8")
+    with pytest.raises(LoadError, match=r"generation_config\.json: top_p is 1\.5"):
+        RealModel.open(str(tmp_path / "model")).sampling_defaults()

@@ -36,6 +36,7 @@ from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.errors import invalid
 from actors.core.constraint import Constraint
 from actors.core.sampling import Sampling
+from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
@@ -94,8 +95,11 @@ class SamplingBody(ShownBody):
         """Of how many likeliest tokens log probabilities are wanted beside each new token's own."""
         raise NotImplementedError
 
-    def sampling(self, max_tokens: int | None) -> Sampling:
-        """The sampling parameters, with `max_tokens` as the route defines it; raises 400."""
+    def sampling(self, max_tokens: int | None, defaults: SamplingDefaults = NEUTRAL) -> Sampling:
+        """The sampling parameters, with `max_tokens` as the route defines it; raises 400.
+
+        What the body leaves out is as the model's own `defaults` have it.
+        """
         if max_tokens is not None and self.min_tokens > max_tokens:
             raise invalid(
                 f"min_tokens is {self.min_tokens}: it must not exceed max_tokens ({max_tokens}).",
@@ -105,19 +109,22 @@ class SamplingBody(ShownBody):
             raise invalid(
                 "prompt_logprobs is only given with a whole answer: leave out stream.", "prompt_logprobs"
             )
-        asked = self.prompt_logprobs
+        asked, given = self.prompt_logprobs, self.model_fields_set
+        top_k = self.top_k if "top_k" in given else defaults.top_k
         return Sampling(
-            temperature=self.temperature,
-            top_k=self.top_k if self.top_k > 0 else None,
-            top_p=self.top_p,
+            temperature=self.temperature if "temperature" in given else defaults.temperature,
+            top_k=top_k if top_k > 0 else None,
+            top_p=self.top_p if "top_p" in given else defaults.top_p,
             seed=None if self.seed == -1 else self.seed,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
+            min_p=self.min_p if "min_p" in given else defaults.min_p,
+            repetition_penalty=(
+                self.repetition_penalty if "repetition_penalty" in given else defaults.repetition_penalty
+            ),
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=self.logit_bias,

@@ -26,7 +26,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         adapter = context.check_model(body.model)
         turns = conversation(body.messages)
-        sampling = body.sampling(body.token_limit)
+        sampling = body.sampling(body.token_limit, context.model.defaults)
         constrained = sampling.constraint is not None
         form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
         if form.calls is not None and form.calls.keeps_special:

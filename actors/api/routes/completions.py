@@ -26,7 +26,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
         body = await parse_request(CompletionBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         adapter = context.check_model(body.model)
-        sampling = body.sampling(body.token_limit)
+        sampling = body.sampling(body.token_limit, context.model.defaults)
         answering = Answering(context, request, COMPLETION, body, adapter)
         wanted = answering.wanted(sampling, None, only_echo=body.max_tokens == 0)
         answer_id, choices = await answering.start(body.prompt, sampling)

@@ -14,6 +14,7 @@ from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
 from actors.core.sampling import Sampling
+from actors.sampling_defaults import SamplingDefaults
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -347,6 +348,19 @@ def test_what_is_not_a_number_is_refused(name: str, number: str) -> None:
         parse(CompletionBody, f'{{"prompt": "x", "{name}": {number}}}'.encode())
     with pytest.raises(ApiError):
         parse(CompletionBody, f'{{"prompt": "x", "logit_bias": {{"3": {number}}}}}'.encode())
+
+
+def test_what_a_body_leaves_out_is_as_the_model_s_defaults_have_it() -> None:
+    """And what it says, even if it says what is usual, is as it says."""
+    defaults = SamplingDefaults(0.6, 20, 0.95, 0.1, 1.1)
+
+    def asked(**fields: object) -> Sampling:
+        return parse(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16, defaults)
+
+    own = Sampling(0.6, 20, 0.95, min_p=0.1, repetition_penalty=1.1, max_tokens=16)
+    assert asked() == asked(temperature=None, top_k=None) == own
+    usual = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    assert asked(**usual) == Sampling(max_tokens=16)
 
 
 def test_a_stream_has_no_prompt_logprobs() -> None:

@@ -1,0 +1,26 @@
+"""What a model's own makers would have a request sampled with, where it does not say."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Sampling parameters of requests that leave them out, under the names of their fields."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+NEUTRAL = SamplingDefaults()
+
+
+def differing(defaults: SamplingDefaults) -> tuple[str, ...]:
+    """A line for people, if these are not the neutral ones."""
+    pairs = [(name, getattr(defaults, name)) for name in SamplingDefaults.__slots__]
+    told = [f"{name} {value}" for name, value in pairs if value != getattr(NEUTRAL, name)]
+    if not told:
+        return ()
+    return (f"by default {', '.join(told)}, as its generation_config.json says (--generation-config)",)
