@@ -14,6 +14,12 @@ Whole = Sequence[tuple[ChoiceView, Delta]]
 """All choices of an answer, each as one delta."""
 
 
+NOTHING: Json = dict.fromkeys(
+    ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
+)
+"""What a whole answer of vLLM has and this server has not."""
+
+
 class ResponseShape(Protocol):
     """One route's spelling; `prompt_field` is the field that holds the prompt.
 
@@ -49,12 +55,11 @@ class CompletionShape:
     is_plain = True
 
     def whole(self, choices: Whole) -> Json:
-        return {
-            "choices": [
-                self.chunk(view, delta, is_first=True) | {"prompt_logprobs": view.prompt_logprobs(delta)}
-                for view, delta in choices
-            ]
-        }
+        return NOTHING | {"choices": [self._choice(view, delta) for view, delta in choices]}
+
+    def _choice(self, view: ChoiceView, delta: Delta) -> Json:
+        beside: Json = {"prompt_logprobs": view.prompt_logprobs(delta), "routed_experts": None}
+        return self.chunk(view, delta, is_first=True) | beside
 
     def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
         return []
@@ -85,10 +90,11 @@ class ChatShape:
 
     def whole(self, choices: Whole) -> Json:
         first_view, first_delta = choices[0]
-        return {
+        return NOTHING | {
             "choices": [self._message(view, delta) for view, delta in choices],
             "prompt_logprobs": first_view.prompt_logprobs(first_delta),
             "prompt_token_ids": first_view.prompt_ids,
+            "prompt_text": None,
         }
 
     def _message(self, view: ChoiceView, delta: Delta) -> Json:
@@ -108,6 +114,7 @@ class ChatShape:
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
             "token_ids": view.token_ids(delta),
+            "routed_experts": None,
         }
 
     def openings(self, views: Sequence[ChoiceView]) -> list[Json]:

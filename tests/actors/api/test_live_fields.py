@@ -243,3 +243,25 @@ def test_what_changes_nothing_is_ignored(torch_server: Live) -> None:
         complete(torch_server, **harmless)["choices"][0]["text"]
         == complete(torch_server)["choices"][0]["text"]
     )
+
+
+HEAD = {"id", "object", "created", "model", "choices", "usage", "service_tier", "system_fingerprint"}
+BESIDE = {"kv_transfer_params", "ec_transfer_params", "metrics"}
+CHOICE = {"index", "logprobs", "finish_reason", "stop_reason", "token_ids", "routed_experts"}
+
+
+def test_answers_have_the_keys_of_vllm(any_server: Live) -> None:
+    """Of vLLM 0.32, null where there is nothing to say."""
+    whole = complete(any_server)
+    assert whole.keys() == HEAD | BESIDE
+    assert whole["choices"][0].keys() == CHOICE | {"text", "prompt_logprobs", "prompt_token_ids"}
+    talk = chat(any_server)
+    assert talk.keys() == HEAD | BESIDE | {"prompt_logprobs", "prompt_token_ids", "prompt_text"}
+    assert talk["choices"][0].keys() == CHOICE | {"message"}
+    message = {"role", "content", "refusal", "annotations", "audio", "function_call", "reasoning"}
+    assert talk["choices"][0]["message"].keys() == message
+    assert whole["usage"].keys() >= {"prompt_tokens", "completion_tokens", "total_tokens"}
+    piece = chunks(any_server, "completions", prompt=FOX)[1]["choices"][0]
+    assert piece.keys() == CHOICE - {"routed_experts"} | {"text", "prompt_token_ids"}
+    piece = chunks(any_server, "chat/completions", messages=CHAT)[1]["choices"][0]
+    assert piece.keys() == CHOICE - {"routed_experts", "stop_reason"} | {"delta"}
