@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: a wheel holds the compiled simulator where there is a C compiler.
+"""What pyproject.toml cannot say: a wheel holds the compiled simulator where there is a C compiler, and the
+engine's kernels for this machine's CPU where there is one for C++ (others are compiled on first use).
 
 So an ordinary `pip install` is fast, and an editable one (`make demo`) stays plain; `make fast` compiles
 that one in place. Without a compiler the installation is the same in plain Python, and `sundog --version`
@@ -20,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FAST: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("sundog") / "fast.py"))
+NATIVE: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("runtime") / "native" / "build.py"))
 BUILD = tempfile.mkdtemp(prefix="sundog-build-")
 """Not in the source tree, whose `build/` would keep modules that are gone."""
 PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
@@ -64,6 +66,15 @@ def extensions() -> list[Extension]:
         return []
 
 
+def build_kernels(folder: Path) -> None:
+    """The kernels' library that is best here, beside its sources; otherwise the first use builds it."""
+    try:
+        for variant in NATIVE["variants_of"](NATIVE["cpu_flags"]())[:1]:
+            NATIVE["compile_into"](folder, variant)
+    except Exception as error:
+        print(f"sundog: the engine's kernels are not compiled yet: {error}", file=sys.stderr)
+
+
 class AllOrNone(build_ext):
     """Compiles every module or none: they share a library."""
 
@@ -81,6 +92,8 @@ class SayWhy(build_py):
 
     def run(self) -> None:
         super().run()
+        if self.distribution.ext_modules:  # a wheel for one kind of machine
+            build_kernels(Path(self.build_lib) / "runtime" / "native")
         if reasons:
             (Path(self.build_lib) / "sundog" / FAST["WHY_PLAIN"]).write_text(reasons[-1] + "\n")
 

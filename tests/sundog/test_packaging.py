@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.native import build
 from sundog import fast
 from sundog.extras import EXTRAS, how_to_install
 
@@ -78,7 +79,11 @@ def test_with_a_compiler_a_wheel_holds_the_compiled_simulator(tmp_path: Path) ->
     """Every module, their library, and all that the plain one holds."""
     names = set(wheel(tmp_path, None).namelist())
     libraries = [name for name in names if name.endswith(".so")]
-    assert len(libraries) == len(fast.MODULES) + 1
+    kernels = [name for name in libraries if name.startswith("runtime/native/")]
+    assert len(libraries) - len(kernels) == len(fast.MODULES) + 1
+    if shutil.which("g++"):
+        best = build.variants_of(build.cpu_flags())[:1]
+        assert kernels == [f"runtime/native/{build.library_name(variant)}" for variant in best]
     assert not data_files() - names and set(fast.MODULES) <= names
     assert not any(name.endswith(fast.WHY_PLAIN) for name in names)
 
