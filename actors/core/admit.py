@@ -39,6 +39,8 @@ class Demand:
 def admit_waiting(state: SchedulerState, draft: Draft) -> None:
     """Admit from the queue until a request lacks something; the draft says which and what."""
     queue, most = state.waiting, state.config.max_overtakes
+    if not queue:
+        return
     passed: list[Request] = []
     queue.rerank()
     while (request := queue.peek()) is not None:

@@ -1,16 +1,18 @@
-"""The pool of KV blocks: reference counts, the order of reuse, and what each block holds.
+"""The pool of KV blocks: who holds them, the order of reuse, and what each block holds.
 
-Law: every block but the null block 0 is either free (reference count 0, in the free queue once)
-or held (count above 0). Freeing never forgets what a block holds; only reuse does. Every
-operation costs O(1) per block, averaged over a run. The order of reuse is vLLM V1's, as the golden
-logs show it.
+Law: every block but the null block 0 is either free (in the free queue once) or held. Freeing never forgets
+what a block holds; only reuse does. Every operation costs O(1) per block, averaged over a run, and one slice
+where nothing is shared. The order of reuse is vLLM V1's, as the golden logs show it.
 
-The free queue is an array with a head: what is taken or put back at the front only moves the head.
-A block that is shared out of the middle leaves the null block in its place, which is skipped when
-the head comes to it. `_place` knows where each free block lies whose contents somebody may find;
-no other one is ever shared.
+Only what somebody may find is written down by block: its key, its readers while requests share it, and its
+place in the free queue. A block that nobody can find has one holder or none, which its holder's table says.
+
+The free queue is an array with a head: what is taken or put back at the front only moves the head. From
+`_kept_from` on lie the blocks that hold something, before it the empty ones. A block that is shared out of
+the middle leaves the null block in its place, which is skipped when the head comes to it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 Key = object
@@ -23,12 +25,13 @@ class BlockPool:
     __slots__ = (
         "_cached",
         "_head",
+        "_kept_from",
         "_keys",
-        "_num_refs",
+        "_num_holes",
         "_place",
         "_queue",
+        "_readers",
         "num_blocks",
-        "num_cached",
         "num_free",
     )
 
@@ -37,114 +40,148 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self._queue = list(range(1, num_blocks))
         self._head = 0
-        self._place = [0] * num_blocks
-        self._num_refs = [0] * num_blocks
-        self._keys: list[Key | None] = [None] * num_blocks
+        self._kept_from = num_blocks - 1
+        self._num_holes = 0
+        self._keys: dict[int, Key] = {}
+        self._readers: dict[int, int] = {}
+        """How many requests hold a block that has, or had while they took it, a key for all."""
+        self._place: dict[int, int] = {}
+        """Where the free blocks lie that have a key."""
         self._cached: dict[Key, dict[int, None]] = {}
-        self.num_cached = 0
-        """Blocks whose contents a lookup, or their owner, may find."""
 
     @property
     def free_order(self) -> list[int]:
         """The free blocks, the next to be reused first. O(blocks)."""
-        return [block for block in self._queue[self._head :] if block != NULL]
+        free = self._queue[self._head :]
+        return [block for block in free if block != NULL] if self._num_holes else free
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that hold what a lookup, or their last owner, could have found again. O(blocks)"""
+        kept = self._queue[max(self._head, self._kept_from) :]
+        held = [block for block in self._keys if block not in self._place]
+        return len(kept) - kept.count(NULL) + len(held)
 
     def take(self, count: int) -> list[int]:
         """The next `count` free blocks, which forget what they held; at least `count` must be free."""
-        blocks = self._next(count)
-        refs, keys, cached = self._num_refs, self._keys, self._cached
-        for block in blocks:
-            refs[block] = 1
-            key = keys[block]
-            if key is not None:
-                if key in cached:
-                    self.forget(block)
-                else:
-                    keys[block] = None
-                    self.num_cached -= 1
-        return blocks
-
-    def _next(self, count: int) -> list[int]:
-        """Move the head past the next `count` free blocks."""
         if count > self.num_free:
             raise KeyError(f"{count} blocks are asked for, {self.num_free} are free")
         self.num_free -= count
-        queue, start = self._queue, self._head
-        self._head = end = start + count
-        blocks = queue[start:end]
+        start = self._head
+        self._head = start + count
+        blocks = self._queue[start : self._head]
+        if self._num_holes:
+            blocks = self._without_holes(blocks, count)
+        if self._place:
+            for block in blocks:
+                if block in self._place:
+                    del self._place[block]
+                    self.forget(block)
+        return blocks
+
+    def _without_holes(self, blocks: list[int], count: int) -> list[int]:
+        """As many more free blocks as there are holes among these."""
         while NULL in blocks:
             blocks = [block for block in blocks if block != NULL]
-            start, end = end, end + count - len(blocks)
-            self._head = end
-            blocks += queue[start:end]
+            missing, start = count - len(blocks), self._head
+            self._num_holes -= missing
+            self._head = start + missing
+            blocks += self._queue[start : self._head]
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Hold cached blocks once more; free ones leave the free queue."""
+        """Hold blocks once more that were found; free ones leave the free queue."""
         for block in blocks:
-            if self._num_refs[block] == 0:
-                self._queue[self._place[block]] = NULL
+            place = self._place.pop(block, None)
+            if place is not None:
+                self._queue[place] = NULL
+                self._num_holes += 1
                 self.num_free -= 1
-            self._num_refs[block] += 1
+            if block in self._readers:
+                self._readers[block] += 1
 
-    def release(self, table: Sequence[int]) -> None:
+    def release(self, table: list[int], num_kept: int = 0) -> None:
         """Release a request's blocks, tail first, so that prefixes survive longest.
 
         Blocks that no request holds any more join the free queue: empty ones at its front, with the tail
-        block first, cached ones at its back.
+        block first, those that hold something at its back. These are the first `num_kept`, and all that
+        have a key.
         """
-        refs, keys, place, queue = self._num_refs, self._keys, self._place, self._queue
-        empty: list[int] = []
-        for block in reversed(table):
-            num_refs = refs[block] - 1
-            refs[block] = num_refs
-            if num_refs == 0:
-                self.num_free += 1
-                if keys[block] is None:
-                    empty.append(block)
-                else:
-                    place[block] = len(queue)
-                    queue.append(block)
+        if self._readers or self._keys:
+            kept, empty = self._let_go(table, num_kept)
+        else:
+            kept, empty = table[:num_kept], table[num_kept:]
+            kept.reverse()
+            empty.reverse()
+        self.num_free += len(kept) + len(empty)
+        self._queue += kept
         if empty:
             self._put_in_front(empty)
-        if len(queue) > 4 * self.num_blocks:
+        if len(self._queue) > 4 * self.num_blocks:
             self._tidy()
+
+    def _let_go(self, table: list[int], num_kept: int) -> tuple[list[int], list[int]]:
+        """Which of the blocks no request holds any more: those that hold something, and empty ones."""
+        keys, readers, end = self._keys, self._readers, len(self._queue)
+        kept: list[int] = []
+        empty: list[int] = []
+        for index in range(len(table) - 1, -1, -1):
+            block = table[index]
+            num_readers = readers.get(block)
+            if num_readers is not None:
+                readers[block] = num_readers - 1
+                if num_readers > 1:
+                    continue
+                if block not in keys:
+                    del readers[block]
+                    empty.append(block)
+                    continue
+            if block in keys:
+                self._place[block] = end + len(kept)
+            elif index >= num_kept:
+                empty.append(block)
+                continue
+            kept.append(block)
+        return kept, empty
 
     def _put_in_front(self, blocks: list[int]) -> None:
         if self._head < len(blocks):
             self._tidy()
         end = self._head
+        self._kept_from = max(self._kept_from, end)
         self._head = end - len(blocks)
         self._queue[self._head : end] = blocks
 
     def _tidy(self) -> None:
         """Drop what was taken or left its place, and make room for every block in front. O(blocks)."""
+        num_empty = max(self._kept_from - self._head, 0)
         free = self.free_order
         self._head = self.num_blocks
+        self._kept_from = self._head + num_empty
+        self._num_holes = 0
         self._queue = [NULL] * self.num_blocks + free
-        for place, block in enumerate(free, self.num_blocks):
-            self._place[block] = place
+        if self._place:
+            for place, block in enumerate(free, self.num_blocks):
+                if block in self._place:
+                    self._place[block] = place
 
     def register(self, block: int, key: Key) -> None:
         """Remember that a held block holds the tokens that `key` stands for."""
         self._keys[block] = key
         self._cached.setdefault(key, {})[block] = None
-        self.num_cached += 1
+        self._readers.setdefault(block, 1)
 
-    def own(self, blocks: Sequence[int], owner: object) -> None:
+    def own(self, blocks: Iterable[int], owner: object) -> None:
         """Remember that held blocks hold tokens that only `owner` can have.
 
         No lookup finds them: the owner remembers where they are, and asks whether they still are.
         """
-        keys = self._keys
         for block in blocks:
-            if keys[block] is not owner:
-                keys[block] = owner
-                self.num_cached += 1
+            self._keys[block] = owner
 
     def is_owned(self, block: int, owner: object) -> bool:
         """Whether the block still holds what `owner` left in it."""
-        return self._keys[block] is owner
+        return self._keys.get(block) is owner
 
     def find(self, key: Key) -> int | None:
         """The oldest block that holds `key`."""
@@ -152,48 +189,53 @@ class BlockPool:
         return None if blocks is None else next(iter(blocks))
 
     def is_free(self, block: int) -> bool:
-        return self._num_refs[block] == 0
+        """Whether no request holds a block that was found."""
+        return block in self._place
 
     def num_refs(self, block: int) -> int:
-        """How many requests hold the block."""
-        return self._num_refs[block]
+        """How many requests hold the block, of which at least one does."""
+        return self._readers.get(block, 1)
 
     def forget(self, block: int) -> None:
-        """Forget what a registered block holds: no lookup finds it any more."""
-        key, self._keys[block] = self._keys[block], None
-        self.num_cached -= 1
-        if key not in self._cached:
+        """Forget what a block holds that has a key: nobody finds it any more."""
+        key = self._keys.pop(block)
+        blocks = self._cached.get(key)
+        if blocks is None:
             return
-        blocks = self._cached[key]
         if len(blocks) == 1:
             del self._cached[key]
         else:
             del blocks[block]
+        if self._readers[block] <= 1:
+            del self._readers[block]
 
     def forget_all(self) -> bool:
         """Forget all cached prefixes; does nothing and returns False while any block is held."""
         if self.num_free != self.num_blocks - 1:
             return False
+        self._tidy()
         self._cached.clear()
-        self.num_cached = 0
-        self._keys = [None] * self.num_blocks
+        self._keys.clear()
+        self._readers.clear()
+        self._place.clear()
+        self._kept_from = len(self._queue)
         return True
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Verify every invariant against the block tables of all requests. O(blocks)."""
-        held = [0] * self.num_blocks
-        for table in tables:
-            for block in table:
-                held[block] += 1
-        if held != self._num_refs:
-            wrong = [b for b, (a, c) in enumerate(zip(held, self._num_refs, strict=True)) if a != c]
-            raise AssertionError(f"blocks whose reference counts are wrong: {wrong[:10]}")
-        free = {block for block in range(1, self.num_blocks) if held[block] == 0}
+        held = Counter(block for table in tables for block in table)
+        wrong = [block for block in held if held[block] != self._readers.get(block, 1)]
+        wrong += [block for block, count in self._readers.items() if count != held[block]]
+        if wrong:
+            raise AssertionError(f"blocks whose reference counts are wrong: {sorted(wrong)[:10]}")
         order = self.free_order
-        if free != set(order) or len(order) != len(free) or len(free) != self.num_free or held[0]:
+        free = set(range(1, self.num_blocks)) - set(held)
+        if leaked := free - set(order):
+            raise AssertionError(f"blocks that are neither held nor free: {sorted(leaked)[:10]}")
+        if free != set(order) or len(order) != len(free) or len(free) != self.num_free or NULL in held:
             raise AssertionError("the free queue is not the set of blocks that no request holds")
         cached = {block: key for key, blocks in self._cached.items() for block in blocks}
-        keyed = {block: key for block, key in enumerate(self._keys) if key is not None}
-        found = {block: key for block, key in keyed.items() if key in self._cached}
-        if len(keyed) != self.num_cached or cached != found:
+        found = {block: key for block, key in self._keys.items() if key in self._cached}
+        places = {block: place for place, block in enumerate(self._queue) if place >= self._head}
+        if cached != found or {b: places[b] for b in free if b in self._keys} != self._place:
             raise AssertionError("the cache does not agree with the blocks' keys")

@@ -16,7 +16,9 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     lockstep.in_flight.append(InFlight(draft.step))
     idle = _idle(state, draft) if state.catching_up else ()
     # Stated as of before this step: read it before the step counts as computed.
-    admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
+    admitted: tuple[Admission, ...] = ()
+    if draft.admitted:
+        admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
     drafts = verify(state, draft) if state.speculates else ()
     chunks = _chunks(state, draft) if draft.scheduled else ()
     preempted: tuple[str, ...] = ()
@@ -33,7 +35,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
         new_blocks=_new_blocks(draft) if draft.new_blocks else (),
         preempted=preempted,
         preempted_for=preempted_for,
-        finished=tuple(state.finished_ids),
+        finished=tuple(state.finished_ids) if state.finished_ids else (),
         num_decodes=draft.num_decodes,
         max_steps=run_length(state) if may_run else 1,
         drafts=drafts,
@@ -66,7 +68,8 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """New blocks of requests that ran before; an Admission names its own."""
     fresh = {request.request_id for request, _ in draft.admitted}
-    return tuple((name, tuple(blocks)) for name, blocks in draft.new_blocks.items() if name not in fresh)
+    grown = draft.new_blocks.items()
+    return tuple([(name, tuple(blocks)) for name, blocks in grown if name not in fresh])
 
 
 def _admission(request: Request, resumed: bool) -> Admission:

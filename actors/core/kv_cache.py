@@ -140,23 +140,21 @@ class KVCache:
 
     def release(self, request: Request, *, returns: bool = False) -> None:
         """Take back all of the request's blocks; if it `returns`, it may find some again."""
-        if request.num_registered_blocks > request.num_named_blocks:
-            self._own(request, returns)
-        self.pool.release(request.block_ids)
+        if returns and request.num_registered_blocks > request.num_named_blocks:
+            self._own(request)
+        self.pool.release(request.block_ids, request.num_registered_blocks)
         request.block_ids = []
         request.num_registered_blocks = 0
 
-    def _own(self, request: Request, returns: bool) -> None:
-        """Mark the request's own full blocks as its own, and remember where they are if it returns."""
-        pool, first = self.pool, request.num_named_blocks
+    def _own(self, request: Request) -> None:
+        """Mark the request's own full blocks as its own, and remember where they are."""
+        pool, first, residue = self.pool, request.num_named_blocks, request.residue
         own = request.block_ids[first : request.num_registered_blocks]
-        if returns:
-            residue = request.residue
-            for index, blocks in residue.items():
-                residue[index] = [block for block in blocks if pool.is_owned(block, request)]
-            for index, block in enumerate(own, first):
-                if not pool.is_owned(block, request):
-                    residue.setdefault(index, []).append(block)
+        for index, blocks in residue.items():
+            residue[index] = [block for block in blocks if pool.is_owned(block, request)]
+        for index, block in enumerate(own, first):
+            if not pool.is_owned(block, request):
+                residue.setdefault(index, []).append(block)
         pool.own(own, request)
 
     def _key(self, request: Request, index: int) -> Key:

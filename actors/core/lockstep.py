@@ -8,7 +8,6 @@ Law: settling a member at any moment gives the counts that touching it in every 
 """
 
 import heapq
-from collections.abc import Iterator
 
 from actors.core.request import Request
 from actors.core.tenant_service import TenantService
@@ -30,6 +29,14 @@ class InFlight:
         self.samplers: list[Request] = []
         self.drafted: dict[str, int] = {}
         self.dropped: set[str] = set()
+
+
+def _enter(calendar: Calendar, step: int, request: Request) -> None:
+    entered = calendar.get(step)
+    if entered is None:
+        calendar[step] = [request]
+    else:
+        entered.append(request)
 
 
 def _order(request: Request) -> int:
@@ -88,18 +95,21 @@ class Lockstep:
 
     def enter_grow(self, request: Request, step: int) -> None:
         request.next_grow = step
-        self.grows.setdefault(step, []).append(request)
+        _enter(self.grows, step, request)
 
     def enter_fill(self, request: Request, step: int) -> None:
         request.next_fill = step
-        self.fills.setdefault(step, []).append(request)
+        _enter(self.fills, step, request)
 
-    def due_to_grow(self, step: int) -> Iterator[Request]:
+    def due_to_grow(self, step: int) -> list[Request]:
         """Members whose next token in `step` needs a new block; each is entered again."""
-        for request in self.grows.pop(step, ()):
-            if request.in_lockstep and request.next_grow == step:
-                self.enter_grow(request, step + self.block_size)
-                yield request
+        due: list[Request] = []
+        if step in self.grows:
+            for request in self.grows.pop(step):
+                if request.in_lockstep and request.next_grow == step:
+                    self.enter_grow(request, step + self.block_size)
+                    due.append(request)
+        return due
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
         """The members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
@@ -121,19 +131,23 @@ class Lockstep:
             turns += growing
         return turns, num_blocks
 
-    def due_to_fill(self, step: int) -> Iterator[Request]:
+    def due_to_fill(self, step: int) -> list[Request]:
         """Members whose token of `step` fills a block; each is entered again."""
-        for request in self.fills.pop(step, ()):
-            if request.in_lockstep and request.next_fill == step:
-                if request.num_registered_blocks + 1 < request.num_named_blocks:
-                    self.enter_fill(request, step + self.block_size)
-                yield request
+        due: list[Request] = []
+        if step in self.fills:
+            for request in self.fills.pop(step):
+                if request.in_lockstep and request.next_fill == step:
+                    if request.num_registered_blocks + 1 < request.num_named_blocks:
+                        self.enter_fill(request, step + self.block_size)
+                    due.append(request)
+        return due
 
-    def due_to_expire(self, step: int) -> Iterator[Request]:
+    def due_to_expire(self, step: int) -> list[Request]:
         """Members that the token of `step` brings to their length limit."""
-        for request in self.expiries.pop(step, ()):
-            if request.in_lockstep and self.expiry(request) == step:
-                yield request
+        if step not in self.expiries:
+            return []
+        entered = self.expiries.pop(step)
+        return [request for request in entered if request.in_lockstep and self.expiry(request) == step]
 
     def expiry(self, request: Request) -> int:
         """The step whose token brings a member to its length limit."""
@@ -193,8 +207,13 @@ class Lockstep:
     def steps_that_fit(self, num_free_blocks: int) -> int:
         """How many more steps can surely give every member its blocks. O(block size)."""
         grows, size = self.grows, self.block_size
-        coming = [len(grows.get(step, ())) for step in range(self.planned + 1, self.planned + size + 1)]
-        periods, rest = divmod(num_free_blocks, sum(coming) or 1)
+        coming, each_period = list[int](), 0
+        for step in range(self.planned + 1, self.planned + size + 1):
+            growing = grows.get(step)
+            num_growing = 0 if growing is None else len(growing)
+            coming.append(num_growing)
+            each_period += num_growing
+        periods, rest = divmod(num_free_blocks, each_period or 1)
         num_steps = periods * size
         for num_growing in coming:
             if num_growing > rest:

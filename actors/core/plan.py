@@ -35,7 +35,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     lockstep = state.lockstep
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
     if state.config.async_scheduling:
-        for request in list(lockstep.due_to_expire(lockstep.planned)):
+        for request in lockstep.due_to_expire(lockstep.planned):
             state.settle(request)
     if state.quota is not None:
         ask_quotas(state, draft)
@@ -77,12 +77,13 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
         catching_up = _catching_up(state, draft)
     draft.budget -= len(lockstep.members)
     draft.num_decodes = len(lockstep.members)
-    growing = {r.request_id: r for r in lockstep.due_to_grow(draft.step)}
+    grows = lockstep.due_to_grow(draft.step)
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
-    filling = {r.request_id: r for r in lockstep.due_to_fill(last_known)}
-    if not (growing or filling or catching_up):
-        return
+    fills = lockstep.due_to_fill(last_known)
+    if not (fills or catching_up):
+        return _grow(state, draft, grows)
+    growing, filling = {r.request_id: r for r in grows}, {r.request_id: r for r in fills}
     touched = growing | filling | catching_up
     turn = _prefills_first if state.policy.prefills_first else admission_order
     goes_on = True
@@ -96,6 +97,17 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
             draft.new_blocks[request.request_id] = block
         if request.in_lockstep and request.request_id in filling:
             state.kv.register(request, lockstep.num_tokens(request))
+
+
+def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
+    """Give each of these members a block: all that a step of steady decode does."""
+    if len(growing) > 1:
+        growing.sort(key=admission_order)
+    if growing:
+        blocks = state.kv.pool.take(len(growing))
+        for request, block in zip(growing, blocks, strict=True):
+            request.block_ids.append(block)
+            draft.new_blocks[request.request_id] = [block]
 
 
 def _prefills_first(request: Request) -> tuple[bool, int]:

@@ -5,6 +5,7 @@ is O(tokens that came), a constant of two comparisons each; where tokens are onl
 """
 
 from actors.core.batch import Finish, StepResult
+from actors.core.draft import admission_order
 from actors.core.request import Request, Status
 from actors.core.speculate import offer, take_back
 from actors.core.state import SchedulerState
@@ -29,7 +30,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
             lockstep.service.sample(request)
     if record.drafted:
         take_back(state, record, result.accepted)
-    expiring = list(lockstep.due_to_expire(last_step))
+    expiring = lockstep.due_to_expire(last_step)
     if result.tokens is None:
         ended = _count(state, result.ended, samplers + expiring, record.dropped)
     else:
@@ -92,6 +93,8 @@ def _count(
     state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
     """The requests that end where tokens are only counted: by an end token, else by length."""
+    if not (end_tokens or grown):
+        return []
     requests = state.requests
     ended = {
         name: (requests[name], Finish(name, "stop"))
@@ -108,8 +111,8 @@ def _count(
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
     """Register full blocks: under async scheduling a token is known, and a block has a key, only now."""
     lockstep = state.lockstep
-    touched = samplers + list(lockstep.due_to_fill(step))
-    for request in sorted(touched, key=lambda r: r.order):
+    touched = samplers + lockstep.due_to_fill(step)
+    for request in sorted(touched, key=admission_order) if len(touched) > 1 else touched:
         if request.status is Status.RUNNING:
             known = lockstep.num_computed(request) - lockstep.num_in_flight(request)
             state.kv.register(request, known)

@@ -214,4 +214,4 @@ def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
     replay(rows, config, COST, Capacity(40, 16))
     with pytest.raises(ExceptionGroup) as caught:
         replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
-    assert caught.group_contains(AssertionError, match="reference counts")
+    assert caught.group_contains(AssertionError, match="neither held nor free")
