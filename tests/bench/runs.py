@@ -1,0 +1,103 @@
+"""What the benchmarks of replays share: traces, copies of the source, and what a command takes as a whole."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
+A100 = (
+    "--model llama-2-7b --gpu a100 --num-gpu-blocks 7000 --max-num-seqs 128"
+    " --max-num-batched-tokens 2048 --max-model-len 4096 --no-host-overhead"
+)
+H100 = "--model llama-3.1-8b --gpu h100 --max-num-seqs 256 --max-num-batched-tokens 8192"
+
+
+class Taken(NamedTuple):
+    """What a command took, its own processes included, and what it printed."""
+
+    cpu_s: float
+    wall_s: float
+    megabytes: float
+    printed: bytes
+
+
+def poisson(rate_per_s: float, folder: Path, count: int = 10_000) -> Path:
+    """Exponential gaps, then prompts of 128 to 1,024 and outputs of 32 to 256 tokens."""
+    return generated(folder / f"poisson{count // 1000}k_r{rate_per_s:g}.csv", rate_per_s, count, (32, 257))
+
+
+def long_answers(folder: Path, count: int = 600) -> Path:
+    """The same with 500 to 8,000 tokens of output: runs of hundreds of steps."""
+    return generated(folder / "long_answers.csv", 2.0, count, (500, 8001))
+
+
+def generated(path: Path, rate_per_s: float, count: int, outputs: tuple[int, int]) -> Path:
+    """A trace of Poisson arrivals."""
+    rng = np.random.default_rng(42)
+    arrivals = np.cumsum(rng.exponential(1 / rate_per_s, count))
+    prompts, answers = rng.integers(128, 1025, count), rng.integers(*outputs, count)
+    rows = (f"{a:.6f},{p},{o}\n" for a, p, o in zip(arrivals, prompts, answers, strict=True))
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(rows))
+    return path
+
+
+def copied(folder: Path, *, compiled: bool) -> Path:
+    """A copy of the working tree's source, plain or compiled, to run in."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", "assets")
+    for part in ("actors", "sim", "sundog"):
+        shutil.copytree(ROOT / part, folder / part, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return _made(folder, compiled)
+
+
+def committed(commit: str, folder: Path, *, compiled: bool) -> Path:
+    """The source as it is in a commit, plain or compiled, to run in."""
+    command = ["git", "archive", "--format=tar", commit, "actors", "sim", "sundog", "pyproject.toml"]
+    with tempfile.TemporaryFile() as packed:
+        subprocess.run(command, cwd=ROOT, stdout=packed, check=True)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            archive.extractall(folder, filter="data")
+    return _made(folder, compiled)
+
+
+def _made(folder: Path, compiled: bool) -> Path:
+    if compiled:
+        command = [sys.executable, "-m", "sundog.fast", "build"]
+        subprocess.run(command, cwd=folder, env=_paths(folder), capture_output=True, check=True)
+    return folder
+
+
+def _paths(source: Path) -> dict[str, str]:
+    """An environment in which the modules are those of `source`, wherever sundog is installed from."""
+    return {**os.environ, "PYTHONPATH": str(source)}
+
+
+def replayed(source: Path, trace: Path, options: str) -> Taken:
+    """A replay in a source, as a whole process."""
+    return took(source, ["replay", str(trace), "--json", *options.split()])
+
+
+def took(source: Path, arguments: list[str]) -> Taken:
+    """What `sundog` with these arguments takes; it must succeed."""
+    command = [sys.executable, "-m", "sundog", *arguments]
+    with tempfile.TemporaryFile() as printed:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            command, cwd=source, env=_paths(source), stdout=printed, stderr=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0, f"{' '.join(command)} failed"
+        printed.seek(0)
+        return Taken(used.ru_utime + used.ru_stime, wall_s, used.ru_maxrss / 1024, printed.read())
