@@ -21,6 +21,7 @@ class WaitingQueue:
     __slots__ = (
         "_entries",
         "_heap",
+        "_keys",
         "_passed",
         "_policy",
         "_ranks",
@@ -37,6 +38,9 @@ class WaitingQueue:
         self._heap: list[Entry] = []
         self._entries: dict[str, Entry] = {}
         self._passed: list[Entry] = []
+        has_keys = type(policy).rank_key is not Policy.rank_key
+        self._keys: dict[str, object] | None = {} if has_keys else None
+        """What decides the rank of each request, where the policy says it."""
         self._turn_back = 0
         self._turn_front = 0
         self._ranks: list[tuple[str, Rank]] | None = [] if defines(policy, "rank") else None
@@ -91,8 +95,15 @@ class WaitingQueue:
         """Ask for every rank anew, even in the middle of `rerank`, when another policy takes over. O(n)"""
         rank, view = self._policy.rank, self._view
         passed = {request.request_id for _, _, request in self._passed}
+        keys, ranks = self._keys, dict[object, Rank]()
         for name, (_, turn, request) in self._entries.items():
-            self._entries[name] = (rank(request, view), turn, request)
+            key = None if keys is None else keys[name]
+            known = ranks.get(key)
+            if known is None:
+                known = rank(request, view)
+                if key is not None:
+                    ranks[key] = known
+            self._entries[name] = (known, turn, request)
         self._heap = [entry for name, entry in self._entries.items() if name not in passed]
         self._passed = [entry for name, entry in self._entries.items() if name in passed]
         heapq.heapify(self._heap)
@@ -112,6 +123,8 @@ class WaitingQueue:
     def discard(self, request: Request) -> None:
         """Remove the request, if it waits."""
         left = self._entries.pop(request.request_id, None)
+        if left is not None and self._keys is not None:
+            del self._keys[request.request_id]
         if left is not None and self._service is not None:
             self._service.leave(request)
 
@@ -123,6 +136,8 @@ class WaitingQueue:
         rank = self._policy.rank(request, self._view)
         if self._ranks is not None:
             self._ranks.append((request.request_id, rank))
+        if self._keys is not None:
+            self._keys[request.request_id] = self._policy.rank_key(request)
         entry = (rank, turn, request)
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)

@@ -55,6 +55,14 @@ class Policy:
         """
         return 0
 
+    def rank_key(self, request: Request) -> object:
+        """What alone decides, at any moment, the rank of this request while it waits; None: nothing does.
+
+        One rank is asked for all waiting requests of a key. A user's policy is asked for each, whatever it
+        inherits: its rank may look at more.
+        """
+        return None
+
     def urgency(self, request: Request, view: View) -> Rank:
         """How urgent a waiting or running request is; smaller is more urgent.
 

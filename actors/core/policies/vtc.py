@@ -37,5 +37,8 @@ class VirtualTokenCounter(Policy):
     def rank(self, request: Request, view: View) -> float:
         return view.service(request.submit.tenant)
 
+    def rank_key(self, request: Request) -> tuple[str | None]:
+        return (request.submit.tenant,)
+
     def victim(self, running: dict[str, Request], view: View) -> Request:
         return max(reversed(running.values()), key=lambda r: view.service(r.submit.tenant))
