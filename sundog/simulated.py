@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.config import ConfigError, EngineConfig
+from actors.core.engine_version import is_async
 from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig
 from sim.cost.overhead import NO_OVERHEAD
@@ -49,7 +50,7 @@ class Simulated:
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
-        engine = engine.simulated()
+        asked, engine = engine, engine.simulated()
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=_replicas(engine, hardware.model))
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
@@ -69,6 +70,7 @@ class Simulated:
         num_gpus = config.replicas * engine.tensor_parallel_size
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
+        remarks += _planned_step_by_step(asked)
         return cls(
             config,
             cost,
@@ -137,6 +139,18 @@ def _draft(engine: Engine, model: ModelShape) -> ModelShape | None:
             f" tokens, {model.name} one of {model.vocab_size}: drafts need the same tokens; choose another"
         )
     return draft
+
+
+def _planned_step_by_step(asked: Engine) -> tuple[str, ...]:
+    """Where drafts switch off what the engine version does by default."""
+    if asked.speculation is None or asked.async_scheduling is not None or not is_async(asked.engine_version):
+        return ()
+    if asked.drafts_ahead:
+        return (
+            "steps are planned one by one beside a draft model, where vLLM plans ahead; the host's work is"
+            " taken to overlap as there",
+        )
+    return ("async scheduling is off beside drafts of n-grams, as in vLLM",)
 
 
 def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:

@@ -41,6 +41,16 @@ def summary(*options: str) -> dict[str, object]:
     return found
 
 
+def test_what_drafts_switch_off_is_said_in_one_line() -> None:
+    """Beside a draft model, too; not where it was asked for."""
+    said = "async scheduling is off beside drafts of n-grams, as in vLLM\n"
+    run = (*REPLAY, "--limit", "3", "--speculative-config", GIVEN)
+    assert said in sundog(*run).stderr
+    assert said not in sundog(*run, "--no-async-scheduling").stderr
+    refused = sundog(*run, "--async-scheduling")
+    assert refused.returncode == 2 and "leave --async-scheduling out" in refused.stderr
+
+
 def test_a_replay_accepts_as_many_drafts_as_it_was_told() -> None:
     """In fewer steps; every request has its tokens, and the same command gives the same bytes."""
     plain, drafted = summary("--no-async-scheduling"), summary("--speculative-config", GIVEN)
