@@ -25,9 +25,8 @@ ALWAYS = """
 @cache
 def documented() -> dict[str, str]:
     """What docs/served.md says of each model type."""
-    rows = re.findall(
-        r"^\| ([a-z].*?) \| (.*?) \|$", (ROOT / "docs/served.md").read_text(encoding="utf-8"), re.M
-    )
+    page = (ROOT / "docs/served.md").read_text(encoding="utf-8").partition("## Every causal model type")[2]
+    rows = re.findall(r"^\| ([a-z].*?) \| (.*?) \|$", page, re.M)
     said = [(name, outcome) for names, outcome in rows for name in names.split(", ")]
     assert len(said) == len(dict(said)), "a model type stands in two rows"
     return dict(said)
