@@ -23,8 +23,9 @@ import torch
 from transformers import PreTrainedModel
 
 from runtime.drafts import Drafts
-from runtime.linear import noted_inputs, pack_linears
+from runtime.linear import let_go_of_files, noted_inputs, pack_linears
 from runtime.lora import Adapters
+from runtime.memory import give_back_free
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.requests import Requests
@@ -167,7 +168,9 @@ class TorchBackend:
         speculator = None
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
-        return Loaded(requests, with_cache(model, layers, adapters), speculator), num_blocks
+        loaded = Loaded(requests, with_cache(model, layers, adapters), speculator)
+        give_back_free()
+        return loaded, num_blocks
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""
@@ -198,6 +201,8 @@ class TorchBackend:
                 _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
                 model = self._read(folder, adapters)
                 pack_linears(model)
+        if together:
+            let_go_of_files(model)
         if adapters is not None:
             adapters.check_called()
         return model, layers, step_bytes

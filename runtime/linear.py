@@ -168,6 +168,12 @@ def pack_linears(model: nn.Module, together: Sequence[Sequence[nn.Linear]] = ())
     return len(places)
 
 
+def let_go_of_files(model: nn.Module) -> None:
+    """Copy what was not packed, so that the weights' files are mapped no more: all of a file would stay."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+
+
 def _merged(group: Sequence[nn.Linear]) -> dict[nn.Linear, nn.Module]:
     product, start = SharedProduct(group), 0
     parts: dict[nn.Linear, nn.Module] = {}

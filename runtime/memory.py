@@ -19,8 +19,19 @@ def prepare_memory() -> None:
     Otherwise the logits and every large buffer of a step would be given back at its end, and faulted in and
     zeroed in the next. One arena, because a thread's own gives back whatever is larger than 32 MiB.
     """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is not None and hasattr(libc, "mallopt"):
+    if (libc := _glibc()) is not None:
         libc.mallopt(M_ARENA_MAX, 1)
         libc.mallopt(M_MMAP_THRESHOLD, MOST_MMAP_THRESHOLD)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def give_back_free() -> None:
+    """Give what is free to the system: once weights are packed, their first copies."""
+    if (libc := _glibc()) is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, if it is GNU's."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return libc if libc is not None and hasattr(libc, "malloc_trim") else None

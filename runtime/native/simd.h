@@ -123,6 +123,17 @@ template <class T> INLINE void store_part(T* p, vf a, int n) {
     std::memcpy(p, part, sizeof(T) * size_t(n));
 }
 
+// x 2^n for a whole n, down to results below the least normal number.
+INLINE vf times_power(vf x, vf n) {
+#if defined(__AVX512F__)
+    return _mm512_scalef_ps(x, n);
+#else
+    const vi half = to_int(round(n * set1(.5f))), rest = to_int(n - round(n * set1(.5f)));
+    const vf a = as_float(left<23>(add(half, set1_word(127)))), b = as_float(left<23>(add(rest, set1_word(127))));
+    return x * a * b;
+#endif
+}
+
 // e^x to the last bits of a float: 2^n e^r, with r in ln 2 [-1/2, 1/2] and e^r by its Taylor series.
 INLINE vf exp(vf x) {
     x = min(set1(89.f), max(set1(-104.f), x));  // of a NaN and a number both give the second
@@ -131,10 +142,7 @@ INLINE vf exp(vf x) {
     r = fma(n, set1(2.12194440e-4f), r);
     vf p = set1(1.f / 5040);
     for (const float c : {1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, .5f, 1.f, 1.f}) p = fma(p, r, set1(c));
-    // In two steps, so that results below the least normal number are reached.
-    const vi half = to_int(round(n * set1(.5f))), rest = to_int(n - round(n * set1(.5f)));
-    const vf a = as_float(left<23>(add(half, set1_word(127)))), b = as_float(left<23>(add(rest, set1_word(127))));
-    return p * a * b;
+    return times_power(p, n);
 }
 INLINE vf tanh(vf x) {
     const vf e = exp(min(set1(20.f), x) * set1(2.f));

@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int TILE = 64, MOST_TILE_ROWS = 96;
+constexpr int TILE = 64, MOST_TILE_ROWS = 192;
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
@@ -171,7 +171,7 @@ template <class T> class Worker {
         for (int i = 0; i < n; i += LANES) {
             vf score = load(scores + i) * set1(l_.scaling);
             if (l_.softcap != 0) score = tanh(score * set1(1 / l_.softcap)) * set1(l_.softcap);
-            score = only(score, first - i, end - i);
+            if (first > i || end < i + LANES) score = only(score, first - i, end - i);
             store(scores + i, score);
             highest = max(score, highest);
         }
@@ -181,14 +181,21 @@ template <class T> class Worker {
         for (int i = 0; i < n; i += LANES) {
             const vf weight = exp(load(scores + i) - set1(now));
             sums = sums + weight;
-            if constexpr (PER == 2) store((bf16*)weights + i, weight);
-            else store((float*)weights + i, weight);
+            store_weight(weights, i, weight);
         }
         most = now;
         total = total * kept + sum(sums);
         float* out = (float*)sums_ + row * value_columns_;
         if (kept != 1.f)
             for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(kept));
+    }
+
+    static INLINE void store_weight(uint32_t* weights, int i, vf weight) {
+#if defined(__AVX512BF16__)
+        if constexpr (PER == 2)
+            return _mm256_storeu_si256((__m256i*)((bf16*)weights + i), (__m256i)_mm512_cvtneps_pbh(weight));
+#endif
+        store((float*)weights + i, weight);
     }
 
     void finish(int64_t start, int rows, int key_head) {

@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,3 +122,12 @@ async def test_a_model_that_merging_changes_is_served_unmerged(
 def test_float32_is_left_alone() -> None:
     """It is the precision in which answers equal the library's token for token."""
     assert pack_linears(nn.Sequential(nn.Linear(8, 8))) == 0
+
+
+async def test_a_packed_model_holds_no_file_open(tmp_path: Path) -> None:
+    """Its weights would be counted twice, and a file that changes would change the model."""
+    build_model("llama", tmp_path)
+    served = backend.TorchBackend(tmp_path, dtype="bfloat16", max_model_len=64, num_gpu_blocks=64)
+    await served.load()
+    mapped = {file.path for file in psutil.Process().memory_maps()}
+    assert mapped and not any(path.startswith(str(tmp_path)) for path in mapped)
