@@ -146,7 +146,10 @@ class NativeDecoder:
         self._num_positions = min(self._most_positions, 1 << position.bit_length())
         at_1P = torch.arange(self._num_positions)[None]
         with torch.inference_mode():
-            cos_1PD, sin_1PD = self._rotary(torch.empty(0, dtype=self.dtype), at_1P)
+            try:
+                cos_1PD, sin_1PD = self._rotary(torch.empty(0, dtype=self.dtype), at_1P)
+            except (TypeError, ValueError) as error:  # it takes more, such as the type of a layer
+                raise Unrecognised("its rotary embedding is not one table of positions") from error
         if cos_1PD.shape[-1] > self._layers[0].attention.key_width or cos_1PD.shape[-1] % 2:
             raise Unrecognised("its rotary embedding is wider than a head")
         self._turns = cos_1PD.contiguous(), sin_1PD.contiguous()
