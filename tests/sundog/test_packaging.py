@@ -17,7 +17,7 @@ from sundog.extras import EXTRAS, how_to_install
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
-DATA = {".css", ".jinja", ".js", ".json", ".npz", ".safetensors", ".toml"}
+DATA = {".cpp", ".css", ".h", ".jinja", ".js", ".json", ".npz", ".safetensors", ".toml"}
 
 
 def wheel(folder: Path, compiler: str | None) -> zipfile.ZipFile:
