@@ -391,7 +391,10 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "cache_salt",
         "tenant",
         "slo_ttft_s",
+        "slo_tpot_s",
+        "slo_e2e_s",
         "predicted_tokens",
+        "adapter",
     }
 
 

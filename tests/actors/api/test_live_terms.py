@@ -12,7 +12,6 @@ from tests.live import EMULATED, Live, Stream, live
 
 POLICY = "tests/actors/api/by_terms.py:ByTerms"
 ONE_AT_A_TIME = ("--policy", POLICY, "--max-num-seqs", "1")
-BUSY = {"max_tokens": 250, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module", params=["torch", "simulate"])
@@ -28,12 +27,13 @@ def order(server: Live, waiting: dict[str, tuple[dict[str, Any], dict[str, str]]
     ended: list[str] = []
 
     def ask(name: str, fields: dict[str, Any], headers: dict[str, str]) -> None:
-        body = {"prompt": "The fox", "max_tokens": 2, **fields}
+        body = {"prompt": "The fox", "max_tokens": 40, "ignore_eos": True, **fields}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
         ended.append(name)
 
-    busy = Stream(server, **BUSY)
+    # Long enough for all to wait, which torch's steps of half a millisecond make many tokens.
+    busy = Stream(server, max_tokens=1500 if server.is_real else 250, ignore_eos=True)
     busy.begun.wait()
     with ThreadPoolExecutor(len(waiting)) as pool:
         for name, (fields, headers) in waiting.items():

@@ -112,6 +112,7 @@ SEEDS: dict[str, bytes] = {
     "prompts": b'{"prompt": "w1 w2", "output_tokens": 7}\n{"prompt": "w1", "completion": "w2"}\n',
     "result": b'{"input_lens": [5, 6], "output_lens": [7, 8], "start_times": [1.5, 1.0]}\n',
 }
+HOLD_TEXTS = {"sharegpt", "prompts"}
 POISON = [
     b"NaN",
     b"-1",
@@ -176,10 +177,11 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 def test_damage_is_refused_or_reads_as_good_rows(tmp_path: Path, tokenizer: str, name: str) -> None:
     """400 damaged files of each format: a TraceError with file and line, or rows that may run."""
     rng, path, num_refused = random.Random(name), tmp_path / "t", 0
-    assert read_in(path, SEEDS[name], tokenizer)
+    counts = tokenizer if name in HOLD_TEXTS else None
+    assert read_in(path, SEEDS[name], counts)
     for _ in range(400):
         try:
-            rows = read_in(path, damaged(rng, SEEDS[name]), tokenizer)
+            rows = read_in(path, damaged(rng, SEEDS[name]), counts)
         except TraceError as error:
             assert f"{path}, line " in str(error) or "tokenizer" in str(error)
             num_refused += 1
@@ -192,6 +194,6 @@ def test_damage_is_refused_or_reads_as_good_rows(tmp_path: Path, tokenizer: str,
     assert num_refused > 100
 
 
-def read_in(path: Path, data: bytes, tokenizer: str) -> list[TraceRequest]:
+def read_in(path: Path, data: bytes, tokenizer: str | None) -> list[TraceRequest]:
     path.write_bytes(data)
     return list(read_trace(str(path), tokenizer))
