@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,8 @@ def serving(name: str, command: list[str], env: dict[str, str], port: int) -> It
                 time.sleep(0.02)
             yield Server(name, port, time.perf_counter() - begin_s, psutil.Process(child.pid))
         finally:
-            os.killpg(child.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(child.pid, signal.SIGTERM)
             try:
                 child.wait(60)
             except subprocess.TimeoutExpired:
