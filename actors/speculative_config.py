@@ -62,8 +62,8 @@ class SpeculativeConfig:
 def parse_speculative_config(text: str) -> SpeculativeConfig:
     """The configuration in a JSON object; ConfigError names the key and what it may be."""
     try:
-        given: object = json.loads(text)
-    except ValueError as error:
+        given: object = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"it is no JSON ({error}); give {EXAMPLE}") from None
     if not isinstance(given, dict):
         raise ConfigError(f"give a JSON object, as in {EXAMPLE}")
@@ -96,6 +96,14 @@ def parse_speculative_config(text: str) -> SpeculativeConfig:
         record or _chances(given, "acceptance", num_tokens),
         _chances(given, "proposed", num_tokens),
     )
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
+        raise ValueError(f"{twice} is given twice")
+    return found
 
 
 def _lookup(given: dict[str, object]) -> tuple[int, int]:

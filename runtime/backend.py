@@ -201,7 +201,6 @@ class TorchBackend:
                 _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
                 model = self._read(folder, adapters)
                 pack_linears(model)
-        if together:
             let_go_of_files(model)
         if adapters is not None:
             adapters.check_called()

@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, object]:
         return {}
     try:
         value: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
         raise LoadError(f"cannot read {path}: it holds no JSON object")

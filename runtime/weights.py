@@ -65,7 +65,7 @@ def file_tensors(file: Path) -> dict[str, StoredTensor]:
                 name: StoredTensor(file, row["dtype"], tuple(row["shape"])) for name, row in rows.items()
             }
             last = max((int(row["data_offsets"][1]) for row in rows.values()), default=0)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
             raise LoadError(f"cannot read {file}: its header is no safetensors header") from error
     if 8 + length + last != size:
         raise LoadError(

@@ -119,6 +119,8 @@ def test_an_emulated_server_says_its_texts_with_drafts() -> None:
         ('{"method": "draft_model", "num_speculative_tokens": 2}', "a draft model needs one"),
         ('{"model": "NOWHERE", "num_speculative_tokens": 2}', "NOWHERE does not exist"),
         ("ngram", "it is no JSON"),
+        ("[" * 20_000, "it is no JSON"),
+        ('{"method": "ngram", "method": "ngram"}', "method is given twice"),
         ("[]", "give a JSON object"),
     ],
 )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import jiter
 from pydantic import Field, PlainValidator
 
 from actors.api.bodies.bounds import Name
@@ -55,7 +56,7 @@ class CalledBody(JsonObject):
         """As templates expect it: the arguments as an object where they are one."""
         arguments: object = self.function.arguments
         with suppress(ValueError):  # what is no JSON is shown as it was
-            arguments = json.loads(self.function.arguments or "{}")
+            arguments = jiter.from_json((self.function.arguments or "{}").encode(), allow_inf_nan=False)
         function = {"name": self.function.name, "arguments": arguments}
         return {"id": self.id, "type": self.type, "function": function}
 

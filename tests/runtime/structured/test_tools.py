@@ -135,6 +135,9 @@ def test_the_template_is_given_tools_calls_and_results(server: Live) -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
     ]
     assert complete(server, tools=[], messages=turns, max_tokens=2).usage.prompt_tokens > without + 8
+    for arguments in ("", "no JSON", "[" * 20_000, '{"city": NaN}'):  # shown to the template as they are
+        call["function"] = {"name": "weather", "arguments": arguments}
+        assert complete(server, tools=[], messages=turns, max_tokens=2).choices
 
 
 @pytest.mark.parametrize(
