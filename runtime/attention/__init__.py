@@ -67,16 +67,15 @@ def paged_attention(
     return out_THE[None], None
 
 
-def _no_mask(*_args: object, **_kwargs: object) -> None:
-    """No mask: the step knows which token may see which."""
-
-
 def register() -> str:
-    """Make the function known to transformers; returns the name for `attn_implementation`."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    """Make the function known to transformers; returns the name for `attn_implementation`.
+
+    No mask goes with it, so that the library makes none, nor looks at the positions to make one, which would
+    wait for the device in every pass.
+    """
+    from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
     return NAME
 
 
