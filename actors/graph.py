@@ -21,7 +21,7 @@ from actors.front.async_llm import AsyncLLM
 from actors.front.codec import TextCodec, Vocabulary
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
-from actors.messages import Cancel, CheckHealth, EngineRefs, Generate, Heard
+from actors.messages import Cancel, CheckHealth, EngineRefs, EngineUp, Generate, Heard
 from actors.router.router import Router
 
 log = logging.getLogger("sundog")
@@ -40,9 +40,9 @@ async def open_graph(
 ) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
-    `listeners` hear every Submit, StepOutput, EngineDown and PolicyFailed. Leaving the block hangs up:
-    what was accepted is finished, then the actors end from the root, the listeners last. `supervision` says
-    what follows a crash; by default any crash ends the run and is raised.
+    `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed. Leaving the block
+    hangs up: what was accepted is finished, then the actors end from the root, the listeners last.
+    `supervision` says what follows a crash; by default any crash ends the run and is raised.
     """
     supervision = supervision or Supervision()
     fallback = Fcfs() if supervision.fates.policy is Fate.REPLACED else None
@@ -75,6 +75,8 @@ async def open_graph(
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
                 supervisors.append(supervisor)
                 router.connect(engine)
+                for hold in holds:
+                    hold.tell(EngineUp(replica, engine))
                 intake.connect(engine.capacity)
             async with trio.open_nursery() as front:
                 actors: list[Actor[Never]] = [*readers, router, async_llm]

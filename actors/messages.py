@@ -128,5 +128,5 @@ class Siblings:
 
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
-Heard = Submit | StepOutput | EngineDown | PolicyFailed
+Heard = Submit | StepOutput | EngineUp | EngineDown | PolicyFailed
 """What a listener is told."""

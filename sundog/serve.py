@@ -1,7 +1,6 @@
 """`sundog serve`: the graph behind HTTP, with a model or at the pace of a GPU that is not there."""
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ import click
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
 from sundog.ends import remark
+from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.serving import Serving
@@ -72,10 +72,12 @@ def serve(
         serving.grace_s,
         serving.max_body_mib * 2**20,
         serving.compat,
+        serving.log_requests,
+        not serving.disable_log_stats,
         _answers(serving),
     )
     options.check_address()
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
     model = _one_model(model_argument, serving.model)
     served = (

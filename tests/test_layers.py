@@ -56,7 +56,7 @@ def allowed(file: str, module: str) -> bool:
         return module == "actors.core" or module.startswith("actors.core.")
     if file.startswith("actors/"):
         if file.startswith("actors/api/"):
-            return top in {"actors", "jiter", "trio", "pydantic"} | HTTP
+            return top in {"actors", "jiter", "prometheus_client", "trio", "pydantic"} | HTTP
         if file == "actors/block_hash.py":
             return top in {"actors", "cbor2", "xxhash"}
         return top in {"actors", "trio", "mypy_extensions"}

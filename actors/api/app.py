@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 import trio
+from prometheus_client import CollectorRegistry
 from quart import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
@@ -13,8 +14,10 @@ from actors.api.context import LLM, PLAIN_ANSWERS, AnswerFormats, ApiContext, Se
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
+from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
+from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
 from actors.api.routes.tokenize import tokenize_routes
@@ -41,21 +44,24 @@ def create_app(
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
+    registry: CollectorRegistry | None = None,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `api_key`, every path under /v1
     needs it. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
-    `body_timeout_s` to arrive with 408.
+    `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
+    registry = registry or CollectorRegistry()
+    HttpMetrics(registry).install(app)
     if api_key is not None:
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     context = ApiContext(llm, model, new_id, codec, spell, answers)
-    for routes in ROUTES:
+    for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app
 

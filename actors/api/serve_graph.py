@@ -12,6 +12,7 @@ from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.errors import SHAPES
+from actors.api.exposition import registry_of
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.engine.backend import Backend
@@ -20,6 +21,8 @@ from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
 from actors.messages import Heard
+from actors.metrics.logs import log_request
+from actors.metrics.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class ServerOptions:
     """Where the server listens and which requests it lets in; port 0 takes a free one.
 
     After a signal to stop, running streams have `grace_s` to finish. A larger body than
-    `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai.
+    `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai. With `log_requests` each
+    request is a line of the log at its end, with `log_stats` each engine's throughput every ten seconds.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +40,8 @@ class ServerOptions:
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
     compat: str = "vllm"
+    log_requests: bool = True
+    log_stats: bool = True
     answers: AnswerFormats = PLAIN_ANSWERS
 
     def check_address(self) -> None:
@@ -66,6 +72,7 @@ async def serve_graph(
     stopping = Stopping(trio.Event() if stop is None else stop)
     raise_descriptor_limit()
     with stopping.until_cut():
+        metrics = _metrics(config, options)
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
             async with (
@@ -74,7 +81,7 @@ async def serve_graph(
                     [new_backend(replica) for replica in range(config.replicas)],
                     codec=codec,
                     vocabulary=vocabulary,
-                    listeners=listeners,
+                    listeners=[metrics, *listeners],
                     tap=tap,
                     supervision=Supervision(SERVED, new_backend),
                 ) as llm,
@@ -88,12 +95,23 @@ async def serve_graph(
                     answers=options.answers,
                     api_key=options.api_key,
                     max_body_bytes=options.max_body_bytes,
+                    registry=registry_of(metrics, served.name, config, len(served.adapters) or None),
                 )
                 port = await serving.start(_serve_http, app, options, stopping.drain)
                 host = f"[{options.host}]" if ":" in options.host else options.host
                 stopping.ready.set()
                 on_ready(f"http://{host}:{port}")
             nursery.cancel_scope.cancel()
+
+
+def _metrics(config: EngineConfig, options: ServerOptions) -> Metrics:
+    return Metrics(
+        config.replicas,
+        config.scheduler.max_model_len,
+        prefix_caching=config.scheduler.enable_prefix_caching,
+        says_throughput=options.log_stats,
+        on_end=[log_request] if options.log_requests else [],
+    )
 
 
 async def _serve_http(

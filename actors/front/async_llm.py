@@ -17,6 +17,7 @@ from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake
 from actors.front.readings import SHORT, Readings
+from actors.front.told import News, Told
 from actors.messages import (
     Abort,
     Accepted,
@@ -53,14 +54,14 @@ class AsyncLLM(Actor[FrontMessage]):
         intake: Intake,
         readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]],
         *,
-        listeners: Sequence[Ref[Submit | EngineDown]] = (),
+        listeners: Sequence[Ref[News]] = (),
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._router = router
         self._intake = intake
         self._readings = Readings(readers)
-        self._listeners = listeners
+        self._listeners = Told(listeners)
         self._replicas = ReplicaHealth(config.replicas)
         self._requests: dict[str, ActiveRequest] = {}
         self._leaving: set[str] = set()
@@ -134,8 +135,7 @@ class AsyncLLM(Actor[FrontMessage]):
         accepted = [request.submit for request in requests]
         self._router.tell(accepted[0] if len(accepted) == 1 else Siblings(tuple(accepted)))
         for submit in accepted:
-            for listener in self._listeners:
-                listener.tell(submit)
+            self._listeners.tell(submit)
         streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
         return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
@@ -159,8 +159,7 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
-        for listener in self._listeners:
-            listener.tell(down)
+        self._listeners.tell(down)
         for request in self._active(down.request_ids):
             request.num_losses += 1
         self._lost(down.request_ids)
@@ -191,6 +190,7 @@ class AsyncLLM(Actor[FrontMessage]):
     def _engine_up(self, up: EngineUp) -> None:
         self._intake.connect(up.engine.capacity)
         self._replicas.up(up.replica)
+        self._listeners.tell(up)
         self._rescue()
 
     def _step(self, output: StepOutput) -> None:

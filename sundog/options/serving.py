@@ -8,6 +8,7 @@ from sundog.options.row import option
 ACCESS = "Access"
 LORA = "LoRA adapters"
 RECORDING = "Recording"
+LOGGING = "Logging"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,22 @@ class Serving:
         "Seconds that running streams get after SIGTERM.",
         flag="--grace",
         section=ACCESS,
+    )
+
+    log_requests: bool = option(
+        True,
+        Switch(),
+        "Log a line for each request at its end: tokens, times, how it ended.",
+        section=LOGGING,
+    )
+    disable_log_stats: bool = option(
+        False, Switch(pair=False), "Do not log each engine's throughput every ten seconds.", section=LOGGING
+    )
+    log_format: str = option(
+        "text",
+        Choice(("text", "json")),
+        "How the log is written: lines for people, or JSON.",
+        section=LOGGING,
     )
 
     record: str | None = option(

@@ -14,6 +14,7 @@ quart-trio runs a receiver and a handler in one nursery, and the first to end ca
   closes, on every way out.
 """
 
+import time
 from contextlib import ExitStack
 from functools import partial
 
@@ -35,6 +36,8 @@ class ApiRequest(TrioRequest):
     nursery: trio.Nursery
     at_end: ExitStack
     body_arrived: trio.Event
+    began_s: float
+    """When its headers had arrived, by `time.perf_counter`."""
 
     async def read_body(self) -> bytes:
         """The whole body; raises 413 if it is too large and 408 if it takes too long."""
@@ -56,7 +59,7 @@ class RequestRunner(TrioASGIHTTPConnection):
             await _refuse_target(send)
             return
         assert isinstance(request, ApiRequest)
-        request.body_arrived = trio.Event()
+        request.body_arrived, request.began_s = trio.Event(), time.perf_counter()
         with ExitStack() as request.at_end:
             async with trio.open_nursery() as request.nursery:
                 nursery = request.nursery

@@ -1,4 +1,4 @@
-"""The two kinds of answer: a JSON object, and a stream of server-sent events."""
+"""The kinds of answer: a JSON object, a stream of server-sent events, and text."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -13,6 +13,11 @@ def json_response(
     """`body` as JSON, its keys in their order."""
     text = json.dumps(body, separators=(",", ":"))
     return TrioResponse(text, status, dict(headers or {}), content_type="application/json")
+
+
+def text_response(text: bytes, content_type: str) -> Response:
+    """What is neither JSON nor a stream."""
+    return TrioResponse(text, 200, content_type=content_type)
 
 
 def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:

@@ -1,0 +1,195 @@
+"""The engines' totals as families of metrics; nothing is computed but when they are scraped.
+
+Names, labels and buckets are those of vLLM 0.32, so that its dashboards and autoscalers read them; what only
+Sundog has begins with `sundog:`. A family of vLLM's that would always be empty here is left out.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from actors.metrics.engine_totals import EngineTotals
+from actors.metrics.histogram import Histogram
+from actors.metrics.measured import Measured
+from actors.metrics.metrics import Metrics
+
+LABELS = ("model_name", "engine")
+ENDINGS = ("stop", "length", "abort", "error", "repetition")
+
+Number = Callable[[EngineTotals], float]
+
+GAUGES: dict[str, tuple[str, Number]] = {
+    "vllm:num_requests_running": ("Requests in the running batch.", lambda e: e.num_running),
+    "vllm:num_requests_waiting": ("Requests that wait to be scheduled.", lambda e: e.num_waiting),
+    "vllm:kv_cache_usage_perc": ("The part of the KV cache in use; 1 is all of it.", lambda e: e.kv_usage),
+    "sundog:engine_up": ("Whether the engine takes requests.", lambda e: e.is_up),
+    "sundog:policy_replaced": (
+        "Whether fcfs stands in for a policy that failed.",
+        lambda e: e.has_other_policy,
+    ),
+}
+COUNTERS: dict[str, tuple[str, Number]] = {
+    "vllm:prefix_cache_queries": (
+        "Prompt tokens looked up in the prefix cache.",
+        lambda e: e.num_prefix_queries,
+    ),
+    "vllm:prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda e: e.num_prefix_hits),
+    "vllm:num_preemptions": ("Preemptions.", lambda e: e.num_preemptions),
+    "vllm:prompt_tokens": ("Prompt tokens, cached ones too.", lambda e: e.num_prompt_tokens),
+    "vllm:prompt_tokens_cached": ("Prompt tokens that were cached.", lambda e: e.num_cached_tokens),
+    "vllm:generation_tokens": ("Generated tokens.", lambda e: e.num_generation_tokens),
+    "sundog:engine_restarts": ("Restarts after a crash.", lambda e: e.num_restarts),
+    "sundog:steps": ("Steps of the engine.", lambda e: e.num_steps),
+    "sundog:step_seconds": ("Seconds spent in steps: its rate is the saturation.", lambda e: e.busy_s),
+}
+HISTOGRAMS: dict[str, tuple[str, Callable[[EngineTotals], Histogram]]] = {
+    "vllm:request_prompt_tokens": ("Prompt tokens of a request.", lambda e: e.prompt_tokens),
+    "vllm:request_generation_tokens": ("Generated tokens of a request.", lambda e: e.generation_tokens),
+    "vllm:request_prefill_kv_computed_tokens": (
+        "Prompt tokens of a request that were not cached.",
+        lambda e: e.computed_prompt_tokens,
+    ),
+    "vllm:iteration_tokens_total": ("Tokens computed in a step.", lambda e: e.step_tokens),
+    "vllm:request_max_num_generation_tokens": ("Tokens that a request may generate.", lambda e: e.max_tokens),
+    "vllm:request_params_max_tokens": ("A request's max_tokens.", lambda e: e.max_tokens),
+    "vllm:request_num_preemptions": ("Preemptions of a request.", lambda e: e.preemptions),
+    "vllm:time_to_first_token_seconds": ("From arrival to the first token.", lambda e: e.ttft_s),
+    "vllm:inter_token_latency_seconds": ("From one token to the next.", lambda e: e.inter_token_s),
+    "vllm:request_time_per_output_token_seconds": (
+        "A request's mean time from token to token.",
+        lambda e: e.per_token_s,
+    ),
+    "vllm:e2e_request_latency_seconds": ("From arrival to the last token.", lambda e: e.e2e_s),
+    "vllm:request_queue_time_seconds": ("From arrival to the first step.", lambda e: e.queue_s),
+    "vllm:request_inference_time_seconds": (
+        "From the first step to the last token.",
+        lambda e: e.inference_s,
+    ),
+    "vllm:request_prefill_time_seconds": ("From the first step to the first token.", lambda e: e.prefill_s),
+    "vllm:request_decode_time_seconds": ("From the first token to the last.", lambda e: e.decode_s),
+}
+
+
+class EngineFamilies(Collector):
+    """Collects the totals at each scrape, an engine a label.
+
+    `cache` is what `vllm:cache_config_info` says; `max_loras` is given where adapters are served.
+    """
+
+    def __init__(
+        self, metrics: Metrics, model: str, cache: Mapping[str, object], max_loras: int | None = None
+    ) -> None:
+        self._metrics = metrics
+        self._model = model
+        self._cache = cache
+        self._max_loras = max_loras
+
+    def collect(self) -> Iterator[Metric]:
+        engines = [((self._model, str(number)), each) for number, each in enumerate(self._metrics.engines)]
+        for name, (help_text, number_of) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
+            for labels, engine in engines:
+                gauge.add_metric(labels, number_of(engine))
+            yield gauge
+        for name, (help_text, number_of) in COUNTERS.items():
+            counter = CounterMetricFamily(name, help_text, labels=LABELS)
+            for labels, engine in engines:
+                counter.add_metric(labels, number_of(engine))
+            yield counter
+        for name, (help_text, histogram_of) in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, help_text, labels=LABELS)
+            for labels, engine in engines:
+                values = histogram_of(engine)
+                histogram.add_metric(labels, values.cumulative(), values.sum)
+            yield histogram
+        yield from _by_label(engines)
+        yield from _drafts(engines)
+        yield self._cache_info(engines)
+        if self._max_loras is not None:
+            yield _adapters(self._metrics.requests.values(), self._max_loras)
+
+    def _cache_info(self, engines: "Engines") -> Metric:
+        names = (*self._cache, "block_size", "num_gpu_blocks", "engine")
+        family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's configuration.", labels=names)
+        for (_, number), engine in engines:
+            values = (*self._cache.values(), engine.block_size, engine.num_blocks + 1, number)
+            family.add_metric([str(value) for value in values], 1)
+        return family
+
+
+Engines = Sequence[tuple[tuple[str, str], EngineTotals]]
+
+
+def _by_label(engines: Engines) -> Iterator[Metric]:
+    """What is counted by one label more."""
+    waiting = GaugeMetricFamily(
+        "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", labels=(*LABELS, "reason")
+    )
+    blocked = GaugeMetricFamily(
+        "sundog:queue_blocked", "What the next request in the queue lacks.", labels=(*LABELS, "reason")
+    )
+    sources = CounterMetricFamily(
+        "vllm:prompt_tokens_by_source", "Prompt tokens by where they came from.", labels=(*LABELS, "source")
+    )
+    cached = CounterMetricFamily(
+        "vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by cache.", labels=(*LABELS, "source")
+    )
+    ended = CounterMetricFamily(
+        "vllm:request_success", "Requests that ended, by how.", labels=(*LABELS, "finished_reason")
+    )
+    refused = CounterMetricFamily("sundog:requests_refused", "Requests the policy refused.", labels=LABELS)
+    for labels, engine in engines:
+        waiting.add_metric((*labels, "capacity"), engine.num_waiting)
+        waiting.add_metric((*labels, "deferred"), 0)
+        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption"):
+            blocked.add_metric((*labels, reason), engine.blocked_by == reason)
+        sources.add_metric((*labels, "local_compute"), engine.num_computed_prompt_tokens)
+        sources.add_metric((*labels, "local_cache_hit"), engine.num_cached_tokens)
+        cached.add_metric((*labels, "device"), engine.num_prefix_hits)
+        for reason in ENDINGS:
+            ended.add_metric((*labels, reason), engine.ended[reason])
+        refused.add_metric(labels, engine.ended["refused"])
+    yield from (waiting, blocked, sources, cached, ended, refused)
+
+
+def _drafts(engines: Engines) -> Iterator[Metric]:
+    """Speculative decoding, once there is any."""
+    if not any(engine.drafts.num_drafts for _, engine in engines):
+        return
+    drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Verifications of drafts.", labels=LABELS)
+    proposed = CounterMetricFamily("vllm:spec_decode_num_draft_tokens", "Draft tokens.", labels=LABELS)
+    accepted = CounterMetricFamily(
+        "vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", labels=LABELS
+    )
+    positions = CounterMetricFamily(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Accepted draft tokens by their position.",
+        labels=(*LABELS, "position"),
+    )
+    for labels, engine in engines:
+        counts = engine.drafts
+        drafts.add_metric(labels, counts.num_drafts)
+        proposed.add_metric(labels, counts.num_draft_tokens)
+        accepted.add_metric(labels, counts.num_accepted_tokens)
+        for position, count in enumerate(counts.accepted_per_position):
+            positions.add_metric((*labels, str(position)), count)
+    yield from (drafts, proposed, accepted, positions)
+
+
+def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
+    """Which adapters have requests that run and that wait, as gateways read it to choose a server."""
+    family = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "The adapters of running and waiting requests; the value is the time of the scrape.",
+        labels=("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
+    )
+    running: set[str] = set()
+    waiting: set[str] = set()
+    for request in requests:
+        if request.adapter is not None:
+            (running if request.is_running else waiting).add(request.adapter)
+    family.add_metric((str(max_loras), ",".join(sorted(waiting)), ",".join(sorted(running))), time.time())
+    return family

@@ -1,0 +1,69 @@
+"""Requests over HTTP by route and status, under the names that they have in vLLM."""
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
+from quart import Quart, Response, request
+
+from actors.api.edge.request import current_request
+
+UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
+FINE_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10),
+    *(30, 60),
+)
+COARSE_S = (0.1, 0.5, 1)
+
+
+class HttpMetrics:
+    """Counts requests when they end: a stream with its last byte."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._total = Counter(
+            "http_requests", "Requests.", ("method", "status", "handler"), registry=registry
+        )
+        self._sent = Summary(
+            "http_request_size_bytes", "Content lengths of requests.", ("handler",), registry=registry
+        )
+        self._answered = Summary(
+            "http_response_size_bytes", "Content lengths of answers.", ("handler",), registry=registry
+        )
+        self._fine = Histogram(
+            "http_request_duration_highr_seconds", "Durations.", buckets=FINE_S, registry=registry
+        )
+        self._coarse = Histogram(
+            "http_request_duration_seconds",
+            "Durations by route.",
+            ("method", "handler"),
+            buckets=COARSE_S,
+            registry=registry,
+        )
+
+    def install(self, app: Quart) -> None:
+        """Have every request of the app counted."""
+        app.after_request(self._note)
+
+    async def _note(self, response: Response) -> Response:
+        rule = request.url_rule
+        handler = "none" if rule is None else rule.rule
+        if handler not in UNCOUNTED:
+            served = current_request()
+            served.at_end.callback(
+                self._count,
+                request.method if rule is not None else "other",
+                f"{response.status_code // 100}xx",
+                handler,
+                (request.content_length or 0, response.content_length or 0),
+                served.began_s,
+            )
+        return response
+
+    def _count(
+        self, method: str, status: str, handler: str, num_bytes: tuple[int, int], began_s: float
+    ) -> None:
+        elapsed_s = time.perf_counter() - began_s
+        self._total.labels(method, status, handler).inc()
+        self._sent.labels(handler).observe(num_bytes[0])
+        self._answered.labels(handler).observe(num_bytes[1])
+        self._fine.observe(elapsed_s)
+        self._coarse.labels(method, handler).observe(elapsed_s)

@@ -1,0 +1,21 @@
+"""Those who are told what AsyncLLM accepts, and which engines come and go."""
+
+from collections.abc import Sequence
+
+from actors.actor import Ref
+from actors.messages import EngineDown, EngineUp, Submit
+
+News = Submit | EngineUp | EngineDown
+
+
+class Told:
+    """Several listeners, told in turn."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: Sequence[Ref[News]]) -> None:
+        self._listeners = tuple(listeners)
+
+    def tell(self, message: News) -> None:
+        for listener in self._listeners:
+            listener.tell(message)

@@ -1,0 +1,122 @@
+"""What one engine did since the server started, and how it stands now."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from actors.core.acceptance import Acceptance
+from actors.metrics.histogram import Histogram, one_two_five
+from actors.metrics.measured import Measured
+
+LATENCY_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+TTFT_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+"""The bounds of vLLM 0.32's histograms, so that one dashboard reads both."""
+
+
+def _latency() -> Histogram:
+    return Histogram(LATENCY_S)
+
+
+@dataclass(slots=True)
+class EngineTotals:
+    """One engine; a restart keeps the totals. `max_model_len` bounds the histograms of tokens.
+
+    `num_blocks` counts what requests can hold (the null block is left out), 0 until the engine is up.
+    """
+
+    max_model_len: int
+    num_blocks: int = 0
+    block_size: int = 0
+    is_up: bool = True
+    num_restarts: int = 0
+    has_other_policy: bool = False
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+    blocked_by: str | None = None
+    """What the request at the head of the queue lacks, None if nothing."""
+    num_steps: int = 0
+    busy_s: float = 0.0
+    num_preemptions: int = 0
+    num_prefix_queries: int = 0
+    num_prefix_hits: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generation_tokens: int = 0
+    drafts: Acceptance = field(default_factory=Acceptance)
+    ended: Counter[str] = field(default_factory=Counter)
+    """Requests by how they ended."""
+
+    ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_S))
+    inter_token_s: Histogram = field(default_factory=lambda: Histogram(TOKEN_S))
+    per_token_s: Histogram = field(default_factory=lambda: Histogram(TOKEN_S))
+    e2e_s: Histogram = field(default_factory=_latency)
+    queue_s: Histogram = field(default_factory=_latency)
+    inference_s: Histogram = field(default_factory=_latency)
+    prefill_s: Histogram = field(default_factory=_latency)
+    decode_s: Histogram = field(default_factory=_latency)
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_TOKENS))
+    preemptions: Histogram = field(default_factory=lambda: Histogram(PREEMPTIONS))
+    prompt_tokens: Histogram = field(init=False)
+    computed_prompt_tokens: Histogram = field(init=False)
+    generation_tokens: Histogram = field(init=False)
+    max_tokens: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        bounds = one_two_five(self.max_model_len)
+        self.prompt_tokens = Histogram(bounds)
+        self.computed_prompt_tokens = Histogram(bounds)
+        self.generation_tokens = Histogram(bounds)
+        self.max_tokens = Histogram(bounds)
+
+    @property
+    def kv_usage(self) -> float:
+        """The part of the KV cache that requests hold, from 0 to 1."""
+        return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+    @property
+    def num_computed_prompt_tokens(self) -> int:
+        """Prompt tokens that no cached block held."""
+        return self.num_prompt_tokens - self.num_cached_tokens
+
+    def begin(self, request: Measured) -> None:
+        """A request has its first token."""
+        assert request.first_s is not None
+        self.num_prompt_tokens += request.num_prompt_tokens
+        self.num_cached_tokens += request.num_cached_tokens
+        self.ttft_s.observe(request.first_s - request.arrival_s)
+
+    def end(self, request: Measured, reason: str, time_s: float) -> None:
+        """A request is over; the times of one that nobody waited for say nothing of the engine."""
+        self.ended[reason] += 1
+        if reason not in ("stop", "length"):
+            return
+        scheduled_s, first_s, last_s = request.times_s(time_s)
+        self.e2e_s.observe(time_s - request.arrival_s)
+        self.queue_s.observe(scheduled_s - request.arrival_s)
+        self.prefill_s.observe(first_s - scheduled_s)
+        self.decode_s.observe(last_s - first_s)
+        self.inference_s.observe(last_s - scheduled_s)
+        self.per_token_s.observe(request.tpot_s or 0.0)
+        self.preemptions.observe(request.num_preemptions)
+        self.prompt_tokens.observe(request.num_prompt_tokens)
+        self.computed_prompt_tokens.observe(request.num_prompt_tokens - request.num_cached_tokens)
+        self.generation_tokens.observe(request.num_tokens)
+        self.max_tokens.observe(request.max_tokens)
+
+    def lost(self) -> None:
+        """The engine crashed: nothing runs or waits there."""
+        self.is_up, self.has_other_policy, self.blocked_by = False, False, None
+        self.num_running = self.num_waiting = 0
+        self.num_free_blocks = self.num_blocks

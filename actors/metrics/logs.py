@@ -1,0 +1,92 @@
+"""Lines for the log: one for each request that is over, and the throughput of each engine, as vLLM says it.
+
+A record carries its numbers as `fields`, too, for a format that wants them apart (`--log-format json`).
+"""
+
+import logging
+
+from actors.metrics.engine_totals import EngineTotals
+from actors.metrics.measured import Measured
+
+requests_log = logging.getLogger("sundog.requests")
+engine_log = logging.getLogger("sundog.engine")
+
+
+def log_request(request: Measured, reason: str, time_s: float) -> None:
+    """How a request went: its tokens in and out, its times, and how it ended."""
+    fields: dict[str, object] = {
+        "request_id": request.request_id,
+        "tenant": request.tenant,
+        "adapter": request.adapter,
+        "prompt_tokens": request.num_prompt_tokens,
+        "cached_tokens": request.num_cached_tokens,
+        "output_tokens": request.num_tokens,
+        "num_preemptions": request.num_preemptions,
+        "queue_s": None if request.scheduled_s is None else request.scheduled_s - request.arrival_s,
+        "ttft_s": request.ttft_s,
+        "tpot_s": request.tpot_s,
+        "e2e_s": time_s - request.arrival_s,
+        "finish_reason": reason,
+    }
+    said = [f"{request.num_prompt_tokens} tokens in ({request.num_cached_tokens} cached)"]
+    said.append(f"{request.num_tokens} out")
+    said += [f"{name} {value!r}" for name in ("tenant", "adapter") if (value := fields[name]) is not None]
+    if request.ttft_s is not None:
+        said.append(f"TTFT {request.ttft_s:.3f} s")
+    if request.tpot_s is not None:
+        said.append(f"TPOT {1000 * request.tpot_s:.1f} ms")
+    said.append(f"E2E {time_s - request.arrival_s:.3f} s")
+    if request.num_preemptions:
+        said.append(f"preempted {request.num_preemptions} times")
+    name = request.request_id if request.request_id.isprintable() else repr(request.request_id)
+    requests_log.info("%s: %s: %s", name, ", ".join(said), reason, extra={"fields": fields})
+
+
+class Throughput:
+    """Says what each engine did since the last line; an engine that has done nothing since is not named."""
+
+    def __init__(self, engines: list[EngineTotals], time_s: float) -> None:
+        self._engines = engines
+        self._since_s = time_s
+        self._last = [(0, 0, 0)] * len(engines)
+        self._was_idle = [True] * len(engines)
+
+    def log(self, time_s: float) -> None:
+        """One line for each engine that is, or was, at work."""
+        span_s, self._since_s = time_s - self._since_s, time_s
+        for number, engine in enumerate(self._engines):
+            counts = (engine.num_computed_prompt_tokens, engine.num_generation_tokens, engine.num_preemptions)
+            prompt, generation, preemptions = (
+                now - before for now, before in zip(counts, self._last[number], strict=True)
+            )
+            self._last[number] = counts
+            is_idle = not (prompt or generation or engine.num_running or engine.num_waiting)
+            if span_s > 0 and not (is_idle and self._was_idle[number]):
+                self._say(number, engine, prompt / span_s, generation / span_s, preemptions)
+            self._was_idle[number] = is_idle
+
+    def _say(
+        self, number: int, engine: EngineTotals, prompt: float, generation: float, preemptions: int
+    ) -> None:
+        fields: dict[str, object] = {
+            "engine": number,
+            "prompt_tokens_per_s": prompt,
+            "generation_tokens_per_s": generation,
+            "num_running": engine.num_running,
+            "num_waiting": engine.num_waiting,
+            "num_preemptions": preemptions,
+            "kv_cache_usage": engine.kv_usage,
+        }
+        said = [
+            f"Avg prompt throughput: {prompt:.1f} tokens/s",
+            f"Avg generation throughput: {generation:.1f} tokens/s",
+            f"Running: {engine.num_running} reqs",
+            f"Waiting: {engine.num_waiting} reqs",
+        ]
+        if preemptions:
+            said.append(f"Preemptions: {preemptions}")
+        said.append(f"KV cache usage: {100 * engine.kv_usage:.1f}%")
+        if engine.num_prefix_queries:
+            rate = fields["prefix_hit_rate"] = engine.num_prefix_hits / engine.num_prefix_queries
+            said.append(f"Prefix cache hit rate: {100 * rate:.1f}%")
+        engine_log.info("Engine %03d: %s", number, ", ".join(said), extra={"fields": fields})

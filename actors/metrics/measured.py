@@ -1,0 +1,63 @@
+"""One request as it is measured, from its arrival to its end."""
+
+from actors.core.request import Submit
+
+
+class Measured:
+    """A request's instants, on the run's clock, and its tokens so far."""
+
+    __slots__ = (
+        "adapter",
+        "arrival_s",
+        "first_s",
+        "last_s",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_losses",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "request_id",
+        "scheduled_s",
+        "tenant",
+    )
+
+    def __init__(self, submit: Submit) -> None:
+        self.request_id = submit.request_id
+        self.tenant = submit.tenant
+        self.adapter = None if submit.adapter is None else submit.adapter.name
+        self.arrival_s = submit.arrival_s
+        self.num_prompt_tokens = submit.num_prompt_tokens
+        self.max_tokens = submit.max_tokens
+        self.num_cached_tokens = self.num_tokens = self.num_preemptions = self.num_losses = 0
+        self.scheduled_s: float | None = None
+        """When its first step began."""
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        """When its first and its latest token came."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.scheduled_s is not None
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_s is None else self.first_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The mean time from token to token, None with fewer than two."""
+        if self.first_s is None or self.last_s is None or self.num_tokens < 2:
+            return None
+        return (self.last_s - self.first_s) / (self.num_tokens - 1)
+
+    def times_s(self, end_s: float) -> tuple[float, float, float]:
+        """When it was first scheduled and got its first and last token; `end_s` for what never happened."""
+        scheduled_s = end_s if self.scheduled_s is None else self.scheduled_s
+        first_s = end_s if self.first_s is None else self.first_s
+        return scheduled_s, first_s, end_s if self.last_s is None else self.last_s
+
+    def begin_anew(self) -> None:
+        """Its engine was lost before its first token: it waits again."""
+        self.num_losses += 1
+        self.scheduled_s = None

@@ -1,0 +1,144 @@
+"""The listener that measures: what /metrics shows, and what the log says of requests and throughput.
+
+It is told what the Recorder of a simulation is told, and keeps totals instead of rows: its memory follows the
+requests that are under way. Cost: a dictionary lookup a token, and an observation for each different time
+between tokens of a step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from actors.actor import Actor
+from actors.clock import Event
+from actors.front.active_request import MOST_LOSSES
+from actors.messages import EngineDown, EngineUp, Finish, Heard, PolicyFailed, StepOutput, Submit
+from actors.metrics.engine_totals import EngineTotals
+from actors.metrics.logs import Throughput
+from actors.metrics.measured import Measured
+
+THROUGHPUT_S = 10.0
+
+OnEnd = Callable[[Measured, str, float], None]
+"""Is told of each request that is over: how it ended, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayThroughput:
+    """Metrics tells itself, every ten seconds, to log the throughput."""
+
+
+class Metrics(Actor[Heard | SayThroughput]):
+    """The totals of all engines, and the requests that are under way.
+
+    With `says_throughput` it logs a line every ten seconds; `on_end` is told of requests that are over.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int,
+        max_model_len: int,
+        *,
+        prefix_caching: bool = True,
+        says_throughput: bool = False,
+        on_end: Sequence[OnEnd] = (),
+    ) -> None:
+        super().__init__("metrics")
+        self.engines = [EngineTotals(max_model_len) for _ in range(num_replicas)]
+        self.requests: dict[str, Measured] = {}
+        self._prefix_caching = prefix_caching
+        self._on_end = on_end
+        self._says_throughput = says_throughput
+        self._throughput = Throughput(self.engines, 0.0)
+
+    async def opened(self) -> None:
+        if self._says_throughput:
+            self._throughput = Throughput(self.engines, self.clock.now_s())
+            self._say_later()
+
+    def _say_later(self) -> None:
+        self.schedule(self.clock.now_s() + THROUGHPUT_S, Event.TIMEOUT, SayThroughput())
+
+    def handle(self, message: Heard | SayThroughput) -> None:
+        match message:
+            case StepOutput():
+                self._step(message)
+            case Submit():
+                self.requests[message.request_id] = Measured(message)
+            case EngineUp():
+                engine, capacity = self.engines[message.replica], message.engine.capacity
+                engine.is_up, engine.block_size = True, capacity.block_size
+                engine.num_blocks = engine.num_free_blocks = capacity.num_blocks - 1
+            case EngineDown():
+                self._lost(message)
+            case PolicyFailed():
+                self.engines[message.replica].has_other_policy = True
+            case SayThroughput():
+                self._throughput.log(self.clock.now_s())
+                self._say_later()
+            case _:
+                self.unknown(message)
+
+    def _step(self, output: StepOutput) -> None:
+        engine, batch, end_s = self.engines[output.replica], output.batch, output.end_times_s[-1]
+        for admission in batch.admitted:
+            request = self.requests.get(admission.request_id)
+            if request is not None and request.scheduled_s is None:
+                request.scheduled_s = output.start_s
+                request.num_cached_tokens = admission.num_computed_tokens
+                if self._prefix_caching:
+                    engine.num_prefix_queries += request.num_prompt_tokens
+                    engine.num_prefix_hits += admission.num_computed_tokens
+        for name in batch.preempted:
+            engine.num_preemptions += 1
+            if (request := self.requests.get(name)) is not None:
+                request.num_preemptions += 1
+        if batch.num_tokens:
+            engine.num_steps += len(output.end_times_s)
+            engine.busy_s += end_s - output.start_s
+            engine.step_tokens.observe(batch.num_tokens, len(output.end_times_s))
+        if output.accepted:
+            engine.drafts.add(batch.drafts, output.accepted)
+        self._tokens(engine, output, end_s)
+        for finish in output.finished:
+            self._end(engine, finish, end_s)
+        engine.num_running, engine.num_waiting = output.num_running, output.num_waiting
+        engine.num_free_blocks = output.num_free_blocks
+        engine.blocked_by = output.blocked.reason if output.blocked and output.num_waiting else None
+
+    def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
+        """Every request's new tokens; those of one step come together."""
+        gaps: dict[float, int] = {}
+        for name, _ in output.tokens or ():
+            engine.num_generation_tokens += 1
+            request = self.requests.get(name)
+            if request is None:
+                continue
+            request.num_tokens += 1
+            last_s, request.last_s = request.last_s, end_s
+            if last_s is None:
+                request.first_s = end_s
+                engine.begin(request)
+            elif last_s != end_s:
+                gaps[end_s - last_s] = gaps.get(end_s - last_s, 0) + 1
+        for gap_s, times in gaps.items():
+            engine.inter_token_s.observe(gap_s, times)
+
+    def _end(self, engine: EngineTotals, finish: Finish, time_s: float) -> None:
+        request = self.requests.pop(finish.request_id, None)
+        if request is not None:
+            engine.end(request, finish.reason, time_s)
+            for told in self._on_end:
+                told(request, finish.reason, time_s)
+
+    def _lost(self, down: EngineDown) -> None:
+        """Those that had begun, or were lost too often, have ended; the others will be given an engine."""
+        engine = self.engines[down.replica]
+        engine.lost()
+        engine.num_restarts += down.retry_after_s is not None
+        for name in down.request_ids:
+            request = self.requests.get(name)
+            if request is None:
+                continue
+            request.begin_anew()
+            if request.first_s is not None or request.num_losses >= MOST_LOSSES:
+                self._end(engine, Finish(name, "error"), self.clock.now_s())

@@ -1,0 +1,111 @@
+"""GET /metrics and the log, through live servers."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.live import EMULATED, Live, live
+
+VLLM = """
+    cache_config_info e2e_request_latency_seconds generation_tokens inter_token_latency_seconds
+    iteration_tokens_total kv_cache_usage_perc num_preemptions num_requests_running num_requests_waiting
+    num_requests_waiting_by_reason prefix_cache_hits prefix_cache_queries prompt_tokens
+    prompt_tokens_by_source prompt_tokens_cached prompt_tokens_cached_by_source
+    request_decode_time_seconds request_generation_tokens request_inference_time_seconds
+    request_max_num_generation_tokens request_num_preemptions request_params_max_tokens
+    request_prefill_kv_computed_tokens request_prefill_time_seconds request_prompt_tokens
+    request_queue_time_seconds request_success request_time_per_output_token_seconds
+    time_to_first_token_seconds
+""".split()
+"""Of vLLM 0.32's families those of a text model on one engine, without drafts, adapters and transfers."""
+
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(server: Live) -> Values:
+    """Every sample by its name and labels."""
+    text = httpx.get(f"{server.url}/metrics").text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def total(values: Values, name: str, **labels: str) -> float:
+    """The sum of the samples of this name with these labels."""
+    wanted = set(labels.items())
+    return sum(value for (each, has), value in values.items() if each == name and wanted <= has)
+
+
+def test_the_families_are_vllms(any_server: Live) -> None:
+    """By name and label; every one is there before the first request."""
+    values = scraped(any_server)
+    names = {name for name, _ in values}
+    for family in VLLM:
+        assert any(name.startswith(f"vllm:{family}") for name in names), family
+    labels = {tuple(sorted(dict(has))) for name, has in values if name == "vllm:generation_tokens_total"}
+    assert labels == {("engine", "model_name")}
+
+
+def test_what_is_scraped_is_what_was_served(any_server: Live) -> None:
+    """Tokens, ends, times and requests by route."""
+    before = scraped(any_server)
+    bodies = [any_server.complete(max_tokens=7, ignore_eos=True).json() for _ in range(2)]
+    assert any_server.complete(max_tokens=-1).status_code == 400
+    after = scraped(any_server)
+
+    def grew(name: str, **labels: str) -> float:
+        return total(after, name, **labels) - total(before, name, **labels)
+
+    prompt = sum(body["usage"]["prompt_tokens"] for body in bodies)
+    assert grew("vllm:generation_tokens_total") == 14 == grew("vllm:request_generation_tokens_sum")
+    assert grew("vllm:prompt_tokens_total") == prompt == grew("vllm:request_prompt_tokens_sum")
+    assert grew("vllm:request_success_total", finished_reason="length") == 2
+    assert grew("vllm:time_to_first_token_seconds_count") == 2
+    assert grew("vllm:inter_token_latency_seconds_count") == 12
+    assert grew("vllm:time_to_first_token_seconds_bucket", le="+Inf") == 2
+    assert grew("http_requests_total", handler="/v1/completions", status="2xx") == 2
+    assert grew("http_requests_total", handler="/v1/completions", status="4xx") == 1
+    assert total(after, "vllm:num_requests_running") == total(after, "vllm:kv_cache_usage_perc") == 0
+
+
+def test_load_generators_and_scrapers_read_it(emulated_server: Live) -> None:
+    """HEAD, the text format, OpenMetrics where it is asked for, and a path that there is not."""
+    url = f"{emulated_server.url}/metrics"
+    assert httpx.head(url).status_code == 200
+    assert httpx.get(url).headers["content-type"].startswith("text/plain; version=")
+    accepts = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = httpx.get(url, headers=accepts)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert list(open_metrics(answer.text))
+    assert httpx.post(url).status_code == 405
+    assert httpx.get(f"{url}/nothing").status_code == 404
+    assert total(scraped(emulated_server), "http_requests_total", handler="none", status="4xx") >= 1
+
+
+@pytest.fixture(scope="module")
+def json_server() -> Iterator[Live]:
+    with live(*EMULATED, "--log-format", "json", "--api-key", "secret") as server:
+        yield server
+        assert server.stop() == 0
+
+
+def test_a_request_is_a_line_of_json(json_server: Live) -> None:
+    """With its id and its tenant, whatever they hold; the key is nowhere."""
+    name = 'a"b'
+    headers = {"Authorization": "Bearer secret", "X-Request-Id": name, "X-Tenant": "x y"}
+    body = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
+    httpx.post(f"{json_server.url}/v1/completions", json=body, headers=headers).raise_for_status()
+    assert httpx.post(f"{json_server.url}/v1/completions", json=body).status_code == 401
+    json_server.until_it_says("finish_reason")
+    lines = [json.loads(line) for line in json_server.said if line.startswith("{")]
+    (line,) = [line for line in lines if "request_id" in line]
+    assert line["request_id"].startswith(f"cmpl-{name}") and line["tenant"] == "x y"
+    assert line["output_tokens"] == 3 and line["finish_reason"] == "length" and line["ttft_s"] > 0
+    assert not any("secret" in line for line in json_server.said)
+    assert httpx.get(f"{json_server.url}/metrics").status_code == 200
