@@ -52,9 +52,7 @@ async def open_graph(
             await listening.start(_listen, listener, supervision.fates.listener, name=listener.name)
         async with trio.open_nursery() as nursery:
             router = Router("router", config.router, tap=tap)
-            intake = Intake(
-                config, codec, vocabulary or Vocabulary(), block_hasher(config.prefix_caching_hash_algo)
-            )
+            intake = _intake(config, codec, vocabulary or Vocabulary())
             readers = [PromptReader(f"prompt-reader-{kind}", intake, tap=tap) for kind in ("long", "longest")]
             async_llm = AsyncLLM(
                 "async-llm",
@@ -90,6 +88,10 @@ async def open_graph(
                 supervisor.stop()
         for hold in holds:
             hold.close()
+
+
+def _intake(config: EngineConfig, codec: TextCodec | None, vocabulary: Vocabulary) -> Intake:
+    return Intake(config, codec, vocabulary, block_hasher(config.prefix_caching_hash_algo))
 
 
 class _Opening:

@@ -77,8 +77,8 @@ def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
         assert len(warnings) == 1 and "goes on without it" in warnings[0]
         assert sum("the tap" in line for line in server.said) == 1
         server.stop()
-        said = "".join(server.said)
-        assert "Traceback" not in said and len(server.said) < 12, said
+        said = [line for line in server.said if not line.startswith("cmpl-")]
+        assert "Traceback" not in "".join(said) and len(said) < 12, said
 
 
 def test_a_disk_that_is_full_at_the_end_is_a_warning(tmp_path: Path) -> None:
