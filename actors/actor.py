@@ -14,7 +14,8 @@ from mypy_extensions import mypyc_attr
 
 from actors.clock import Event, Timer
 from actors.crash_note import explain
-from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, MessageTimer, Owner, Ref
+from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
+from actors.owner import MessageTimer, Owner
 from actors.reply import Answered, Reply, answer, discard
 from actors.tap import Tap, guarded
 

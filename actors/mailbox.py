@@ -1,13 +1,12 @@
 """Mailboxes and addresses: a `Ref` is all that actors share, a `Mailbox` all that it leads to."""
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import trio
-from mypy_extensions import mypyc_attr
 
-from actors.clock import RunClock, Timer
-from actors.reply import Ask, Reader, Reply
+from actors.owner import Owner, Watcher
+from actors.reply import Ask, Reply
 from actors.tap import Tap
 
 M = TypeVar("M")
@@ -33,49 +32,6 @@ class MailboxStatistics(NamedTuple):
     last_s: float | None
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Owner(Reader, Generic[M_contra]):
-    """The actor that reads a mailbox, as the mailbox knows it."""
-
-    _clock: RunClock | None = None
-
-    @property
-    def clock(self) -> RunClock:
-        """The run's clock, once the run has begun."""
-        if self._clock is None:
-            self._clock = RunClock()
-        return self._clock
-
-    def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
-        """Handle a message now; only a mailbox whose owner is free calls this. It never raises."""
-        raise NotImplementedError
-
-    def tell_self(self, message: M_contra) -> None:
-        """Handle a message that the actor sends itself, unless it has ended meanwhile. It never raises."""
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """No counted caller is left."""
-        raise NotImplementedError
-
-
-class MessageTimer(Timer):
-    """A message that an actor sends itself, due at an instant."""
-
-    __slots__ = ("_message", "_owner")
-
-    def __init__(self, owner: Owner[M_contra], message: M_contra) -> None:
-        super().__init__()
-        self._owner = cast(Owner[object], owner)
-        self._message: object = message
-
-    def call(self) -> None:
-        self._owner.tell_self(self._message)
-
-    def __repr__(self) -> str:
-        return f"the message {self._message!r} that an actor sends itself"
-
-
 class Mailbox(Generic[M]):
     """Messages in order of arrival for one owner, and the number of callers that could add more."""
 
@@ -88,10 +44,12 @@ class Mailbox(Generic[M]):
         "last_s",
         "most_waiting",
         "name",
+        "num_away",
         "num_callers",
         "num_handled",
         "owner",
         "queue",
+        "watchers",
     )
 
     def __init__(self, name: str, owner: Owner[M], capacity: int | None = None) -> None:
@@ -100,6 +58,9 @@ class Mailbox(Generic[M]):
         self.capacity = capacity
         self.queue: deque[tuple[M, Reply[object] | None]] = deque()
         self.num_callers = 0
+        self.num_away = 0
+        """Messages that an owner elsewhere was sent and has not begun to handle."""
+        self.watchers: list[Watcher] = []
         self.is_free = False
         """Whether the owner takes a message at once: it runs, handles none, and none waits."""
         self.is_closed = False
@@ -113,7 +74,7 @@ class Mailbox(Generic[M]):
 
     @property
     def is_full(self) -> bool:
-        return self.capacity is not None and len(self.queue) >= self.capacity
+        return self.capacity is not None and len(self.queue) + self.num_away >= self.capacity
 
     def put(self, message: M, reply: Reply[object] | None = None) -> None:
         """Leave a message, which a free owner handles before this returns."""
@@ -144,6 +105,8 @@ class Mailbox(Generic[M]):
         oldest = self.queue.popleft()
         if self.capacity is not None:
             self.offer_room()
+            for watcher in self.watchers:
+                watcher.taken()
         return oldest
 
     def hang_up(self) -> None:
@@ -159,6 +122,8 @@ class Mailbox(Generic[M]):
             reply = self.queue.popleft()[1]
             if reply is not None:
                 reply.fail(ActorDied(f"{self.name} ended before it answered"))
+        for watcher in self.watchers:
+            watcher.closed()
 
     def statistics(self) -> MailboxStatistics:
         return MailboxStatistics(self.num_handled, len(self.queue), self.most_waiting, self.last_s)

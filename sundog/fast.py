@@ -15,6 +15,7 @@ MODULES = (
     "actors/actor.py",
     "actors/crash_note.py",
     "actors/mailbox.py",
+    "actors/owner.py",
     "actors/reply.py",
     "actors/tap.py",
     "actors/front/active_request.py",

@@ -2,9 +2,13 @@
 
 import pytest
 
-from tests.actors.places import PLACES, InProcess
+from tests.actors.places import PLACES, Place
+
+WALL_CLOCK = [
+    pytest.param(name, marks=() if name == "virtual" else pytest.mark.wall_clock) for name in PLACES
+]
 
 
-@pytest.fixture(params=["virtual", pytest.param("wall", marks=pytest.mark.wall_clock)])
-def place(request: pytest.FixtureRequest) -> InProcess:
+@pytest.fixture(params=WALL_CLOCK)
+def place(request: pytest.FixtureRequest) -> Place:
     return PLACES[request.param]

@@ -1,0 +1,1 @@
+"""Actors in other processes: typed frames over sockets, and Refs that keep the laws of local ones."""

@@ -1,0 +1,94 @@
+"""Frames: what a link is made of. Sizes are bounded, and nothing that comes is executed.
+
+A frame is a header of 15 bytes, little-endian, and a body:
+
+| bytes | what |
+|---|---|
+| 4 | length of the body |
+| 1 | kind |
+| 4 | channel: which actor is meant; its sender chose the number when it opened the channel |
+| 4 | number, by which an answer finds its question; 0 where none is expected |
+| 2 | tag: the type of the body, as both ends number them |
+"""
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+HEADER = struct.Struct("<IBIIH")
+MOST_BYTES = 2**26
+"""Of a body: a prompt of ten million tokens with the keys of its blocks."""
+NOTHING = 0
+"""The tag of a frame without a body, and of an answer that is None."""
+
+
+class WireError(Exception):
+    """A link cannot go on: what came, or what was to be sent, is not what both ends agreed on."""
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for. The first five go to the end that has the actor, the next four come from it."""
+
+    OPEN = 1
+    """A channel to an actor: the body names it. Answered with the capacity of its mailbox, 0 for none."""
+    OPEN_LISTENER = 2
+    """The same for a sender that does not keep the actor alive."""
+    TELL = 3
+    ASK = 4
+    HANG_UP = 5
+    ANSWER = 6
+    FAILED = 7
+    """There will be no answer; the body says why."""
+    TAKEN = 8
+    """The oldest message of this channel has left its bounded mailbox."""
+    ENDED = 9
+    """The actor takes no message any more."""
+    FORGET = 10
+    """Names lose their numbers: a message that was to be sent could not be packed."""
+
+
+KINDS = frozenset(map(int, Kind))
+
+
+class Frame(NamedTuple):
+    """One frame; `body` is still packed."""
+
+    kind: Kind
+    channel: int
+    number: int = 0
+    tag: int = NOTHING
+    body: bytes = b""
+
+    def packed(self) -> bytes:
+        """Its bytes; WireError if the body is too long."""
+        kind, channel, number, tag, body = self
+        if len(body) > MOST_BYTES:
+            raise WireError(f"a message of {len(body)} bytes is too long for the wire: at most {MOST_BYTES}")
+        return HEADER.pack(len(body), kind, channel, number, tag) + body
+
+
+class Frames:
+    """Puts what a socket gives back together: `feed` yields the frames that are whole."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that `data` completes; WireError for a header that no end of ours wrote."""
+        self._rest += data
+        start = 0
+        try:
+            while len(self._rest) - start >= HEADER.size:
+                length, kind, channel, number, tag = HEADER.unpack_from(self._rest, start)
+                if length > MOST_BYTES:
+                    raise WireError(f"a frame of {length} bytes: at most {MOST_BYTES} are taken")
+                if kind not in KINDS:
+                    raise WireError(f"a frame of the unknown kind {kind}")
+                begin, end = start + HEADER.size, start + HEADER.size + length
+                if end > len(self._rest):
+                    break
+                start = end
+                yield Frame(Kind(kind), channel, number, tag, bytes(self._rest[begin:end]))
+        finally:
+            del self._rest[:start]

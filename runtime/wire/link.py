@@ -1,0 +1,248 @@
+"""A link: one connection, over which two processes reach each other's actors.
+
+Each end exports actors by name, and opens channels to those of the other. A channel is a Ref like any other,
+with the laws of `docs/kernel.md`. When the connection ends, for whatever reason, every task that waits for an
+answer is told so, every channel is closed, and every caller from the other end has hung up.
+"""
+
+import logging
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from actors.actor import Actor, ActorDied, Ref, Reply
+from actors.mailbox import MailboxFull
+from runtime.wire.channel import Inlet, Outlet
+from runtime.wire.frames import Frame, Frames, Kind, WireError
+from runtime.wire.records import Packer, Unpacker
+
+log = logging.getLogger("sundog.wire")
+
+READ_BYTES = 2**18
+MOST_UNSENT_BYTES = 2**28
+"""What may wait for an end that does not read; then the link is cut."""
+
+
+class Link:
+    """One end of a connection; `peer` says who is at the other, for people.
+
+    `messages` are the types that cross, the same at both ends.
+    """
+
+    def __init__(self, connected: socket.socket, messages: Sequence[type], peer: str) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._packer = Packer(messages)
+        self._unpacker = Unpacker(messages)
+        self._exports: dict[str, Actor[Any]] = {}
+        self._inlets: dict[int, Inlet] = {}
+        self._outlets: dict[int, Outlet] = {}
+        self._replies: dict[int, Reply[Any]] = {}
+        """What this end has asked and not been answered."""
+        self._last_number = 0
+        self._unsent = bytearray()
+        self._has_unsent = trio.Event()
+        self.peer = peer
+        self.why_ended: str | None = None
+        """None while the link is up."""
+        self.num_sent = self.num_sent_bytes = 0
+
+    def export(self, actor: Actor[Any]) -> None:
+        """Let the other end reach this actor, by its name."""
+        self._exports[actor.name] = actor
+
+    async def open(self, name: str, sender: str, *, counted: bool = True) -> Ref[Any]:
+        """The address of an actor at the other end; ActorDied if there is none of this name."""
+        opened: Reply[int] = Reply()
+        number = self._number(opened)
+        kind = Kind.OPEN if counted else Kind.OPEN_LISTENER
+        self._send_frame(Frame(kind, number, number, body=f"{name}\n{sender}".encode()))
+        outlet = Outlet(self, number, name)
+        self._outlets[number] = outlet
+        try:
+            outlet.opened(await opened.wait())
+        except BaseException:
+            self.signal(Kind.HANG_UP, number)
+            raise
+        return Ref(outlet.mailbox, sender, counted=counted)
+
+    async def run(self) -> None:
+        """Carry frames until the connection ends, or until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.end("the link was closed")
+
+    def end(self, why: str) -> None:
+        """Cut the connection; harmless when repeated."""
+        if self.why_ended is not None:
+            return
+        self.why_ended = why
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        died = f"{self.peer} is gone: {why}"
+        for outlet in self._outlets.values():
+            outlet.ended()
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            reply.fail(ActorDied(died))
+        inlets, self._inlets = self._inlets, {}
+        for inlet in inlets.values():
+            inlet.hang_up()
+
+    # --- out ---------------------------------------------------------------------------------------
+
+    def send(self, kind: Kind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
+        """Send a message that an actor here was given for one there. Never waits."""
+        try:
+            tag, body = self._packer.pack(message)
+            packed = Frame(kind, channel, 0, tag, body)
+        except WireError:
+            self._packer.forget()
+            self._send_frame(Frame(Kind.FORGET, 0))
+            raise
+        self._send_frame(packed if reply is None else packed._replace(number=self._number(reply)))
+
+    def answer(self, number: int, value: object, error: BaseException | None) -> None:
+        """Give the answer to a question of the other end, or say why there is none."""
+        if error is None:
+            try:
+                tag, body = self._packer.pack(value)
+                return self._send_frame(Frame(Kind.ANSWER, 0, number, tag, body))
+            except WireError as unsendable:
+                self._packer.forget()
+                self._send_frame(Frame(Kind.FORGET, 0))
+                error = unsendable
+        self._send_frame(Frame(Kind.FAILED, 0, number, body=str(error).encode(errors="replace")))
+
+    def signal(self, kind: Kind, channel: int) -> None:
+        """Say what has become of a channel."""
+        if kind is Kind.HANG_UP:
+            self._outlets.pop(channel, None)
+        self._send_frame(Frame(kind, channel))
+
+    def _number(self, reply: Reply[Any]) -> int:
+        """The number under which this reply is answered."""
+        if self.why_ended is not None:
+            raise ActorDied(f"{self.peer} is gone: {self.why_ended}")
+        self._last_number = self._last_number % (2**32 - 1) + 1
+        self._replies[self._last_number] = reply
+        return self._last_number
+
+    def _send_frame(self, frame: Frame) -> None:
+        """At once if the socket takes it, by the writing task otherwise."""
+        if self.why_ended is not None:
+            return
+        data = frame.packed()
+        self.num_sent += 1
+        self.num_sent_bytes += len(data)
+        if not self._unsent:
+            try:
+                num_sent = self._socket.send(data)
+            except BlockingIOError:
+                num_sent = 0
+            except OSError as error:  # the reading task learns of it, too, and ends the link
+                log.debug("%s does not take what is sent: %s", self.peer, error)
+                return
+            if num_sent == len(data):
+                return
+            data = data[num_sent:]
+        self._unsent += data
+        self._has_unsent.set()
+
+    async def _write(self) -> None:
+        """Send what the socket did not take at once."""
+        with suppress(trio.ClosedResourceError):
+            while True:
+                await self._has_unsent.wait()
+                await trio.lowlevel.wait_writable(self._socket)
+                try:
+                    del self._unsent[: self._socket.send(self._unsent)]
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    return self.end(f"it cannot be sent anything: {error}")
+                if not self._unsent:
+                    self._has_unsent = trio.Event()
+                elif len(self._unsent) > MOST_UNSENT_BYTES:
+                    return self.end(f"it has left {len(self._unsent)} bytes unread")
+
+    # --- in ----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Take frames until there are no more."""
+        frames = Frames()
+        try:
+            while self.why_ended is None:
+                await trio.lowlevel.wait_readable(self._socket)
+                with suppress(BlockingIOError):
+                    data = self._socket.recv(READ_BYTES)
+                    if not data:
+                        return self.end("it has closed the link")
+                    for frame in frames.feed(data):
+                        self._take(frame)
+        except (trio.ClosedResourceError, OSError) as error:
+            self.end(str(error) or "it was closed")
+        except WireError as error:
+            log.warning("the link to %s is cut: it sent %s", self.peer, error)
+            self.end(f"it sent {error}")
+
+    def _take(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.OPEN | Kind.OPEN_LISTENER:
+                self._open(frame)
+            case Kind.ANSWER | Kind.FAILED:
+                self._answered(frame)
+            case Kind.FORGET:
+                self._unpacker.forget()
+            case Kind.TAKEN | Kind.ENDED:
+                outlet = self._outlets.get(frame.channel)  # None: this end has hung up
+                if outlet is not None:
+                    outlet.taken() if frame.kind is Kind.TAKEN else outlet.ended()
+            case Kind.TELL | Kind.ASK | Kind.HANG_UP:
+                self._deliver(frame)
+
+    def _deliver(self, frame: Frame) -> None:
+        inlet = self._inlets.get(frame.channel)
+        if frame.kind is Kind.HANG_UP:
+            if inlet is not None:  # None: it could not be opened
+                del self._inlets[frame.channel]
+                inlet.hang_up()
+            return
+        if inlet is None:
+            raise WireError(f"a message for the channel {frame.channel}, which is not open")
+        message = self._unpacker.unpack(frame.tag, frame.body)
+        try:
+            inlet.deliver(message, frame.number if frame.kind is Kind.ASK else None)
+        except MailboxFull as error:
+            raise WireError(f"more than a mailbox takes: {error}") from error
+
+    def _open(self, frame: Frame) -> None:
+        name, _, sender = frame.body.decode(errors="replace").partition("\n")
+        actor = self._exports.get(name)
+        if frame.channel in self._inlets:
+            raise WireError(f"a second channel {frame.channel}")
+        if actor is None or actor.mailbox.is_closed:
+            why = "there is no actor of this name" if actor is None else "it has ended"
+            return self.answer(frame.number, None, ActorDied(f"{name} cannot be reached: {why}"))
+        self._inlets[frame.channel] = Inlet(self, frame.channel, actor, sender, frame.kind is Kind.OPEN)
+        self._send_frame(Frame(Kind.ANSWER, actor.mailbox.capacity or 0, frame.number))
+
+    def _answered(self, frame: Frame) -> None:
+        reply = self._replies.pop(frame.number, None)
+        if reply is None:
+            raise WireError(f"an answer to the question {frame.number}, which was not asked")
+        if frame.kind is Kind.FAILED:
+            reply.fail(ActorDied(frame.body.decode(errors="replace")))
+        elif frame.number in self._outlets:
+            reply.set(frame.channel)
+        else:
+            reply.set(self._unpacker.unpack(frame.tag, frame.body))

@@ -1,0 +1,226 @@
+"""Records as bytes and back: a message travels as the tuple of its fields, without their names.
+
+Fields are packed in the order in which they are declared, by msgspec; whatever has another shape than was
+declared is refused by name. Both ends number the types alike (`fingerprint`), and numbers stand for names
+(`names.py`). A packer and an unpacker belong to one link, whose frames they take in order.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from actors.core.policies.policy import Rank
+from runtime.wire.frames import NOTHING, WireError
+from runtime.wire.names import Heard, Spoken
+from runtime.wire.shapes import (
+    NAMED,
+    PAIRS,
+    element,
+    field_types,
+    is_record,
+    named,
+    optional,
+    typed_fields,
+    wire_type,
+)
+
+Turn = Callable[[Any], Any] | None
+"""Makes a value what the other side needs; None where it is that already."""
+
+
+class Packer:
+    """What is to be sent, as bytes."""
+
+    def __init__(self, types: Sequence[type]) -> None:
+        self._spoken = Spoken()
+        self._last: dict[object, tuple[str, ...]] = {}
+        self.name = self._spoken.pack
+        self._turns = {each: (tag, _packing(each, self)) for tag, each in enumerate(types, NOTHING + 1)}
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def pack(self, message: object) -> tuple[int, bytes]:
+        """The tag of its type, and its body; WireError for what cannot be sent. Then `forget`."""
+        if message is None:
+            return NOTHING, b""
+        try:
+            tag, turn = self._turns[type(message)]
+            return tag, self._encode(message if turn is None else turn(message))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise WireError(f"{type(message).__name__} cannot be sent: {error}") from error
+
+    def forget(self) -> None:
+        """What was said is as if it had not been: the other end is told so."""
+        self._spoken.forget()
+        self._last.clear()
+
+    def pairs(self) -> Callable[[Sequence[tuple[str, int]]], object]:
+        """Numbers by request: whose they are is said only when they are others than the last time."""
+        place = object()
+
+        def turn(pairs: Sequence[tuple[str, int]]) -> object:
+            names = tuple([name for name, _ in pairs])
+            numbers = [number for _, number in pairs]
+            if self._last.get(place) == names:
+                return None, numbers
+            self._last[place] = names
+            return [self.name(name) for name in names], numbers
+
+        return turn
+
+
+class Unpacker:
+    """What came, as messages."""
+
+    def __init__(self, types: Sequence[type]) -> None:
+        self._heard = Heard()
+        self._last: dict[object, tuple[str, ...]] = {}
+        self.name = self._heard.unpack
+        self._turns = [
+            (each, msgspec.msgpack.Decoder(wire_type(each)).decode, _unpacking(each, self)) for each in types
+        ]
+
+    def unpack(self, tag: int, body: bytes) -> object:
+        """The message; WireError if it is none."""
+        if tag == NOTHING:
+            return None
+        try:
+            record, decode, turn = self._turns[tag - NOTHING - 1]
+        except IndexError:
+            raise WireError(f"a message with the unknown tag {tag}") from None
+        try:
+            value = decode(body)
+            return value if turn is None else turn(value)
+        except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+            raise WireError(f"a {record.__name__} that is none: {error}") from error
+
+    def forget(self) -> None:
+        """The other end has begun anew."""
+        self._heard.forget()
+        self._last.clear()
+
+    def pairs(self) -> Callable[[Any], tuple[tuple[str, int], ...]]:
+        """The other half of the packer's."""
+        place = object()
+
+        def turn(said: tuple[tuple[str | int, ...] | None, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+            names, numbers = said
+            if names is not None:
+                self._last[place] = tuple([self.name(name) for name in names])
+            return tuple(zip(self._last[place], numbers, strict=True))
+
+        return turn
+
+
+def fingerprint(types: Sequence[type]) -> bytes:
+    """Eight bytes that differ where two ends do not declare the same messages alike."""
+    told: list[str] = []
+    seen: set[type] = set()
+
+    def tell(hint: Any) -> None:
+        if is_record(hint) and hint not in seen:
+            seen.add(hint)
+            told.append(f"{hint.__name__}{typed_fields(hint)}")
+            for each in field_types(hint):
+                tell(each)
+        for part in get_args(hint):
+            tell(part)
+
+    for each in types:
+        told.append(each.__name__)
+        tell(each)
+    return hashlib.sha256("\n".join(told).encode()).digest()[:8]
+
+
+def _packing(hint: Any, packer: Packer) -> Turn:
+    """How a value of this type is made of what msgspec packs natively."""
+    if hint is NAMED:
+        return packer.name
+    if is_record(hint):
+        names = tuple(typed_fields(hint))
+        turns = [_packing(each, packer) for each in field_types(hint)]
+        return _record_packing(names, turns)
+    return _parts(hint, packer, _packing, list)
+
+
+def _unpacking(hint: Any, unpacker: Unpacker) -> Turn:
+    """How a value of this type is made of what msgspec read."""
+    if hint is NAMED:
+        return unpacker.name
+    if hint is Rank:
+        return _tupled
+    if is_record(hint):
+        turns = [_unpacking(each, unpacker) for each in field_types(hint)]
+        return _record_unpacking(hint, turns)
+    return _parts(hint, unpacker, _unpacking, tuple)
+
+
+def _parts(hint: Any, end: Any, turning: Callable[..., Turn], many: type) -> Turn:
+    """The same for what is no record: its parts, each in its turn."""
+    if hint == PAIRS:
+        turned: Turn = end.pairs()
+        return turned
+    if (maybe := optional(hint)) is not None:
+        inner = turning(maybe.of, end)
+        return None if inner is None else _unless_none(inner)
+    if (each := element(hint)) is not None:
+        inner = turning(named(each), end)
+        return None if inner is None else _each(inner, many)
+    if get_origin(hint) is tuple:
+        turns = [turning(named(part), end) for part in get_args(hint)]
+        if any(turns):
+            return lambda values: tuple(
+                [value if turn is None else turn(value) for value, turn in zip(values, turns, strict=True)]
+            )
+    return None
+
+
+def _unless_none(turn: Callable[[Any], Any]) -> Turn:
+    return lambda value: None if value is None else turn(value)
+
+
+def _each(turn: Callable[[Any], Any], many: type) -> Turn:
+    return lambda values: many([turn(value) for value in values])
+
+
+def _record_packing(names: tuple[str, ...], turns: Sequence[Turn]) -> Turn:
+    if not names:
+        return lambda record: ()
+    if len(names) == 1:
+        get_only, only = attrgetter(*names), turns[0] or _as_it_is
+        return lambda record: [only(get_only(record))]
+    get = attrgetter(*names)
+    turned = [(n, turn) for n, turn in enumerate(turns) if turn is not None]
+
+    def pack(record: object) -> object:
+        values = list(get(record))
+        for n, turn in turned:
+            values[n] = turn(values[n])
+        return values
+
+    return pack if turned else get
+
+
+def _record_unpacking(record: type, turns: Sequence[Turn]) -> Turn:
+    turned = [(n, turn) for n, turn in enumerate(turns) if turn is not None]
+
+    def unpack(said: Sequence[object]) -> object:
+        if not turned:
+            return record(*said)
+        values = list(said)
+        for n, turn in turned:
+            values[n] = turn(values[n])
+        return record(*values)
+
+    return unpack
+
+
+def _tupled(value: object) -> object:
+    """A rank as it was: msgpack knows one kind of sequence."""
+    return tuple([_tupled(each) for each in value]) if isinstance(value, list) else value
+
+
+def _as_it_is(value: object) -> object:
+    return value

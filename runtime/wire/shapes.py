@@ -1,0 +1,109 @@
+"""How the fields of a record are typed, also where compilation has erased what stands in brackets."""
+
+import ast
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from actors.core.policies.policy import Rank
+
+ROOT = Path(__file__).parents[2]
+
+
+def is_record(hint: object) -> bool:
+    """Whether a type is one of our records: a dataclass, or a NamedTuple."""
+    return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
+
+
+@cache
+def typed_fields(record: type) -> dict[str, Any]:
+    """The fields of a record and their types, in order, from its source."""
+    module = sys.modules[record.__module__]
+    path = ROOT.joinpath(*record.__module__.split(".")).with_suffix(".py")
+    if not path.exists():
+        path = Path(str(module.__file__))
+    found = next(
+        node
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ClassDef) and node.name == record.__name__
+    )
+    typed = {
+        node.target.id: eval(compile(ast.Expression(node.annotation), path, "eval"), vars(module))
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    names = [each.name for each in fields(record)] if is_dataclass(record) else record._fields  # type: ignore[attr-defined]
+    return {name: typed[name] for name in names}
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+class Optional(NamedTuple):
+    """A type, or None."""
+
+    of: Any
+
+
+def optional(hint: object) -> Optional | None:
+    """What may be None, if it is one type that may."""
+    if get_origin(hint) not in (Union, UnionType):
+        return None
+    others = [each for each in get_args(hint) if each is not NoneType]
+    return Optional(others[0]) if len(others) == 1 and len(others) < len(get_args(hint)) else None
+
+
+def element(hint: object) -> Any:
+    """Of what a sequence of any length consists; None for whatever else."""
+    args = get_args(hint)
+    if get_origin(hint) is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return args[0]
+    return args[0] if get_origin(hint) is Sequence else None
+
+
+def wire_type(hint: Any) -> Any:
+    """What msgspec reads for a value of this type: records are tuples of their fields."""
+    if hint is Rank or hint is object:
+        return Any
+    if hint == PAIRS:
+        return tuple[tuple[str | int, ...] | None, tuple[int, ...]]
+    if hint is NAMED:
+        return str | int
+    if is_record(hint):
+        return GenericAlias(tuple, tuple(wire_type(each) for each in field_types(hint)))
+    if (inner := element(hint)) is not None:
+        return GenericAlias(tuple, (wire_type(named(inner)), ...))
+    if get_origin(hint) is tuple:
+        return GenericAlias(tuple, tuple(wire_type(named(each)) for each in get_args(hint)))
+    if (maybe := optional(hint)) is not None:
+        return wire_type(maybe.of) | None
+    return hint
+
+
+class Named(str):
+    """A text that is said often: the id of a request."""
+
+
+NAMED: Any = Named
+
+
+def named(hint: object) -> Any:
+    """The type of a part of a tuple: a text there is nearly always the id of a request."""
+    return NAMED if hint is str else hint
+
+
+PAIRS = tuple[tuple[str, int], ...]
+"""Numbers by request, as every step has them."""
+
+
+def field_types(record: type) -> tuple[Any, ...]:
+    """The types of a record's fields; ids of requests are marked."""
+    return tuple(
+        NAMED if name == "request_id" and hint is str else hint for name, hint in typed_fields(record).items()
+    )

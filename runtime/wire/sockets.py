@@ -1,0 +1,81 @@
+"""Where links come from: a pair of sockets, a Unix socket in a private folder, TCP with a secret."""
+
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from actors.config import ConfigError
+from runtime.wire.handshake import shake_hands
+from runtime.wire.link import Link
+
+Address = Path | tuple[str, int]
+"""A Unix socket's file, or a host and a port."""
+
+
+def listen(address: Address, secret: bytes) -> socket.socket:
+    """A socket that others of this user, or who know the secret, connect to.
+
+    A Unix socket has mode 0600, in a folder that is this user's alone. TCP needs a secret.
+    """
+    if isinstance(address, Path):
+        _check_private(address.parent)
+        listening = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            listening.bind(os.fspath(address))
+        finally:
+            os.umask(before)
+    else:
+        _check_secret(address, secret)
+        listening = socket.create_server(address)
+    listening.listen()
+    listening.setblocking(False)
+    return listening
+
+
+async def accept(listening: socket.socket, messages: Sequence[type], secret: bytes, peer: str) -> Link:
+    """The next link from there; WireError if who connects is not one of ours."""
+    await trio.lowlevel.wait_readable(listening)
+    connected, _ = listening.accept()
+    return await _link(connected, messages, secret, peer, called=True)
+
+
+async def connect(address: Address, messages: Sequence[type], secret: bytes, peer: str) -> Link:
+    """A link to whoever listens there; WireError if that is not one of ours."""
+    if isinstance(address, Path):
+        trio_socket = trio.socket.socket(socket.AF_UNIX)
+        await trio_socket.connect(os.fspath(address))
+    else:
+        _check_secret(address, secret)
+        stream = await trio.open_tcp_stream(*address)
+        trio_socket = stream.socket
+    connected = socket.socket(fileno=trio_socket.detach())
+    return await _link(connected, messages, secret, peer, called=False)
+
+
+async def _link(
+    connected: socket.socket, messages: Sequence[type], secret: bytes, peer: str, *, called: bool
+) -> Link:
+    try:
+        await shake_hands(connected, messages, secret, called=called)
+    except BaseException:
+        connected.close()
+        raise
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Link(connected, messages, peer)
+
+
+def _check_private(folder: Path) -> None:
+    status = folder.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"{folder} is not private: sockets lie in a folder of mode 0700")
+
+
+def _check_secret(address: Address, secret: bytes) -> None:
+    if not secret:
+        raise ConfigError(f"{address} is reached over TCP, which needs a secret that both ends know")

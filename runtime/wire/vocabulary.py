@@ -1,0 +1,31 @@
+"""What crosses between processes: every message of the graph that may, in the order of its tags."""
+
+from actors.messages import (
+    Abort,
+    Batch,
+    Capacity,
+    Done,
+    Interrupt,
+    Load,
+    PolicyFailed,
+    Refused,
+    ResetPrefixCache,
+    StepOutput,
+    StepResult,
+    Submit,
+)
+
+MESSAGES: tuple[type, ...] = (
+    Submit,
+    Abort,
+    ResetPrefixCache,
+    Done,
+    Refused,
+    StepOutput,
+    PolicyFailed,
+    Batch,
+    StepResult,
+    Interrupt,
+    Load,
+    Capacity,
+)

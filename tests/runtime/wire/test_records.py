@@ -1,0 +1,102 @@
+"""Messages as bytes: they come back as they were, and what is none is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.core.policies.policy import Rank
+from actors.messages import Abort, Batch, StepOutput, Submit
+from runtime.wire.frames import WireError
+from runtime.wire.records import Packer, Unpacker, fingerprint
+from runtime.wire.shapes import element, field_types, is_record, optional
+from runtime.wire.vocabulary import MESSAGES
+from tests.bench.bench_wire import admitted, decode_step
+
+RANKS = st.recursive(
+    st.integers(0, 9) | st.floats(allow_nan=False) | st.just("a"), lambda part: st.tuples(part, part)
+)
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type as the messages declare it."""
+    if is_record(hint):
+        return st.builds(hint, *map(values, field_types(hint)))
+    if hint is Rank:
+        return RANKS
+    if hint is object:
+        return st.binary(max_size=4)
+    if (inner := element(hint)) is not None:
+        return st.lists(values(inner), max_size=3).map(tuple)
+    if (maybe := optional(hint)) is not None:
+        return st.none() | values(maybe.of)
+    if get_origin(hint) is tuple:
+        return st.tuples(*map(values, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
+    if hint is float:
+        return st.floats(allow_nan=False)
+    if hint is int:
+        return st.integers(-(2**63), 2**64 - 1)
+    assert get_origin(hint) is not Mapping
+    return st.from_type(str if issubclass(hint, str) and hint.__name__ == "Named" else hint)
+
+
+@pytest.mark.parametrize("record", MESSAGES, ids=lambda record: record.__name__)
+@given(data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_every_message_comes_back_as_it_was(record: type, data: st.DataObject) -> None:
+    """Whatever its fields hold, and however often the same names were said before."""
+    packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
+    for message in data.draw(st.lists(values(record), max_size=4)):
+        assert unpacker.unpack(*packer.pack(message)) == message
+
+
+def test_after_a_message_that_cannot_be_sent_both_ends_begin_anew() -> None:
+    """It is refused by name; nothing that was half said is taken for said."""
+    packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
+    names = tuple(f"r{number}" for number in range(3))
+    unpacker.unpack(*packer.pack(Abort(names[:1])))
+    for unsendable in (Abort((names[1], "\ud800")), Submit("r2", 0.0, 2**70, 1), object()):
+        with pytest.raises(WireError, match=f"{type(unsendable).__name__} cannot be sent"):
+            packer.pack(unsendable)
+        packer.forget()
+        unpacker.forget()
+        assert unpacker.unpack(*packer.pack(Abort(names))) == Abort(names)
+
+
+@pytest.mark.parametrize("tag", range(len(MESSAGES) + 2))
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\xc0", b"\xff" * 20, b"\x9f" * 1000])
+def test_bytes_that_are_no_message_are_refused_by_name(tag: int, body: bytes) -> None:
+    """Never another error, and nothing that is half a message."""
+    if tag:
+        with pytest.raises(WireError, match="that is none|unknown tag"):
+            Unpacker(MESSAGES).unpack(tag, body)
+
+
+def test_ends_that_declare_a_message_otherwise_have_another_fingerprint() -> None:
+    """Its name, its order among the others, and its fields count."""
+    assert fingerprint(MESSAGES) == fingerprint(list(MESSAGES))
+    assert len({fingerprint(each) for each in (MESSAGES, MESSAGES[1:], MESSAGES[::-1], (Batch,))}) == 4
+
+
+def test_a_steps_batch_is_a_diff_and_stays_under_two_kilobytes() -> None:
+    """With 256 running decodes, even where every one of them grows by a block in the same step."""
+    packer = Packer(MESSAGES)
+    packer.pack(admitted(256))
+    sizes = [len(packer.pack(decode_step(256, step, all_grow=True).batch)[1]) for step in range(2, 40)]
+    assert max(sizes) < 2048
+    sizes = [len(packer.pack(decode_step(256, step).batch)[1]) for step in range(40, 80)]
+    assert max(sizes) < 256
+
+
+def test_a_token_takes_a_few_bytes() -> None:
+    """256 requests that decode name themselves once."""
+    packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
+    packed = [packer.pack(decode_step(256, step)) for step in range(2, 20)]
+    assert max(len(body) for _, body in packed[1:]) < 4 * 256
+    outputs = [unpacker.unpack(*each) for each in packed]
+    assert outputs == [decode_step(256, step) for step in range(2, 20)]
+    assert all(isinstance(output, StepOutput) for output in outputs)
