@@ -17,6 +17,7 @@ from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
+from actors.api.routes.documents import documents_routes
 from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
@@ -26,7 +27,14 @@ from actors.front.codec import TextCodec
 MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0
 LINGER_S = 5.0
-ROUTES = (operations_routes, models_routes, completions_routes, chat_routes, tokenize_routes)
+ROUTES = (
+    operations_routes,
+    models_routes,
+    completions_routes,
+    chat_routes,
+    tokenize_routes,
+    documents_routes,
+)
 
 
 def new_id() -> str:
@@ -60,7 +68,7 @@ def create_app(
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell, answers)
+    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None)
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app

@@ -112,6 +112,8 @@ class ApiContext:
     codec: TextCodec | None = None
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS
+    has_key: bool = False
+    """Whether clients need a key."""
     remarked: set[str] = field(default_factory=set)
     in_flight: set[str] = field(default_factory=set)
     """The ids of requests that are being answered."""

@@ -60,7 +60,7 @@ def _text_of_part(index: int, part: object) -> str:
 class MessageBody(JsonObject):
     """One turn; an assistant's turn may come back as it was sent, with its null and empty fields."""
 
-    role: Name
+    role: Annotated[Name, Field(json_schema_extra={"enum": [*ROLES]})]
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
     tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Name | None = None

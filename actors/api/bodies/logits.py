@@ -4,7 +4,7 @@ Meanings are vLLM's: a bias beyond ±100 is one of ±100, and -1 log probabiliti
 """
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -74,7 +74,7 @@ BadWords = Annotated[
 AllowedTokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
 NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 NumLogprobsOrOff = Annotated[
-    int | None, PlainValidator(as_count_or_off, json_schema_input_type=NumLogprobs | bool)
+    int | None, PlainValidator(as_count_or_off, json_schema_input_type=NumLogprobs | Literal[False])
 ]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Field(ge=1e-6, le=1e6)]

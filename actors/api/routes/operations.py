@@ -35,12 +35,13 @@ def operations_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/version")
     async def show_version() -> dict[str, object]:
-        return {"version": _version()}
+        return {"version": server_version()}
 
     return routes
 
 
-def _version() -> str:
+def server_version() -> str:
+    """Sundog's, as it is installed."""
     try:
         return version("sundog")
     except PackageNotFoundError:

@@ -1,0 +1,140 @@
+"""The OpenAPI document of the server: every route, with the bodies that its handlers check.
+
+The schemas are those of the very models that parse the bodies, so the document cannot say anything else.
+An optional field may be null, which means absent. Unknown fields are ignored; known ones that are not
+honoured are refused by name (`bodies/unsupported.py`) and do not appear.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic.json_schema import models_json_schema
+
+from actors.api.bodies.chat import ChatBody
+from actors.api.bodies.completion import CompletionBody
+from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
+from actors.api.responses.shapes import Json
+
+REF = "#/components/schemas/{model}"
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path: what it is for, what it takes, and the types of content it answers with."""
+
+    method: str
+    path: str
+    summary: str
+    body: type[JsonObject] | None = None
+    answers: tuple[str, ...] = (JSON,)
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def needs_key(self) -> bool:
+        return self.path.startswith("/v1/")
+
+
+OPERATIONS = (
+    Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
+    Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
+    Operation("get", "/v1/models", "The model, and its adapters."),
+    Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
+    Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),
+    Operation("post", "/detokenize", "The text of tokens.", DetokenizeBody),
+    Operation("get", "/tokenizer_info", "The tokenizer's configuration."),
+    Operation("get", "/health", "Whether requests are taken."),
+    Operation("get", "/ping", "The same, for load balancers."),
+    Operation("post", "/ping", "The same, for load balancers."),
+    Operation("get", "/load", "How many requests are being answered."),
+    Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
+    Operation("get", "/version", "The server's version."),
+    Operation("get", "/openapi.json", "This document."),
+    Operation("get", "/docs", "This document for people.", answers=("text/html",)),
+)
+ERRORS = {
+    "400": "The request must be changed; `param` names the field.",
+    "401": "The key is missing or wrong.",
+    "404": "There is no such model.",
+    "408": "The body took too long to arrive.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "429": "Too many requests wait, or the policy refuses this one: `Retry-After` says when to come back.",
+    "500": "This request failed.",
+    "503": "No engine is up: `Retry-After` says when one may be.",
+}
+
+
+def document(version: str, *, has_key: bool) -> Json:
+    """OpenAPI 3.1 for this server; `has_key` if clients need one."""
+    bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
+    ordered = sorted(bodies, key=lambda body: body.__name__)
+    _, schemas = models_json_schema([(body, "validation") for body in ordered], ref_template=REF)
+    schemas = {name: _with_nulls(schema) for name, schema in schemas["$defs"].items()}
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, has_key)
+    components: Json = {"schemas": schemas | {"Error": _error()}}
+    if has_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    info = {"title": "Sundog", "version": version, "summary": "LLM serving, compatible with OpenAI and vLLM."}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
+
+
+def _operation(operation: Operation, has_key: bool) -> Json:
+    described: Json = {"summary": operation.summary, "responses": dict(_responses(operation, has_key))}
+    if operation.parameters:
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in operation.parameters
+        ]
+    if operation.body is not None:
+        schema = {"$ref": REF.format(model=operation.body.__name__)}
+        described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    if has_key and operation.needs_key:
+        described["security"] = [{"key": []}]
+    return described
+
+
+def _responses(operation: Operation, has_key: bool) -> Iterator[tuple[str, Json]]:
+    yield "200", {"description": "OK", "content": {kind: {} for kind in operation.answers}}
+    error = {JSON: {"schema": {"$ref": REF.format(model="Error")}}}
+    for status, meaning in ERRORS.items():
+        if _may_answer(operation, status, has_key):
+            yield status, {"description": meaning, "content": {JSON: {}} if status == "503" else error}
+
+
+def _may_answer(operation: Operation, status: str, has_key: bool) -> bool:
+    if status == "401":
+        return has_key and operation.needs_key
+    if status == "404":
+        return bool(operation.parameters or operation.body)
+    if status in ("429", "500"):
+        return EVENTS in operation.answers
+    if status == "503":
+        return EVENTS in operation.answers or operation.path in ("/health", "/ping")
+    return operation.body is not None
+
+
+def _with_nulls(schema: Json) -> Json:
+    """Fields that need not be there may be null."""
+    required, properties = schema.get("required", ()), schema.get("properties", {})
+    assert isinstance(properties, dict) and isinstance(required, list | tuple)
+    nullable = {name: field if name in required else _or_null(field) for name, field in properties.items()}
+    return schema | {"properties": nullable} if properties else schema
+
+
+def _or_null(field: Json) -> Json:
+    kept = {key: field[key] for key in ("default", "description", "title") if key in field}
+    kinds = field.get("anyOf", [{key: value for key, value in field.items() if key not in kept}])
+    assert isinstance(kinds, list)
+    return kept | {"anyOf": [*(kind for kind in kinds if kind != {"type": "null"}), {"type": "null"}]}
+
+
+def _error() -> Json:
+    """How every error is written, whatever its `type` and `code`."""
+    text = {"type": ["string", "null"]}
+    inner = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": {}}
+    error = {"type": "object", "properties": inner, "required": ["message", "type", "param", "code"]}
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
