@@ -20,3 +20,6 @@ class LearnedLengths(Policy):
     def rank(self, request: Request, view: View) -> float:
         tokens, answers = view.memory.get(request.submit.tenant, (0, 1))
         return tokens / answers
+
+    def rank_key(self, request: Request, view: View) -> tuple[str | None]:
+        return (request.submit.tenant,)

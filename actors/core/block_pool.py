@@ -100,19 +100,20 @@ class BlockPool:
             if block in self._readers:
                 self._readers[block] += 1
 
-    def release(self, table: list[int], num_kept: int = 0) -> None:
+    def release(self, table: list[int], num_kept: int = 0, num_known: int | None = None) -> None:
         """Release a request's blocks, tail first, so that prefixes survive longest.
 
         Blocks that no request holds any more join the free queue: empty ones at its front, with the tail
         block first, those that hold something at its back. These are the first `num_kept`, and all that
-        have a key.
+        have a key. Only the first `num_known` can have a key or readers; by default any.
         """
-        if self._readers or self._keys:
-            kept, empty = self._let_go(table, num_kept)
-        else:
-            kept, empty = table[:num_kept], table[num_kept:]
-            kept.reverse()
-            empty.reverse()
+        if num_known is None:
+            num_known = len(table)
+        kept, empty = table[num_known:num_kept], table[max(num_known, num_kept) :]
+        kept.reverse()
+        empty.reverse()
+        if num_known:
+            self._let_go(table[:num_known], num_kept, kept, empty)
         self.num_free += len(kept) + len(empty)
         self._queue += kept
         if empty:
@@ -120,11 +121,9 @@ class BlockPool:
         if len(self._queue) > 4 * self.num_blocks:
             self._tidy()
 
-    def _let_go(self, table: list[int], num_kept: int) -> tuple[list[int], list[int]]:
-        """Which of the blocks no request holds any more: those that hold something, and empty ones."""
+    def _let_go(self, table: list[int], num_kept: int, kept: list[int], empty: list[int]) -> None:
+        """Add the blocks that no request holds any more: those that hold something, and empty ones."""
         keys, readers, end = self._keys, self._readers, len(self._queue)
-        kept: list[int] = []
-        empty: list[int] = []
         for index in range(len(table) - 1, -1, -1):
             block = table[index]
             num_readers = readers.get(block)
@@ -142,7 +141,6 @@ class BlockPool:
                 empty.append(block)
                 continue
             kept.append(block)
-        return kept, empty
 
     def _put_in_front(self, blocks: list[int]) -> None:
         if self._head < len(blocks):

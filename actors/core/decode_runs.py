@@ -12,17 +12,24 @@ def run_length(state: SchedulerState) -> int:
 
     A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
     waiting: blocks only become fewer, no request leaves the batch, and no rank or urgency changes unless the
-    policy is dynamic.
+    policy is dynamic. Even then no order of the queue lets one of it run while no running slot is free.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
         # The step after it would be planned at once, or names a block when its token is known.
         return 1
-    if not lockstep.members or state.catching_up or (state.policy.is_dynamic and state.waiting):
+    if not lockstep.members or state.catching_up or _order_matters(state):
         return 1
     num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
     expiry = lockstep.next_expiry()
     return num_steps if expiry is None else min(num_steps, expiry - lockstep.planned + 1)
+
+
+def _order_matters(state: SchedulerState) -> bool:
+    """Whether the next step may admit a request because ranks have changed."""
+    if not (state.policy.is_dynamic and state.waiting):
+        return False
+    return state.config.preempt_for_priority or len(state.running) < state.config.max_num_running
 
 
 def extend(state: SchedulerState, num_steps: int) -> None:

@@ -17,6 +17,7 @@ class Draft:
         "admitted",
         "blocked",
         "budget",
+        "has_members",
         "new_blocks",
         "num_decodes",
         "preempted",
@@ -33,6 +34,8 @@ class Draft:
         self.budget = budget
         self.threshold = threshold
         self.num_decodes = 0
+        self.has_members = False
+        """Whether the members of the lockstep have been given their tokens."""
         self.reserved_blocks = 0
         self.scheduled: dict[str, tuple[Request, int]] = {}
         self.new_blocks: dict[str, list[int]] = {}
@@ -52,6 +55,9 @@ def preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request
     """
     if victim.request_id in draft.scheduled and not state.leaves_uncomputed:
         state.kv.unregister(victim, victim.num_computed_tokens)
+    if draft.has_members and victim.in_lockstep:
+        draft.budget += 1
+        draft.num_decodes -= 1
     state.preempt(victim)
     draft.preempted.append(victim)
     draft.preempted_for.append(needy.request_id)

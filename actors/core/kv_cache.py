@@ -104,7 +104,7 @@ class KVCache:
         pool = self.pool
         pool.share(hit)
         request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
-        request.num_registered_blocks = len(hit)
+        request.num_registered_blocks = request.num_known_blocks = len(hit)
         self.register(request, min(num_tokens, request.num_tokens))
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:
@@ -126,8 +126,10 @@ class KVCache:
         num_full = num_tokens // self.block_size
         if not self.caching or num_full <= request.num_registered_blocks:
             return
-        for index in range(request.num_registered_blocks, min(num_full, request.num_named_blocks)):
+        num_named = min(num_full, request.num_named_blocks)
+        for index in range(request.num_registered_blocks, num_named):
             self.pool.register(request.block_ids[index], self._key(request, index))
+        request.num_known_blocks = max(request.num_known_blocks, num_named)
         request.num_registered_blocks = num_full
 
     def unregister(self, request: Request, num_tokens: int) -> None:
@@ -140,9 +142,11 @@ class KVCache:
 
     def release(self, request: Request, *, returns: bool = False) -> None:
         """Take back all of the request's blocks; if it `returns`, it may find some again."""
+        num_known = request.num_known_blocks
         if returns and request.num_registered_blocks > request.num_named_blocks:
             self._own(request)
-        self.pool.release(request.block_ids, request.num_registered_blocks)
+            num_known = max(num_known, request.num_registered_blocks)
+        self.pool.release(request.block_ids, request.num_registered_blocks, num_known)
         request.block_ids = []
         request.num_registered_blocks = 0
 

@@ -39,6 +39,15 @@ def _enter(calendar: Calendar, step: int, request: Request) -> None:
         entered.append(request)
 
 
+def _leave(calendar: Calendar, step: int, request: Request) -> None:
+    """Take a member out, if it is entered."""
+    entered = calendar.get(step)
+    if entered is not None and request in entered:
+        entered.remove(request)
+        if not entered:
+            del calendar[step]
+
+
 def _order(request: Request) -> int:
     return request.order
 
@@ -105,10 +114,9 @@ class Lockstep:
         """Members whose next token in `step` needs a new block; each is entered again."""
         due: list[Request] = []
         if step in self.grows:
-            for request in self.grows.pop(step):
-                if request.in_lockstep and request.next_grow == step:
-                    self.enter_grow(request, step + self.block_size)
-                    due.append(request)
+            due = self.grows.pop(step)
+            for request in due:
+                self.enter_grow(request, step + self.block_size)
         return due
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
@@ -120,11 +128,9 @@ class Lockstep:
         for step in range(first, min(last, first + size - 1) + 1):
             if step not in self.grows:
                 continue
-            num_times, growing = (last - step) // size + 1, []
-            for request in self.grows.pop(step):
-                if request.in_lockstep and request.next_grow == step:
-                    self.enter_grow(request, step + num_times * size)
-                    growing.append(request)
+            num_times, growing = (last - step) // size + 1, self.grows.pop(step)
+            for request in growing:
+                self.enter_grow(request, step + num_times * size)
             if len(growing) > 1:
                 growing.sort(key=_order)
             num_blocks += num_times * len(growing)
@@ -135,11 +141,10 @@ class Lockstep:
         """Members whose token of `step` fills a block; each is entered again."""
         due: list[Request] = []
         if step in self.fills:
-            for request in self.fills.pop(step):
-                if request.in_lockstep and request.next_fill == step:
-                    if request.num_registered_blocks + 1 < request.num_named_blocks:
-                        self.enter_fill(request, step + self.block_size)
-                    due.append(request)
+            due = self.fills.pop(step)
+            for request in due:
+                if request.num_registered_blocks + 1 < request.num_named_blocks:
+                    self.enter_fill(request, step + self.block_size)
         return due
 
     def due_to_expire(self, step: int) -> list[Request]:
@@ -180,6 +185,8 @@ class Lockstep:
             if record.step >= request.joined:
                 record.samplers.append(request)
         request.in_lockstep = False
+        _leave(self.grows, request.next_grow, request)
+        _leave(self.fills, request.next_fill, request)
         del self.members[request.request_id]
         if not self.members:
             self.max_order = 0

@@ -77,11 +77,12 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
         catching_up = _catching_up(state, draft)
     draft.budget -= len(lockstep.members)
     draft.num_decodes = len(lockstep.members)
+    draft.has_members = True
     grows = lockstep.due_to_grow(draft.step)
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
     fills = lockstep.due_to_fill(last_known)
-    if not (fills or catching_up):
+    if not (fills or catching_up) and len(grows) <= state.kv.pool.num_free:
         return _grow(state, draft, grows)
     growing, filling = {r.request_id: r for r in grows}, {r.request_id: r for r in fills}
     touched = growing | filling | catching_up
@@ -91,12 +92,22 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
         if not request.in_lockstep:
             if goes_on and request.status is Status.RUNNING:
                 goes_on = _advance(state, draft, request)
-        elif request.request_id in growing:
+        elif request.request_id in growing and _has_room(state, draft, request):
             block = state.kv.pool.take(1)
             request.block_ids += block
             draft.new_blocks[request.request_id] = block
         if request.in_lockstep and request.request_id in filling:
             state.kv.register(request, lockstep.num_tokens(request))
+
+
+def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
+    """Whether a member gets a block, preempting others if necessary; False if it is preempted itself."""
+    while state.kv.pool.num_free == 0:
+        victim = state.choose_victim(state.running, state.view)
+        preempt(state, draft, victim, request)
+        if victim is request:
+            return False
+    return True
 
 
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
@@ -122,7 +133,10 @@ def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
 
 
 def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
-    """Whether every member is sure of its token and its block, in the order of the plain loop."""
+    """Whether every member gets its token and its block in the order of the plain loop.
+
+    Where blocks may run out, only if those that are preempted are the last in this order.
+    """
     lockstep, num_members = state.lockstep, len(state.lockstep.members)
     budget = draft.budget - num_members
     if not num_members or budget < 0:
@@ -135,7 +149,7 @@ def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, 
         num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
         demand += num_tokens
     if num_blocks > state.kv.pool.num_free:
-        return False
+        return state.preempts_last and demand <= budget and not state.policy.prefills_first
     if demand <= budget:
         return True
     members_first = lockstep.max_order < min(map(admission_order, catching_up.values()))

@@ -100,6 +100,7 @@ class Request:
         "num_computed_tokens",
         "num_drafts",
         "num_in_flight",
+        "num_known_blocks",
         "num_named_blocks",
         "num_overtakes",
         "num_preemptions",
@@ -147,6 +148,8 @@ class Request:
         self.block_ids: list[int] = []
         self.block_keys: list[object] = list(submit.block_hashes or ())
         self.num_registered_blocks = 0
+        self.num_known_blocks = 0
+        """While it runs: how many of its first blocks may have a key in the pool, or other readers."""
         self.num_named_blocks = 0
         """How many of its first blocks have keys that others may look up; the rest are its own."""
         self.residue: dict[int, list[int]] = {}

@@ -40,6 +40,7 @@ class SchedulerState:
         "on_admitted",
         "on_finished",
         "policy",
+        "preempts_last",
         "quota",
         "refuse",
         "requests",
@@ -79,6 +80,8 @@ class SchedulerState:
         self.on_finished = policy.finished if defines(policy, "finished") else None
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
+        self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
+        """Whether the victim is always the request that was admitted last."""
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
         self.lockstep_enabled = lockstep_enabled and not self.speculates

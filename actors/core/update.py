@@ -28,6 +28,8 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         request.num_in_flight -= 1
         if lockstep.service is not None:
             lockstep.service.sample(request)
+        if request.status is Status.PREEMPTED:
+            state.waiting.renew(request)
     if record.drafted:
         take_back(state, record, result.accepted)
     expiring = lockstep.due_to_expire(last_step)

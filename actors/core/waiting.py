@@ -3,25 +3,33 @@
 import heapq
 from collections.abc import Iterator
 
-from actors.core.policies.policy import Policy, Rank, defines
+from actors.core.policies.policy import Policy, Rank, defines, gives_keys
 from actors.core.request import Request
 from actors.core.tenant_service import TenantService
 from actors.core.view import View
 
 Entry = tuple[Rank, int, Request]
 """(rank, turn, request): no two have the same turn."""
+Line = list[tuple[int, Request]]
+"""A heap of (turn, request)."""
 
 
 class WaitingQueue:
     """A heap by (rank, turn); a request that left is skipped when it surfaces. O(log n).
 
-    Under a policy that is dynamic the order is that of the latest `rerank`.
+    Under a dynamic policy, requests of one key (`Policy.rank_key`) stand in a line by turn, one without a key
+    in a line of its own, and the heap holds the first of each line, as ranked after the latest `rerank`.
     """
 
     __slots__ = (
         "_entries",
+        "_has_keys",
         "_heap",
+        "_is_stale",
         "_keys",
+        "_line_ranks",
+        "_lines",
+        "_num_policies",
         "_passed",
         "_policy",
         "_ranks",
@@ -36,11 +44,17 @@ class WaitingQueue:
         self._view = view
         self._service = service
         self._heap: list[Entry] = []
+        self._is_stale = False
+        """Whether the first of each line is to be ranked before the heap is looked at."""
         self._entries: dict[str, Entry] = {}
-        self._passed: list[Entry] = []
-        has_keys = type(policy).rank_key is not Policy.rank_key
-        self._keys: dict[str, object] | None = {} if has_keys else None
-        """What decides the rank of each request, where the policy says it."""
+        self._passed: list[Request] = []
+        self._has_keys = gives_keys(policy)
+        self._keys: dict[str, object] = {}
+        self._lines: dict[object, Line] = {}
+        self._line_ranks: dict[object, Rank] = {}
+        """What the first of each line was ranked last."""
+        self._num_policies = 1
+        """How many have ranked the queue, one after another."""
         self._turn_back = 0
         self._turn_front = 0
         self._ranks: list[tuple[str, Rank]] | None = [] if defines(policy, "rank") else None
@@ -50,8 +64,12 @@ class WaitingQueue:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        """All waiting requests, the next one first. O(n log n)."""
-        return (request for _, _, request in sorted(self._entries.values()))
+        """All waiting requests, the next one first, each ranked like the first of its line. O(n log n)."""
+        entries, ranks = list(self._entries.values()), self._line_ranks
+        if self._has_keys:
+            keys = self._keys
+            entries = [(ranks.get(keys[r.request_id], rank), turn, r) for rank, turn, r in entries]
+        return iter([request for _, _, request in sorted(entries)])
 
     def push(self, request: Request) -> None:
         """Queue a request that arrives, behind those of equal rank."""
@@ -67,6 +85,8 @@ class WaitingQueue:
 
     def peek(self) -> Request | None:
         """The next request that is not passed over; None if there is none."""
+        while self._is_stale:
+            self._rank_lines()
         heap, entries = self._heap, self._entries
         while heap:
             _, turn, request = heap[0]
@@ -78,35 +98,76 @@ class WaitingQueue:
 
     def pass_over(self) -> None:
         """Skip the next request, which keeps its place, until `rewind`."""
-        self._passed.append(heapq.heappop(self._heap))
+        request = heapq.heappop(self._heap)[2]
+        self._passed.append(request)
+        if self._policy.is_dynamic:
+            key = self._keys[request.request_id]
+            heapq.heappop(self._lines[key])
+            following = self._rank_first(key)
+            if following is not None:
+                heapq.heappush(self._heap, following)
 
     def rewind(self) -> None:
         """Look at all requests again."""
-        for entry in self._passed:
-            heapq.heappush(self._heap, entry)
+        for request in self._passed:
+            self._enter(self._entries[request.request_id])
         self._passed.clear()
 
     def rerank(self) -> None:
-        """Ask a dynamic policy for every rank anew. O(n)"""
+        """Ask a dynamic policy anew before the next request is named. O(lines)"""
         if self._policy.is_dynamic:
-            self.rank_anew()
+            self._is_stale = True
+
+    def _rank_lines(self) -> None:
+        """Rank the first request of each line. Another policy may take over meanwhile."""
+        self._is_stale = False
+        heap, num_policies = list[Entry](), self._num_policies
+        for key in list(self._lines):
+            first = self._rank_first(key)
+            if self._num_policies != num_policies:
+                return
+            if first is not None:
+                heap.append(first)
+        heapq.heapify(heap)
+        self._heap = heap
+
+    def _rank_first(self, key: object) -> Entry | None:
+        """Rank the first request of a line, which goes when nobody is left in it."""
+        line = self._lines[key]
+        while line:
+            turn, request = line[0]
+            entry = self._entries.get(request.request_id)
+            if entry is not None and entry[1] == turn:
+                rank = self._policy.rank(request, self._view)
+                entry = self._entries[request.request_id] = (rank, turn, request)
+                self._line_ranks[key] = rank
+                return entry
+            heapq.heappop(line)
+        del self._lines[key]
+        self._line_ranks.pop(key, None)
+        return None
 
     def rank_anew(self, _reason: object = None) -> None:
-        """Ask for every rank anew, even in the middle of `rerank`, when another policy takes over. O(n)"""
-        rank, view = self._policy.rank, self._view
-        passed = {request.request_id for _, _, request in self._passed}
-        keys, ranks = self._keys, dict[object, Rank]()
-        for name, (_, turn, request) in self._entries.items():
-            key = None if keys is None else keys[name]
-            known = ranks.get(key)
-            if known is None:
-                known = rank(request, view)
-                if key is not None:
-                    ranks[key] = known
-            self._entries[name] = (known, turn, request)
-        self._heap = [entry for name, entry in self._entries.items() if name not in passed]
-        self._passed = [entry for name, entry in self._entries.items() if name in passed]
-        heapq.heapify(self._heap)
+        """Ask for every rank and key: another policy takes over, perhaps in the middle of an answer. O(n)"""
+        self._num_policies += 1
+        self._has_keys = gives_keys(self._policy)
+        self._heap, self._is_stale = [], False
+        for records in (self._keys, self._lines, self._line_ranks):
+            records.clear()
+        for name, (_, turn, request) in list(self._entries.items()):
+            entry = self._entries[name] = (self._policy.rank(request, self._view), turn, request)
+            self._find_key(request)
+            if request not in self._passed:
+                self._enter(entry)
+
+    def renew(self, request: Request) -> None:
+        """A waiting request was given a token by a step from before it waited: its key may be another."""
+        if self._has_keys and request.request_id in self._keys:
+            entry, line = self._entries[request.request_id], self._lines[self._keys[request.request_id]]
+            line.remove(entry[1:])
+            heapq.heapify(line)
+            self._find_key(request)
+            self._enter(entry)
 
     def note_rank(self, request: Request) -> None:
         """Remember the rank of a request, which a dynamic policy may have changed, to be told."""
@@ -123,21 +184,32 @@ class WaitingQueue:
     def discard(self, request: Request) -> None:
         """Remove the request, if it waits."""
         left = self._entries.pop(request.request_id, None)
-        if left is not None and self._keys is not None:
-            del self._keys[request.request_id]
-        if left is not None and self._service is not None:
-            self._service.leave(request)
+        if left is not None:
+            self._keys.pop(request.request_id, None)
+            if self._service is not None:
+                self._service.leave(request)
 
     def _push(self, request: Request, turn: int) -> None:
         request.waiting_since = self._view.step
         request.num_overtakes = 0
         if self._service is not None:
             self._service.enter(request)
+        self._find_key(request)
         rank = self._policy.rank(request, self._view)
         if self._ranks is not None:
             self._ranks.append((request.request_id, rank))
-        if self._keys is not None:
-            self._keys[request.request_id] = self._policy.rank_key(request)
-        entry = (rank, turn, request)
-        self._entries[request.request_id] = entry
-        heapq.heappush(self._heap, entry)
+        self._entries[request.request_id] = (rank, turn, request)
+        self._enter((rank, turn, request))
+
+    def _find_key(self, request: Request) -> None:
+        if self._policy.is_dynamic:
+            key = self._policy.rank_key(request, self._view) if self._has_keys else None
+            self._keys[request.request_id] = request if key is None else key
+
+    def _enter(self, entry: Entry) -> None:
+        if not self._policy.is_dynamic:
+            return heapq.heappush(self._heap, entry)
+        _, turn, request = entry
+        line = self._lines.setdefault(self._keys[request.request_id], [])
+        heapq.heappush(line, (turn, request))
+        self._is_stale = True

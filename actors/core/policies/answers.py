@@ -39,6 +39,15 @@ def kind_of(value: object) -> Kind:
     raise Wrong(f"returned {shown(value)}: it must be a number, text or a tuple of them")
 
 
+def as_key(key: object) -> object:
+    """The key, if it is one."""
+    try:
+        hash(key)
+    except TypeError:
+        raise Wrong(f"returned {shown(key)}: it must be a number, text or a tuple of them, or None") from None
+    return key
+
+
 def as_quota(quota: object) -> int | None:
     """The quota, if it is one."""
     if quota is None or (isinstance(quota, int) and quota >= 1):

@@ -8,6 +8,7 @@ from actors.core.policies.policy import Policy
 
 METHODS: dict[str, tuple[str, ...]] = {
     "rank": ("request", "view"),
+    "rank_key": ("request", "view"),
     "urgency": ("request", "view"),
     "victim": ("running", "view"),
     "quota": ("request", "view"),

@@ -15,6 +15,7 @@ from actors.core.policies.answers import (
     ANY,
     Kind,
     Wrong,
+    as_key,
     as_quota,
     as_refusal,
     as_victim,
@@ -80,6 +81,14 @@ class Guarded(Policy):
             except ANY as error:
                 self._failed("rank", request.request_id, error)
         return self.inner.rank(request, view)
+
+    def rank_key(self, request: Request, view: View) -> object:
+        if self.failure is None:
+            try:
+                return as_key(self._shown.rank_key(read_only(request, view), self._view))
+            except ANY as error:
+                self._failed("rank_key", request.request_id, error)
+        return self.inner.rank_key(request, view)
 
     def urgency(self, request: Request, view: View) -> Rank:
         """The request's urgency; all are equally urgent once the policy has failed."""

@@ -36,6 +36,9 @@ class Mlfq(Policy):
     def rank(self, request: Request, view: View) -> int:
         return self.urgency(request, view)
 
+    def rank_key(self, request: Request, view: View) -> int:
+        return self.level(request.submit.num_prompt_tokens, view.num_output_tokens(request))
+
     def urgency(self, request: Request, view: View) -> int:
         starved = view.num_waited_steps(request) >= self.starve_steps
         if starved and view.num_new_tokens(request) < self.quantum_steps:

@@ -20,6 +20,8 @@ class Shown(Protocol):
 
     def rank(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
 
+    def rank_key(self, request: ReadOnlyRequest, view: ReadOnlyView) -> object: ...
+
     def urgency(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank: ...
 
     def quota(self, request: ReadOnlyRequest, view: ReadOnlyView) -> int | None: ...
@@ -44,6 +46,10 @@ class Patient:
     def rank(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank:
         start_s = self._clock()
         return self._in_time(self._policy.rank(request, view), start_s)
+
+    def rank_key(self, request: ReadOnlyRequest, view: ReadOnlyView) -> object:
+        start_s = self._clock()
+        return self._in_time(self._policy.rank_key(request, view), start_s)
 
     def urgency(self, request: ReadOnlyRequest, view: ReadOnlyView) -> Rank:
         start_s = self._clock()

@@ -36,8 +36,8 @@ class Policy:
     is_dynamic: ClassVar[bool] = False
     """Whether ranks, or the urgency of running requests, may change while a request waits.
 
-    Then ranks are asked anew before each admission, O(waiting), and a run of decode steps is one event only
-    while no request waits.
+    Then ranks are asked anew before each admission, O(waiting), or O(keys) with a `rank_key`; a run of decode
+    steps is one event while no request waits, or no running slot is free.
     """
     prefills_first: ClassVar[bool] = False
     """Whether prefills, waiting ones included, take from the token budget before decodes."""
@@ -55,11 +55,12 @@ class Policy:
         """
         return 0
 
-    def rank_key(self, request: Request) -> object:
-        """What alone decides, at any moment, the rank of this request while it waits; None: nothing does.
+    def rank_key(self, request: Request, view: View) -> object:
+        """What the request has in common with others that a dynamic policy never reorders; None: nothing.
 
-        One rank is asked for all waiting requests of a key. A user's policy is asked for each, whatever it
-        inherits: its rank may look at more.
+        Of requests with the same key, one that has waited longer never ranks after one that has waited less:
+        only the first of a key is asked for its rank. Called when the request enters the queue, and when it
+        is given a token there. Heeded if it is defined where `rank` is, or further down.
         """
         return None
 
@@ -108,6 +109,13 @@ def defines(policy: Policy, method: str) -> bool:
     """Whether the policy has its own method of this name, instead of the inherited one."""
     own = getattr(policy, "inner", policy)
     return getattr(type(own), method) is not getattr(Policy, method)
+
+
+def gives_keys(policy: Policy) -> bool:
+    """Whether the policy has a `rank_key` that knows its `rank`."""
+    own = type(getattr(policy, "inner", policy))
+    definer = next(c for c in own.__mro__ if "rank_key" in vars(c) or "rank" in vars(c))
+    return definer is not Policy and "rank_key" in vars(definer)
 
 
 def has_urgency(policy: Policy) -> bool:

@@ -37,7 +37,7 @@ class VirtualTokenCounter(Policy):
     def rank(self, request: Request, view: View) -> float:
         return view.service(request.submit.tenant)
 
-    def rank_key(self, request: Request) -> tuple[str | None]:
+    def rank_key(self, request: Request, view: View) -> tuple[str | None]:
         return (request.submit.tenant,)
 
     def victim(self, running: dict[str, Request], view: View) -> Request:

@@ -116,23 +116,3 @@ def _num_outputs(row: dict[str, list[int]], config: dict[str, int]) -> int:
         if ends or token in row["stop_token_ids"]:
             return position + 1
     return limit
-
-
-@pytest.mark.parametrize("seed", range(num_cases(4)))
-def test_the_rank_of_a_key_is_that_of_each_of_its_requests(seed: int) -> None:
-    """Through preemptions and absences, for requests with a tenant and without."""
-    rng = random.Random(seed)
-    world = World("vtc", {"num_gpu_blocks": 20, "max_num_seqs": 4, "max_model_len": 100})
-    most_waiting = 0
-    for number in range(80):
-        for copy in range(rng.randrange(3)):
-            tenant = rng.choice(["a", "b", None])
-            world.add(f"{number}-{copy}", rng.randint(1, 60), rng.randint(1, 30), tenant=tenant)
-        world.step()
-        waiting = world.state.waiting
-        waiting.rerank()
-        ranks = {name: rank for name, (rank, _, _) in waiting._entries.items()}
-        asked = {r.request_id: world.state.policy.rank(r, world.state.view) for r in waiting}
-        assert ranks == asked
-        most_waiting = max(most_waiting, len({*ranks.values()}))
-    assert most_waiting > 1
