@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
 
+def is_embedded(model: str) -> bool:
+    """Whether this is the embedded model's name, and no folder here is called so."""
+    return model == EMBEDDED_MODEL.name and not Path(model).exists()
+
+
 @dataclass(frozen=True, slots=True)
 class RealModel:
     """A model folder that can be served; `name` is what clients call it."""
@@ -35,8 +40,8 @@ class RealModel:
 
     @classmethod
     def open(cls, model: str | None, served_name: str | None = None) -> "RealModel":
-        """The folder `model`, or the embedded model; LoadError says what is wrong with it."""
-        folder = Path(model) if model else EMBEDDED_MODEL
+        """The folder `model`, or the embedded model by its name or None; LoadError says what is wrong."""
+        folder = EMBEDDED_MODEL if model is None or is_embedded(model) else Path(model)
         config = read_facts(folder)
         tokenizer = Tokenizer(folder)
         ends = tokenizer.eos_token_ids

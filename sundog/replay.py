@@ -74,7 +74,7 @@ def replay(
     from sim.show.summary_table import print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
-    title = f"{Path(trace).name} on {target.model}, {target.gpu}{replicas}"
+    title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
     print_summary(summary, title, doubt=step_doubt(simulated.kernels))
 
 

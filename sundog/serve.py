@@ -57,7 +57,8 @@ def serve(
     """Serve a model over HTTP, OpenAI-compatible.
 
     MODEL is a model's folder; without it, the small embedded model is served. With --simulate GPU it is
-    the name of a known model, and the server answers at the pace that GPU would have.
+    the name of a known model, and the server answers at the pace that GPU would have; with the file of
+    `sundog calibrate MODEL` there, at the pace of the engine that was measured.
     """
     needs_folder(serving.record, serving.messages, "--record")
     import trio
@@ -83,7 +84,7 @@ def serve(
     served = (
         _real(model, serving, engine, costs)
         if serving.simulate is None
-        else _emulated(model or SIMULATED_MODEL, serving.simulate, serving, engine, costs)
+        else _emulated(model, serving.simulate, serving, engine, costs)
     )
 
     defaults = _defaults(served, serving)
@@ -159,7 +160,7 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> 
     from runtime.serve import RealModel, torch_backends
 
     real = RealModel.open(model, serving.served_model_name)
-    _refuse_what_torch_cannot(engine)
+    refuse_what_torch_cannot(engine)
     config = engine.config(real.max_position_embeddings)
     adapters = _adapters(serving, real.name)
     new_backend = torch_backends(
@@ -190,8 +191,8 @@ def _adapters(serving: Serving, model: str) -> tuple[Adapter, ...]:
     return tuple(adapters)
 
 
-def _refuse_what_torch_cannot(engine: Engine) -> None:
-    """What only a simulated engine has."""
+def refuse_what_torch_cannot(engine: Engine) -> None:
+    """Refuse what only a simulated engine has."""
     for name in ("tensor", "pipeline", "data"):
         if (size := getattr(engine, f"{name}_parallel_size")) != 1:
             raise ConfigError(
@@ -207,14 +208,20 @@ def _refuse_what_torch_cannot(engine: Engine) -> None:
             raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
 
 
-def _emulated(model: str, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
+def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
     """A model by its shape, at the pace of a GPU that is not there, with canned text."""
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
     from sim.emulate import emulated_backends
+    from sundog.measured import profile_of
     from sundog.simulated import Simulated
 
-    simulated = Simulated.of(engine, Target(model=model, gpu=gpu, **asdict(costs)))
+    target = Target(model=model or SIMULATED_MODEL, gpu=gpu, **asdict(costs))
+    if profile_of(gpu) is not None:
+        if costs.cost != Costs.cost:
+            raise ConfigError(f"--cost is {costs.cost}, and {gpu} has its own: leave it out")
+        target = replace(target, gpu=Target.gpu, cost=gpu)
+    simulated = Simulated.of(engine, target)
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
     new_backend = emulated_backends(
@@ -227,7 +234,7 @@ def _emulated(model: str, gpu: str, serving: Serving, engine: Engine, costs: Cos
         simulated.config.speculation,
     )
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
-    name = serving.served_model_name or model
+    name = serving.served_model_name or simulated.model
     return Served(
         name, simulated.config, new_backend, vocabulary, real, _adapters(serving, name), simulated.remarks
     )

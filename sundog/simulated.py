@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.engine_version import is_async
 from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig
-from sim.cost.overhead import NO_OVERHEAD
+from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
@@ -19,9 +20,13 @@ from sim.hardware.model import load_model
 from sim.hardware.quantization import quantised
 from sim.hardware.shape import ModelShape
 from sim.target import Target as Hardware
+from sundog.measured import as_measured, profile_of
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
 from sundog.options.simulation import Terms as AskedTerms
+
+if TYPE_CHECKING:
+    from sim.cost.profile import Profile
 
 MEMORY_SHARE = 0.92
 """vLLM's default for `gpu_memory_utilization`."""
@@ -42,6 +47,9 @@ class Simulated:
     power_w: float | None
     front_end_s: float
     num_gpus: int
+    model: str
+    machine: str
+    """What it runs on, for titles."""
     priced: tuple[str, ...] = ()
     """What the cost of steps rests on where it was not measured; kept with the results."""
     remarks: tuple[str, ...] = ()
@@ -50,6 +58,8 @@ class Simulated:
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
+        if (profile := profile_of(target.cost)) is not None:
+            return cls._measured(engine, target, profile)
         asked, engine = engine, engine.simulated()
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=_replicas(engine, hardware.model))
@@ -79,8 +89,35 @@ class Simulated:
             hardware.gpu.power_w,
             overhead.request_s,
             num_gpus,
+            target.model,
+            target.gpu,
             priced,
             remarks,
+        )
+
+    @classmethod
+    def _measured(cls, engine: Engine, target: Target, profile: "Profile") -> "Simulated":
+        """The engine of a profile, with the limits it has where no others are asked for."""
+        known = profile.engine
+        engine = as_measured(engine, target, known)
+        config = engine.config(None)
+        capacity = Capacity(engine.num_gpu_blocks or known.num_gpu_blocks, known.block_size)
+        config.with_blocks(capacity.num_blocks)
+        _check_memory(config.replicas, capacity.num_blocks)
+        host = profile.host.overhead(config.scheduler.async_scheduling)
+        overhead = host if target.host_overhead else NO_OVERHEAD
+        kernels = WithOverhead(profile.cost, overhead)
+        cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
+        return cls(
+            config,
+            cost,
+            kernels,
+            capacity,
+            None,
+            overhead.request_s,
+            config.replicas,
+            known.model,
+            f"as measured in {Path(target.cost).name}",
         )
 
     def terms(self, asked: AskedTerms) -> Terms:

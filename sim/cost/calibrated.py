@@ -1,13 +1,16 @@
 """A linear cost model fitted to observed steps, of our own engine or any other.
 
-    seconds = step + tokens T + context C + decodes D + pairs P
+    seconds = step + tokens T + context C + decodes D + pairs P + chunks N + read R
 
 T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of
-prefill attention; all coefficients at least zero, because no work makes a step shorter.
+prefill attention, N chunks of prefills and R the tokens of context that these read; all coefficients at least
+zero, because no work makes a step shorter. A log of steps or requests tells no chunks apart, and leaves the
+last two at zero. What a token takes, computed or read, may change where there are more of them (bends).
 """
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,38 +19,62 @@ from actors.core.config import ConfigError
 from sim.cost.work import CostModel, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
+Bends = tuple[tuple[float, float], ...]
+Number = TypeVar("Number", float, Matrix)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated(CostModel):
-    """The fitted coefficients, in seconds per unit."""
+    """The fitted coefficients, in seconds per unit.
+
+    Bends are (tokens, seconds for each one beyond), with the tokens rising: of a step, and of the context
+    that its decodes read.
+    """
 
     step: float
     per_token: float
     per_context_token: float
     per_decode: float
     per_prefill_pair: float
+    per_chunk: float = 0.0
+    per_chunk_context_token: float = 0.0
+    bends: Bends = ()
+    context_bends: Bends = ()
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
-        return self._rest_s(work) + self.per_context_token * float(work.decode_context_tokens)
+        return float(self._rest_s(work) + self._context_s(float(work.decode_context_tokens)))
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
-        contexts = work.decode_contexts(num_steps)
-        seconds: Seconds = np.add(self._rest_s(work), self.per_context_token * contexts)
+        seconds: Seconds = np.add(self._rest_s(work), self._context_s(work.decode_contexts(num_steps)))
         return seconds
+
+    def _context_s(self, tokens: Number) -> Number:
+        return _bent(tokens, self.per_context_token, self.context_bends)
 
     def _rest_s(self, work: StepWork) -> float:
         tokens = work.num_tokens
         if not tokens:
             return 0.0
-        return (
-            self.step
-            + self.per_token * tokens
-            + self.per_decode * work.num_decodes
-            + self.per_prefill_pair * work.prefill_pairs
-        )
+        seconds = self.step + _bent(float(tokens), self.per_token, self.bends)
+        seconds += self.per_decode * work.num_decodes + self.per_prefill_pair * work.prefill_pairs
+        seconds += self.per_chunk * len(work.chunks)
+        return seconds + self.per_chunk_context_token * chunk_context_tokens(work)
+
+
+def _bent(count: Number, slope: float, bends: Bends) -> Number:
+    """Seconds that rise by `slope` for each of `count`, and by another from each bend on."""
+    seconds = slope * count
+    for bend, beyond in bends:
+        seconds += (beyond - slope) * np.maximum(count - bend, 0.0)
+        slope = beyond
+    return seconds
+
+
+def chunk_context_tokens(work: StepWork) -> int:
+    """Keys that the chunks of a step read, their own included."""
+    return sum(new + before for new, before in work.chunks)
 
 
 def _features(work: StepWork) -> tuple[float, ...]:
@@ -83,7 +110,8 @@ def fit_sums(features: Matrix, seconds: Matrix) -> Calibrated:
     norms[norms == 0] = 1.0
     solution = nonnegative_least_squares(weighted / norms, np.ones(len(seconds))) / norms
     solution *= seconds.sum() / (features @ solution).sum()
-    return Calibrated(*(float(value) for value in solution))
+    step, token, context, decode, pair = (float(value) for value in solution)
+    return Calibrated(step, token, context, decode, pair)
 
 
 def errors(model: Calibrated, observations: Sequence[tuple[StepWork, float]]) -> Matrix:
@@ -92,8 +120,8 @@ def errors(model: Calibrated, observations: Sequence[tuple[StepWork, float]]) ->
 
 
 def coefficients(model: Calibrated) -> tuple[float, ...]:
-    """The five coefficients in the order of the formula."""
-    return tuple(astuple(model))
+    """The five coefficients of a log in the order of the formula."""
+    return tuple(astuple(model)[:5])
 
 
 def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:

@@ -1,24 +1,43 @@
-"""A calibrated cost model on disk: five coefficients in TOML, and where they come from."""
+"""A calibrated cost model on disk, in TOML: its coefficients, their range, and where they come from."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from pathlib import Path
 
 from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated
+from sim.cost.calibrated import Bends, Calibrated
 from sim.cost.in_range import InRange, Range
 from sim.files.toml import read_toml
 from sim.files.whole_file import write_whole
 
 TITLE, RANGE = "calibrated", "range"
+BENDS = ("bends", "context_bends")
+NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}
+COMMENTS = {
+    TITLE: "seconds for each; bends: [beyond so many, seconds for each more]",
+    RANGE: "the largest step that was observed",
+}
 
 
-def write_cost(path: Path | str, model: Calibrated, source: str, measured: Range | None = None) -> None:
-    """Write the coefficients, seconds per unit, and their range; raises ConfigError if it cannot."""
-    lines = [f"# {source}", f"[{TITLE}]"]
-    lines += [f"{name} = {value!r}" for name, value in asdict(model).items()]
+def write_cost(
+    path: Path | str,
+    model: Calibrated,
+    source: str,
+    measured: Range | None = None,
+    more: Mapping[str, Mapping[str, object]] | None = None,
+) -> None:
+    """Write the coefficients, their range, and `more` tables; raises ConfigError if it cannot."""
+    tables: dict[str, Mapping[str, object]] = {TITLE: asdict(model)}
     if measured is not None:
-        lines += ["", "# the largest step that was observed", f"[{RANGE}]"]
-        lines += [f"{name} = {value!r}" for name, value in asdict(measured).items()]
+        tables[RANGE] = asdict(measured)
+    tables.update(more or {})
+    lines = [f"# {source}"]
+    for title, table in tables.items():
+        lines += ["", *([f"# {COMMENTS[title]}"] if title in COMMENTS else []), f"[{title}]"]
+        # What JSON writes of numbers, texts and lists is TOML, too.
+        lines += [f"{name} = {json.dumps(value)}" for name, value in table.items()]
     try:
         write_whole(path, "\n".join([*lines, ""]))
     except OSError as error:
@@ -27,12 +46,18 @@ def write_cost(path: Path | str, model: Calibrated, source: str, measured: Range
 
 def read_cost(path: Path | str) -> Calibrated | InRange:
     """The model that `sundog calibrate` wrote; raises ConfigError naming file and field."""
-    values = read_toml(path)
+    return cost_of(read_toml(path), path)
+
+
+def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRange:
+    """The model in the file's values."""
     table = values.get(TITLE)
     if not isinstance(table, dict):
         raise ConfigError(f"cost {path}: the table [{TITLE}] is missing: is it of calibrate?")
-    names = [field.name for field in fields(Calibrated)]
-    model = Calibrated(*(_number(path, table, name, 1e9, "seconds of at least 0") for name in names))
+    names = [field.name for field in fields(Calibrated) if field.name not in BENDS]
+    given = {**NOT_IN_LOGS, **table}
+    seconds = [_number(path, given, name, 1e9, "seconds of at least 0") for name in names]
+    model = Calibrated(*seconds, *(_bends(path, table, name) for name in BENDS))  # type: ignore[arg-type]
     measured = values.get(RANGE)
     if measured is None:
         return model
@@ -42,6 +67,18 @@ def read_cost(path: Path | str) -> Calibrated | InRange:
     return InRange(
         model, Range(*(_number(path, measured, name, 1e18, "a size of at least 0") for name in sizes))
     )
+
+
+def _bends(path: Path | str, table: dict[str, object], name: str) -> Bends:
+    given = table.get(name, [])
+    try:
+        bends = tuple((float(at), float(slope)) for at, slope in given)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        bends = ((-1.0, -1.0),)
+    rises = all(left[0] < right[0] for left, right in pairwise(bends))
+    if not rises or not all(0 <= value < 1e18 for pair in bends for value in pair):
+        raise ConfigError(f"cost {path}: {name} is {given!r}: give pairs of [tokens, seconds], tokens rising")
+    return bends
 
 
 def _number(path: Path | str, table: dict[str, object], name: str, most: float, what: str) -> float:

@@ -32,15 +32,15 @@ def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]
 
 
 @contextmanager
-def runs_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A function to call with how many runs are done, of how many; None without a terminal."""
+def runs_progress(what: str = "runs") -> Iterator[Callable[[int, int], None] | None]:
+    """A function to call with how many runs (or `what`) are done, of how many; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sweep", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

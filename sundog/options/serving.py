@@ -19,7 +19,9 @@ class Serving:
         None, Text("MODEL"), "As the argument: a model's folder; with --simulate a known model's name."
     )
     simulate: str | None = option(
-        None, Text("GPU"), "Answer at the pace of this GPU, which need not be there, with canned text."
+        None,
+        Text("GPU"),
+        "Answer with canned text at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
     )
     device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")

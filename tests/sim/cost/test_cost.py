@@ -42,6 +42,9 @@ MODELS: dict[str, CostModel] = {
     "windows and mxfp4 experts": roofline("gpt-oss-120b"),
     "windows of a vision model": roofline("gemma-3-27b", tensor_parallel_size=2),
     "calibrated": Calibrated(1e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10),
+    "of an engine": Calibrated(
+        1e-3, 9e-6, 3.7e-9, 2.3e-6, 1e-10, 3e-5, 4e-9, ((16.0, 1e-6), (64.0, 2e-6)), ((2048.0, 9e-9),)
+    ),
 }
 
 

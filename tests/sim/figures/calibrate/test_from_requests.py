@@ -66,6 +66,9 @@ def test_a_cost_file_reads_back(tmp_path: Path) -> None:
         ("per_token = 1e-05", "per_token = nan", "per_token is nan"),
         ("[calibrated]", "[other]", r"table \[calibrated\]"),
         ("[calibrated]", "[", "cost.toml"),
+        ("context_bends = []", "context_bends = 3", "context_bends is 3"),
+        ("context_bends = []", "context_bends = [[8, 1e-9], [8, 2e-9]]", "tokens rising"),
+        ("context_bends = []", "context_bends = [[8, -1e-9]]", "context_bends is"),
     ):
         path.write_text(path.read_text().replace(old, new, 1))
         with pytest.raises(ConfigError, match=reason):

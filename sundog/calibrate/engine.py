@@ -1,0 +1,155 @@
+"""An engine of this machine, measured through its Runner, as a cost file."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from actors.actor import Ref
+from actors.config import ConfigError, EngineConfig
+from actors.engine.backend import Backend
+from actors.engine.executor import Executor
+from actors.engine.runner import Runner
+from actors.messages import Batch, Capacity, Interrupt, Load
+from runtime.serve import RealModel, torch_backends
+from sim.cost.cost_file import write_cost
+from sim.cost.profile import ENGINE, MEASURED, MeasuredEngine
+from sim.figures.calibrate.from_engine import QUANTILE, EngineFitted, fit_engine
+from sim.figures.calibrate.prober import Prober
+from sim.figures.calibrate.shapes import Limits
+from sim.show.progress import runs_progress
+from sundog.calibrate.logs import in_words
+from sundog.calibrate.machine import machine
+from sundog.ends import remark
+from sundog.options.engine import Engine
+from sundog.serve import refuse_what_torch_cannot
+
+SEED = 11
+LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0
+"""Of written context; as many as the engine writes in these seconds."""
+GROWTH = 16
+"""Tokens that contexts may grow by while they are measured."""
+
+
+def from_engine(source: str, engine: Engine, device: str, seconds: float, output: Path) -> None:
+    """Measure the engine that `serve` would run with these options, and write its file."""
+    _refuse_unmeasured(engine)
+    model = RealModel.open(source)
+    config = engine.config(model.max_position_embeddings)
+    new_backend = torch_backends(
+        model,
+        config,
+        device=device,
+        dtype=engine.dtype,
+        seed=engine.seed,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+    )
+    with runs_progress("shapes of steps") as on_progress:
+        capacity, fitted = trio.run(
+            partial(_measure, new_backend(0), config, model.tokenizer.vocab_size, seconds, on_progress)
+        )
+    scheduler = config.with_blocks(capacity.num_blocks)
+    known = MeasuredEngine(
+        model.name,
+        capacity.num_blocks,
+        capacity.block_size,
+        scheduler.max_model_len,
+        scheduler.max_num_batched_tokens,
+        scheduler.max_num_seqs,
+        scheduler.async_scheduling,
+    )
+    measured = {**machine(device), "dtype": engine.dtype, **_evidence(fitted)}
+    write_cost(
+        output,
+        fitted.model,
+        f"sundog calibrate {model.name}",
+        fitted.measured,
+        {ENGINE: asdict(known), MEASURED: measured},
+    )
+    _say(output, fitted)
+
+
+def _refuse_unmeasured(engine: Engine) -> None:
+    refuse_what_torch_cannot(engine)
+    if engine.replicas != 1:
+        raise ConfigError(f"--replicas is {engine.replicas}: one engine is measured; leave it out")
+    if engine.speculation is not None:
+        raise ConfigError("--speculative-config is given, and drafts are not measured: leave it out")
+
+
+@asynccontextmanager
+async def _executor(backend: Backend) -> AsyncIterator[Ref[Batch | Interrupt | Load]]:
+    """The Executor over a Runner of this backend, as an engine core has it."""
+    try:
+        async with trio.open_nursery() as nursery:
+            runner = Runner("runner", backend)
+            executor = Executor("executor", [runner.ref("executor")])
+            address = executor.ref("calibrate")
+            await nursery.start(runner.live)
+            await nursery.start(executor.live)
+            yield address
+            address.close()
+    finally:
+        await backend.close()
+
+
+async def _measure(
+    backend: Backend,
+    config: EngineConfig,
+    vocab_size: int,
+    seconds: float,
+    on_progress: Callable[[int, int], None] | None,
+) -> tuple[Capacity, EngineFitted]:
+    async with _executor(backend) as executor:
+        capacity = await executor.ask(Load())
+        scheduler = config.with_blocks(capacity.num_blocks)
+        remark(f"measuring steps for about {seconds:.0f} s")
+        prober = Prober(executor, capacity, vocab_size, SEED)
+        longest = scheduler.max_model_len - GROWTH
+        most = min(capacity.num_blocks - 1, MOST_TOKENS // capacity.block_size)
+        least = min(most, LEAST_TOKENS // capacity.block_size)
+        chunk_tokens = scheduler.max_num_batched_tokens
+        num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
+        limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
+        return capacity, await fit_engine(prober, limits, seconds, SEED, on_progress or _unseen)
+
+
+def _unseen(done: int, total: int) -> None:
+    """No terminal, no progress."""
+
+
+def _evidence(fitted: EngineFitted) -> dict[str, object]:
+    """How well the fit explains steps that it was not fitted to."""
+    shape, error = fitted.worst
+    return {
+        "shapes": fitted.num_shapes,
+        "rounds": fitted.num_rounds,
+        "quantile": QUANTILE,
+        "unrest": round(fitted.unrest, 4),
+        "held_out_shapes": len(fitted.held_out),
+        "held_out_error_median": round(fitted.error(0.5), 4),
+        "held_out_error_p90": round(fitted.error(0.9), 4),
+        "held_out_error_worst": round(error, 4),
+        "held_out_worst_shape": str(shape),
+    }
+
+
+def _say(output: Path, fitted: EngineFitted) -> None:
+    remark(f"{output}: {in_words(fitted.model)}, from {fitted.num_shapes} shapes of steps")
+    shape, error = fitted.worst
+    remark(
+        f"{len(fitted.held_out)} other shapes are explained to {fitted.error(0.5):.1%} (median),"
+        f" {fitted.error(0.9):.1%} (p90), {error:+.1%} at worst ({shape})"
+    )
+    if fitted.unrest > UNREST:
+        remark(
+            f"the machine was busy: steps took {fitted.unrest:.0%} longer in the median than at their best;"
+            " calibrate again when it is quiet"
+        )
+
+
+UNREST = 0.25
+"""A quiet machine's steps vary by a tenth."""

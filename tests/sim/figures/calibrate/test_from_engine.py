@@ -1,0 +1,145 @@
+"""An engine is measured through its Runner, step by step, and its cost model found."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+
+from actors.actor import Ref
+from actors.clock import Event, now_s, sleep_until
+from actors.engine.executor import Executor
+from actors.engine.runner import Runner
+from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sim.clock import run_virtual
+from sim.cost.calibrated import Calibrated
+from sim.cost.work import StepWork
+from sim.cost.work_fold import WorkFold
+from sim.figures.calibrate.from_engine import EngineFitted, fit_engine
+from sim.figures.calibrate.prober import Prober
+from sim.figures.calibrate.shapes import Limits, Shape, grid, held_out
+
+TRUTH = Calibrated(
+    2e-3,
+    4e-6,
+    1e-7,
+    5e-6,
+    8e-9,
+    6e-5,
+    1e-7,
+    ((16.0, 8e-6), (64.0, 8e-6), (512.0, 9e-6)),
+    ((2048.0, 2e-7), (8192.0, 2e-7)),
+)
+CAPACITY = Capacity(1000, 16)
+LIMITS = Limits(64, 1024, 1500, 900, 16)
+
+
+class Timed:
+    """A backend whose steps take what `TRUTH` says, every `each`-th of them `times` as long.
+
+    It refuses batches that no scheduler would send: blocks that two requests write, unknown ones, and
+    requests that outgrow theirs.
+    """
+
+    def __init__(self, each: int = 1, times: float = 1.0) -> None:
+        self._fold, self._each, self._times = WorkFold(), each, times
+        self.works: list[StepWork] = []
+        self._tables: dict[str, tuple[int, ...]] = {}
+
+    async def load(self) -> Capacity:
+        return CAPACITY
+
+    async def execute(self, batch: Batch) -> StepResult:
+        for name in batch.finished:
+            del self._tables[name]
+        for admission in batch.admitted:
+            self._tables[admission.request_id] = admission.block_ids
+            assert len(admission.block_ids) * CAPACITY.block_size >= admission.num_tokens
+        used = [block for table in self._tables.values() for block in table]
+        assert len(set(used)) == len(used) and max(used) < CAPACITY.num_blocks and min(used) > 0
+        work = self._fold.begin(batch)
+        self.works.append(work)
+        disturbed = len(self.works) % self._each == 0
+        seconds = TRUTH.step_s(work) * (self._times if disturbed else 1.0)
+        await sleep_until(now_s() + seconds, Event.STEP_END, "timed")
+        self._fold.advance(1)
+        return StepResult(batch.step, (now_s(),))
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def executor(backend: Timed) -> AsyncIterator[Ref[Batch | Interrupt | Load]]:
+    async with trio.open_nursery() as nursery:
+        runner = Runner("runner", backend)
+        first = Executor("executor", [runner.ref("executor")])
+        address = first.ref("test")
+        await nursery.start(runner.live)
+        await nursery.start(first.live)
+        yield address
+        address.close()
+
+
+def fitted(backend: Timed, seconds: float = 0.0) -> EngineFitted:
+    async def measure() -> EngineFitted:
+        async with executor(backend) as address:
+            prober = Prober(address, CAPACITY, 100, seed=1)
+            await prober.write(900, 900, 1024, 1500, 0.0)
+            return await fit_engine(prober, LIMITS, seconds, seed=1)
+
+    return run_virtual(measure)
+
+
+def some_works() -> list[StepWork]:
+    rng = random.Random(3)
+    works = []
+    for _ in range(50):
+        num = rng.randint(0, 60)
+        chunks = tuple((rng.randint(1, 400), rng.randint(0, 1000)) for _ in range(rng.randint(not num, 3)))
+        works.append(StepWork(num, num * rng.randint(10, 200), chunks, num + len(chunks)))
+    return works
+
+
+def test_an_engine_whose_steps_follow_the_formula_is_found_again() -> None:
+    """Every kind of work has its price; the shapes that were not fitted say so."""
+    found = fitted(Timed())
+    for work in some_works():
+        assert found.model.step_s(work) == pytest.approx(TRUTH.step_s(work), rel=0.01)
+    assert found.error(1.0) < 0.01 and found.num_rounds == 3 and found.unrest < 0.01
+    assert found.measured.tokens >= 1024 and found.measured.decodes == 64
+
+
+def test_disturbed_steps_are_left_out() -> None:
+    """Every second step takes three times as long, and the file says that the machine was busy."""
+    found = fitted(Timed(2, 3.0), 60.0)
+    for work in some_works():
+        assert found.model.step_s(work) == pytest.approx(TRUTH.step_s(work), rel=0.03)
+    assert found.unrest > 0.25
+
+
+def test_the_model_is_monotone_whatever_was_measured() -> None:
+    """Steps of random lengths give no price below zero."""
+    model = fitted(Timed(3, 0.1)).model
+    slopes = [model.per_token, *(slope for _, slope in model.bends)]
+    slopes += [model.per_context_token, *(slope for _, slope in model.context_bends)]
+    assert min(model.step, model.per_decode, model.per_chunk, model.per_prefill_pair, *slopes) >= 0
+    assert all(left[0] < right[0] for left, right in pairwise(model.bends))
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(1, 1, 5, 3, 16), Limits(256, 8192, 40_000, 70_000, 16), Limits(4, 64, 120, 40, 4)]
+)
+def test_every_shape_fits_the_engine(limits: Limits) -> None:
+    """Small and large ones; those held out are no shapes of the grid."""
+    shapes = grid(limits)
+    assert shapes and all(limits.allow(shape) for shape in shapes)
+    assert all(limits.allow(shape) for shape in held_out(limits, 0))
+    assert held_out(limits, 0) == held_out(limits, 0) != held_out(limits, 1) or limits.num_seqs == 1
+
+
+def test_a_shape_says_what_it_is() -> None:
+    """For the line that names the worst."""
+    assert str(Shape((10, 20), ((64, 3),))) == "2 decodes at 15 + 64 after 3"

@@ -1,0 +1,109 @@
+"""`sundog calibrate MODEL` as its users meet it: a file that replays and servers take alone."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sim.cost.profile import read_profile
+from tests.live import Stream, live
+from tests.sundog.test_runs import TRACE, refused, sundog
+
+SMALL = ("--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len", 160)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model, measured as briefly as can be."""
+    path = tmp_path_factory.mktemp("calibrate") / "profile.toml"
+    done = sundog("calibrate", "sundog-tiny", "-o", path, "--seconds", 0, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "" and "other shapes are explained to" in done.stderr
+    return path
+
+
+def test_the_file_says_what_was_measured(profile: Path) -> None:
+    """The engine's limits, and evidence for people."""
+    read = read_profile(profile)
+    assert read is not None
+    known = read.engine
+    assert (known.model, known.max_num_seqs, known.max_model_len) == ("sundog-tiny", 4, 160)
+    assert read.cost.measured.tokens == 64 and read.cost.measured.decodes == 4
+    for word in ("threads", "torch", "held_out_error_p90", "held_out_worst_shape", "rounds"):
+        assert f"\n{word} = " in profile.read_text()
+
+
+def test_a_replay_needs_no_model_and_no_gpu(profile: Path, tmp_path: Path) -> None:
+    """The limits are the engine's; others may be asked for, another engine may not."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "0.0,60,20\n" * 12)
+    short = ("replay", trace, "--cost", profile)
+    shown = sundog(*short)
+    assert shown.returncode == 0 and "sundog-tiny, as measured in profile.toml" in shown.stdout
+    four, one = (json.loads(sundog(*short, "--json", *more).stdout) for more in ((), ("--max-num-seqs", 1)))
+    assert four["num_finished"] == 12 and four["e2e_s"]["mean"] < one["e2e_s"]["mean"]
+    refused(sundog(*short, "--model", "qwen3-8b"), "--model", "sundog-tiny", "leave it out")
+    refused(sundog(*short, "--dtype", "float16"), "--dtype", "leave it out")
+    refused(sundog(*short, "--block-size", 32), "--block-size is 32", "measured with 16")
+    refused(sundog(*short, "-tp", 2), "--tensor-parallel-size")
+
+
+def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
+    """`--simulate FILE`: under the model's name, without a GPU's."""
+    with live("sundog", "serve", "--port", "0", "--simulate", str(profile)) as server:
+        assert Stream(server, max_tokens=3).whole()
+        assert server.stop() == 0
+    refused(sundog("serve", "--simulate", profile, "--cost", "tables"), "--cost is tables")
+    refused(sundog("serve", "--simulate", profile, "--model", "qwen3-8b"), "--model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("no/such/model", "-o", "x.toml"), ("no/such/model is not there", "sundog-tiny")),
+        (("sundog-tiny", "-o", "no/such/folder/x.toml"), ("no/such/folder/x.toml", "there is no folder")),
+        (("sundog-tiny", "-o", "tests"), ("cannot write tests: it is a folder",)),
+        (("sundog-tiny", "-o", "x.toml", "--replicas", 2), ("--replicas is 2",)),
+        (("sundog-tiny", "-o", "x.toml", "-tp", 2), ("--tensor-parallel-size is 2",)),
+        (("sundog-tiny", "-o", "x.toml", "--max-model-len", 4096), ("lower --max-model-len",)),
+        (("sundog-tiny", "-o", "x.toml", "--num-gpu-blocks", 9), ("--num-gpu-blocks 9", "129")),
+        (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "with a log")),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
+    """In one line, and nothing is left."""
+    refused(sundog("calibrate", *arguments), *words)
+    assert not Path("x.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("block_size = 16", "block_size = 0", "engine.block_size"),
+        ("max_num_seqs = 4\n", "", "engine.max_num_seqs: it is missing"),
+        ("[range]", "[ranges]", "the table [range] is missing"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_its_key(
+    profile: Path, tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """File and key."""
+    damaged = tmp_path / "damaged.toml"
+    damaged.write_text(profile.read_text().replace(old, new))
+    refused(sundog("replay", TRACE, "--cost", damaged), "damaged.toml", words)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    """Not the file, and nothing beside it."""
+    command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", str(tmp_path / "x.toml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and "measuring steps" in process.stderr.readline()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130 and "Traceback" not in said
+    assert not list(tmp_path.iterdir())
