@@ -15,7 +15,7 @@ class StepOutput:
     counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
     says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
     `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
-    `logprobs` and `prompt_logprobs` are the StepResult's.
+    `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
     is a token beside the one that it got; in `tokens` those of one request stand in order.
     """
@@ -36,6 +36,7 @@ class StepOutput:
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
     ranks: tuple[tuple[str, Rank], ...]
+    vectors: tuple[tuple[str, bytes], ...]
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class StepOutput:
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         accepted: tuple[tuple[str, int], ...] = (),
         ranks: tuple[tuple[str, Rank], ...] = (),
+        vectors: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -72,6 +74,7 @@ class StepOutput:
         self.prompt_logprobs = prompt_logprobs
         self.accepted = accepted
         self.ranks = ranks
+        self.vectors = vectors
 
     @property
     def step(self) -> int:

@@ -17,7 +17,8 @@ class Delta:
     the stop string or token that ended it.
     `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
     `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
-    each token of the prompt, None for the first of them.
+    each token of the prompt, None for the first of them. `vector` answers a request with `pooling`
+    (`StepResult.vectors`).
     """
 
     text: str
@@ -31,6 +32,7 @@ class Delta:
     logprobs: tuple[TokenLogprobs, ...]
     prompt_logprobs: tuple[TokenLogprobs | None, ...]
     retry_after_s: float | None
+    vector: bytes | None
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Delta:
         logprobs: tuple[TokenLogprobs, ...] = (),
         prompt_logprobs: tuple[TokenLogprobs | None, ...] = (),
         retry_after_s: float | None = None,
+        vector: bytes | None = None,
     ) -> None:
         self.text = text
         self.token_ids = token_ids
@@ -57,6 +60,7 @@ class Delta:
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
         self.retry_after_s = retry_after_s
+        self.vector = vector
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""
@@ -80,6 +84,7 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         tuple([each for delta in deltas for each in delta.logprobs]),
         next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
         last.retry_after_s,
+        last.vector,
     )
 
 

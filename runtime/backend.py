@@ -1,7 +1,6 @@
 """The torch backend: folds batches into requests, computes a step, samples its tokens."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +8,6 @@ from typing import NamedTuple
 import trio
 
 from actors.clock import run_blocking
-from actors.core.config import ConfigError
 from actors.messages import Batch, Capacity, PromptLogprobs, StepResult
 from actors.speculative_config import SpeculativeConfig
 from runtime.facts import check_context
@@ -35,6 +33,7 @@ from runtime.scoring import NOT_SCORED
 from runtime.speculator import DraftModel, Pairs, PromptLookup, Speculator
 from runtime.step import Step
 from runtime.structured.grammars import Grammars
+from runtime.threads import set_threads
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ class TorchBackend:
 
     def _load(self) -> tuple[Loaded, int]:
         if self._num_threads is not None:
-            _set_threads(self._num_threads)
+            set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
         names = tuple(self._adapter_folders)
         adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
@@ -230,10 +229,3 @@ def _compute(model: Model, step: Step) -> Computed:
     """The step from its tokens to the sampled ones, all of it in inference mode."""
     logits_RV, scored = model.scored_logits(step) if step.scored else (model.logits(step), ())
     return choose(logits_RV, step.choices) if step.request_ids else Sampled(), scored
-
-
-def _set_threads(num_threads: int) -> None:
-    num_cores = os.cpu_count() or 1
-    if not 1 <= num_threads <= num_cores:
-        raise ConfigError(f"--num-threads {num_threads}: this machine has 1 to {num_cores} to give")
-    torch.set_num_threads(num_threads)

@@ -18,6 +18,9 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
 """How the library's causal language models are called."""
 
+ENCODERS = ("ForMaskedLM", "ForPreTraining")
+CLASSIFIERS = ("Classification", "QuestionAnswering", "MultipleChoice")
+
 
 class LoadError(ConfigError):
     """A model folder that cannot be served."""
@@ -63,14 +66,27 @@ class _ConfigFile(BaseModel):
 
 def read_json(path: Path) -> dict[str, object]:
     """The JSON object in a file, empty if there is no such file; LoadError if it holds none."""
+    value = _read(path, {})
+    if not isinstance(value, dict):
+        raise LoadError(f"cannot read {path}: it holds no JSON object")
+    return value
+
+
+def read_list(path: Path) -> list[object]:
+    """The JSON list in a file, empty if there is no such file; LoadError if it holds none."""
+    value = _read(path, [])
+    if not isinstance(value, list):
+        raise LoadError(f"cannot read {path}: it holds no JSON list")
+    return value
+
+
+def _read(path: Path, absent: object) -> object:
     if not path.is_file():
-        return {}
+        return absent
     try:
         value: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise LoadError(f"cannot read {path}: it holds no JSON object")
     return value
 
 
@@ -84,8 +100,8 @@ def _read_config(folder: Path) -> _ConfigFile:
         raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
 
 
-def read_facts(model_dir: str | Path) -> ModelFacts:
-    """The facts of a folder, checked for being a text decoder with safetensors weights."""
+def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
+    """The facts of a folder, checked for safetensors weights of a text decoder, or of what `embeds` text."""
     folder = Path(model_dir)
     if not folder.is_dir():
         raise LoadError(
@@ -105,7 +121,7 @@ def read_facts(model_dir: str | Path) -> ModelFacts:
         vocab_size=config.vocab_size or 0,
         max_position_embeddings=config.max_position_embeddings or config.n_positions,
     )
-    _check_kind(folder, config, facts)
+    _check_kind(folder, config, facts, embeds)
     if not any(folder.glob("*.safetensors")):
         others = sorted(path.name for path in folder.glob("*.bin"))
         raise LoadError(
@@ -115,18 +131,26 @@ def read_facts(model_dir: str | Path) -> ModelFacts:
     return facts
 
 
-def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts) -> None:
+def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts, embeds: bool) -> None:
     reason = None
+    is_decoder = facts.architecture.endswith(DECODERS)
     if config.is_encoder_decoder:
         reason = "it is an encoder-decoder"
     elif not (config.vision_config is config.audio_config is config.text_config is None):
         reason = "it is multimodal"
-    elif not facts.architecture.endswith(DECODERS):
+    elif not (is_decoder or embeds):
         reason = "it is not a causal language model"
+    elif embeds and facts.architecture.endswith(CLASSIFIERS):
+        reason = "it classifies"
     if reason is not None:
+        more = (
+            ""
+            if embeds or not facts.architecture.endswith(ENCODERS)
+            else "; for its vectors, add --runner pooling"
+        )
         raise LoadError(
             f"{folder} ({facts.architecture}, {facts.model_type}) is not supported: {reason};"
-            " Sundog serves decoder-only text models"
+            f" Sundog serves decoder-only text models and models that make vectors{more}"
         )
 
 

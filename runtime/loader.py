@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -17,6 +18,7 @@ from runtime.weights import check_floats, stored_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.models.auto.auto_factory import _LazyAutoMapping
 
 _LOG = logging.getLogger(__name__)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -28,29 +30,53 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
     Raises LoadError for a folder that cannot be served; takes as long as reading the weights.
     """
     folder = Path(model_dir)
-    if dtype not in DTYPES:
-        raise LoadError(f"dtype {dtype!r} is unknown: use one of {', '.join(DTYPES)}")
     read_facts(folder)
     import_torch()
-    import torch
-    from transformers.utils import logging as library
+    check_supported(folder)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from runtime.attention import register
 
+    model, unused = _loaded(folder, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register())
+    if unused:
+        _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
+    return model
+
+
+def load_bare(folder: Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
+    """The model without a head, attending as the library's own: its answer is its last layer's states.
+
+    Raises as `load_model` does.
+    """
+    import_torch()
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    model, _heads = _loaded(folder, device, dtype, MODEL_MAPPING, None)
+    return model
+
+
+def _loaded(
+    folder: Path, device: str, dtype: str, classes: "_LazyAutoMapping", attention: str | None
+) -> tuple["PreTrainedModel", list[str]]:
+    """The model, and the names of weights that it has no place for."""
+    import torch
+    from transformers.utils import logging as library
+
+    if dtype not in DTYPES:
+        raise LoadError(f"dtype {dtype!r} is unknown: use one of {', '.join(DTYPES)}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
     library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
-    check_supported(folder)
     try:
-        model, found = _read(folder, dtype, register())
+        model, found = _read(folder, dtype, classes, attention)
     except LoadError:
         raise
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
         raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
     _check_found(folder, found)
     model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
-    return model
+    return model, sorted(found["unexpected_keys"])
 
 
 class Found(TypedDict):
@@ -61,10 +87,11 @@ class Found(TypedDict):
     mismatched_keys: set[tuple[str, Sequence[int], Sequence[int]]]
 
 
-def _read(folder: Path, dtype: str, attention: str) -> tuple["PreTrainedModel", Found]:
+def _read(
+    folder: Path, dtype: str, classes: "_LazyAutoMapping", attention: str | None
+) -> tuple["PreTrainedModel", Found]:
     """The model, and what the library found of its weights; quantised ones are multiplied out first."""
     import torch
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from runtime.quantized import read_dequantised
 
@@ -79,8 +106,12 @@ def _read(folder: Path, dtype: str, attention: str) -> tuple["PreTrainedModel", 
         chosen = own if dtype == "auto" else dtype
         weights = read_dequantised(folder, stored, settings, getattr(torch, chosen))
         del config.quantization_config
-    built = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    loaded: object = built.from_pretrained(  # type: ignore[attr-defined]  # the mapping is untyped upstream
+    if type(config) not in classes:
+        raise LoadError(f"{folder} ({config.model_type}) is not supported: transformers has no such model")
+    built = classes[type(config)]
+    assert isinstance(built, type), "one class for each configuration"
+    more = {"add_pooling_layer": False} if "add_pooling_layer" in signature(built).parameters else {}
+    loaded: object = built.from_pretrained(
         folder if weights is None else None,
         config=config,
         dtype=chosen,
@@ -90,24 +121,20 @@ def _read(folder: Path, dtype: str, attention: str) -> tuple["PreTrainedModel", 
         local_files_only=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
+        **more,
     )
     assert isinstance(loaded, tuple)
     return loaded
 
 
 def _check_found(folder: Path, found: Found) -> None:
-    """Refuse weights that are missing or of another shape, which the library would make up.
-
-    Those that have no place are a remark.
-    """
+    """Refuse weights that are missing or of another shape, which the library would make up."""
     if missing := sorted(found["missing_keys"]):
         raise LoadError(f"{folder} lacks weights: {_listed(missing)}")
     for name, has, wanted in sorted(found["mismatched_keys"], key=str):
         raise LoadError(
             f"{folder}: {name} has the shape {_shape(has)}, and the model of config.json {_shape(wanted)}"
         )
-    if unused := sorted(found["unexpected_keys"]):
-        _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
 
 
 def _listed(names: Sequence[str]) -> str:

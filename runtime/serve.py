@@ -10,14 +10,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
 from actors.front.codec import Vocabulary
+from actors.pooler_config import PoolerConfig
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.vector_sizes import VectorSizes
 from runtime.draft_folder import check_speculation
+from runtime.embedding.settings import (
+    EmbeddingSettings,
+    longest_prompt,
+    makes_vectors,
+    read_settings,
+    vector_sizes,
+)
 from runtime.facts import LoadError, read_facts, read_json
 from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from runtime.backend import TorchBackend
+    from runtime.embedding.backend import EmbeddingBackend
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
@@ -37,13 +47,29 @@ class RealModel:
     vocabulary: Vocabulary
     grammars: Grammars
     max_position_embeddings: int | None
+    embedding: EmbeddingSettings | None = None
+    """How it makes vectors; None for a model that generates text."""
+    vectors: VectorSizes | None = None
 
     @classmethod
-    def open(cls, model: str | None, served_name: str | None = None) -> "RealModel":
-        """The folder `model`, or the embedded model by its name or None; LoadError says what is wrong."""
+    def open(
+        cls,
+        model: str | None,
+        served_name: str | None = None,
+        runner: str = "auto",
+        pooler_config: PoolerConfig | None = None,
+    ) -> "RealModel":
+        """The folder `model`, or the embedded model by its name or None; LoadError says what is wrong.
+
+        `runner` pooling serves it for vectors, generate for text, auto for what its files say.
+        """
         folder = EMBEDDED_MODEL if model is None or is_embedded(model) else Path(model)
-        config = read_facts(folder)
-        tokenizer = Tokenizer(folder)
+        embeds = makes_vectors(folder) if runner == "auto" else runner == "pooling"
+        config = read_facts(folder, embeds=embeds)
+        settings = read_settings(folder, pooler_config) if embeds else None
+        if pooler_config is not None and settings is None:
+            raise ConfigError("--pooler-config is for models that make vectors: add --runner pooling")
+        tokenizer = Tokenizer(folder, lowercases=settings is not None and settings.lowercases)
         ends = tokenizer.eos_token_ids
         grammars = Grammars(tokenizer.to_json, ends)
         vocabulary = Vocabulary(
@@ -53,7 +79,11 @@ class RealModel:
             grammars=grammars,
         )
         name = served_name or folder.resolve().name
-        return cls(folder, name, tokenizer, vocabulary, grammars, config.max_position_embeddings)
+        context = config.max_position_embeddings
+        if settings is not None:
+            context = longest_prompt(folder, settings, context)
+        sizes = None if settings is None else vector_sizes(folder, settings)
+        return cls(folder, name, tokenizer, vocabulary, grammars, context, settings, sizes)
 
     def sampling_defaults(self) -> SamplingDefaults:
         """Those of the folder's `generation_config.json`; LoadError names a value that cannot be used."""
@@ -94,9 +124,7 @@ def torch_backends(
     try:
         from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`"
-        ) from error
+        raise missing_engine(error) from error
 
     limits = config.scheduler
     if config.speculation is not None:
@@ -124,3 +152,33 @@ def torch_backends(
         )
 
     return new_backend
+
+
+def embedding_backends(
+    model: RealModel, config: EngineConfig, *, device: str = "cpu", dtype: str = "auto"
+) -> Callable[[int], "EmbeddingBackend"]:
+    """What makes the backend of a replica of a model that makes vectors. Imports torch."""
+    settings, limits = model.embedding, config.scheduler
+    assert settings is not None, "the model generates text"
+    try:
+        from runtime.embedding.backend import EmbeddingBackend
+    except ModuleNotFoundError as error:
+        raise missing_engine(error) from error
+
+    def new_backend(replica: int) -> EmbeddingBackend:
+        return EmbeddingBackend(
+            model.folder,
+            settings,
+            device=device,
+            dtype=dtype,
+            block_size=limits.block_size,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_seqs=limits.max_num_seqs,
+        )
+
+    return new_backend
+
+
+def missing_engine(error: ModuleNotFoundError) -> ConfigError:
+    """Why no model can be served without the extra."""
+    return ConfigError(f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import normalizers
 from tokenizers.decoders import DecodeStream
 
 from actors.front.codec import TooManyTokens
@@ -64,15 +65,18 @@ class Decoder:
 
 
 class Tokenizer:
-    """The tokenizer of a model folder.
+    """The tokenizer of a model folder, of lowercased text if it `lowercases`.
 
     `eos_token_ids` are the tokens that end an answer, the first being the main one; `vocab_size`
     counts added tokens. Raises LoadError when the folder has no tokenizer that can be read.
     """
 
-    def __init__(self, model_dir: str | Path) -> None:
+    def __init__(self, model_dir: str | Path, *, lowercases: bool = False) -> None:
         folder = Path(model_dir)
         self._fast = _load_fast(folder)
+        if lowercases:
+            own = [self._fast.normalizer] if self._fast.normalizer else []
+            self._fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         self._fast.no_truncation()
         self._fast.no_padding()
         self._longest_token_bytes = longest_token_bytes(json.loads(self._fast.to_str()))

@@ -143,7 +143,8 @@ def _shown(served: Served, config: EngineConfig, defaults: "SamplingDefaults") -
     from actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
-    return ServedModel(served.name, limit, now_s, defaults=defaults, adapters=served.adapters)
+    own, vectors = served.adapters, served.real.vectors
+    return ServedModel(served.name, limit, now_s, defaults=defaults, adapters=own, vectors=vectors)
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:
@@ -157,10 +158,16 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> 
     for row in rows(Costs):
         if getattr(costs, row.name) != row.default:
             raise ConfigError(f"{row.flag} is only for --simulate: a real model takes the time that it takes")
+    from actors.pooler_config import parse_pooler_config
     from runtime.serve import RealModel, torch_backends
+    from sundog.embedding import embedding_graph
 
-    real = RealModel.open(model, serving.served_model_name)
+    pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
+    real = RealModel.open(model, serving.served_model_name, serving.runner, pooler)
     refuse_what_torch_cannot(engine)
+    if real.embedding is not None:
+        config, new_embedder = embedding_graph(real, serving, engine)
+        return Served(real.name, config, new_embedder, real.vocabulary, real)
     config = engine.config(real.max_position_embeddings)
     adapters = _adapters(serving, real.name)
     new_backend = torch_backends(
@@ -210,6 +217,8 @@ def refuse_what_torch_cannot(engine: Engine) -> None:
 
 def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
     """A model by its shape, at the pace of a GPU that is not there, with canned text."""
+    if serving.runner == "pooling" or serving.pooler_config is not None:
+        raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
     from sim.emulate import emulated_backends

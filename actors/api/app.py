@@ -18,6 +18,7 @@ from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.documents import documents_routes
+from actors.api.routes.embeddings import embeddings_routes
 from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
@@ -34,6 +35,7 @@ ROUTES = (
     chat_routes,
     tokenize_routes,
     documents_routes,
+    embeddings_routes,
 )
 
 

@@ -13,6 +13,7 @@ from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.vector_sizes import VectorSizes
 
 log = logging.getLogger("sundog.api")
 
@@ -44,6 +45,8 @@ class ServedModel:
     owned_by: str = "sundog"
     adapters: tuple[Adapter, ...] = ()
     defaults: SamplingDefaults = NEUTRAL
+    vectors: VectorSizes | None = None
+    """How long its vectors may be; None for a model that generates text."""
 
     @property
     def cards(self) -> list[dict[str, object]]:
@@ -129,6 +132,17 @@ class ApiContext:
         known = ", ".join(shown(each["id"]) for each in self.model.cards)
         missing = f"The model {shown(name)} does not exist; this server has {known}."
         raise ApiError(404, missing, "model", "model_not_found")
+
+    def must_generate(self, what: str) -> None:
+        """Raises a 404 unless the model generates text; `what` is the API that was asked for."""
+        if self.model.vectors is not None:
+            raise ApiError(404, f"The model does not support {what}: it makes vectors, at /v1/embeddings.")
+
+    def must_embed(self) -> VectorSizes:
+        """How long vectors may be; raises a 404 unless the model makes some."""
+        if self.model.vectors is None:
+            raise ApiError(404, "The model does not support Embeddings API: it generates text.")
+        return self.model.vectors
 
     def remark(self, name: str) -> None:
         """Log that an unknown field was ignored, once per name."""

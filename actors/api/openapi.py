@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
+from actors.api.bodies.embedding import EmbeddingBody
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
 from actors.api.responses.shapes import Json
@@ -39,6 +40,7 @@ class Operation:
 OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
     Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
+    Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
     Operation("get", "/v1/models", "The model, and its adapters."),
     Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
     Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),

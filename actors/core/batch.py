@@ -166,9 +166,8 @@ class StepResult:
     `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
     computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
     until a batch names it in `finished`; what it yields meanwhile is dropped.
-
-    `logprobs` pairs requests that asked for them with those of their new token, `prompt_logprobs` holds those
-    of the prompt tokens that the step computed.
+    `logprobs` pairs requests that asked for them with those of their new token, `prompt_logprobs` those of
+    the prompt tokens that were computed; `vectors` pairs requests with their prompt's, little-endian float32.
     """
 
     step: int
@@ -180,6 +179,7 @@ class StepResult:
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
     drafts: tuple[tuple[str, int], ...]
+    vectors: tuple[tuple[str, bytes], ...]
 
     def __init__(
         self,
@@ -192,6 +192,7 @@ class StepResult:
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         accepted: tuple[tuple[str, int], ...] = (),
         drafts: tuple[tuple[str, int], ...] = (),
+        vectors: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
         self.step = step
         self.end_times_s = end_times_s
@@ -202,6 +203,7 @@ class StepResult:
         self.prompt_logprobs = prompt_logprobs
         self.accepted = accepted
         self.drafts = drafts
+        self.vectors = vectors
 
     @property
     def num_steps(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from actors.core.constraint import Constraint
+from actors.core.pooling import Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Sampling:
 
     `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
     token alone), `prompt_logprobs` for those of the prompt's tokens. `constraint` says what the answer must
-    look like.
+    look like. With `pooling` the prompt's vector is the answer: one token is counted, and means nothing.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
     reads the rest. Stop strings and special tokens concern AsyncLLM alone: with
@@ -47,6 +48,7 @@ class Sampling:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     constraint: Constraint | None = None
+    pooling: Pooling | None = None
 
 
 DEFAULTS = Sampling()

@@ -67,7 +67,6 @@ class AsyncLLM(Actor[FrontMessage]):
         self._leaving: set[str] = set()
         """Over for their readers, but not yet for the engine: their ids are still in use."""
         self._stranded: dict[str, ActiveRequest] = {}
-        """Requests that wait for an engine to come back."""
         self._families = Families()
         self._num_accepted = 0
         self._may_refuse = defines(config.policy, "refuse")
@@ -200,26 +199,26 @@ class AsyncLLM(Actor[FrontMessage]):
                 request.num_cached_tokens = admission.num_computed_tokens
                 request.is_admitted = True
         finishes = {finish.request_id: finish for finish in output.finished}
-        if self._leaving:
-            self._let_go(finishes)
+        self._let_go(finishes)
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
-        logprobs, to_come, end_s = dict(output.logprobs), dict(output.accepted), output.end_times_s[-1]
+        logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
+        end_s = output.end_times_s[-1]
         for name, token in output.tokens or ():
             if (request := self._requests.get(name)) is not None and request.is_admitted:
                 finish = finishes.get(name)
                 if more := to_come.get(name, 0):
                     to_come[name] = more - 1
                 delta = request.decode(token, end_s, None if more else finish, logprobs.get(name))
+                delta.vector = vectors.get(name)
                 self._token(request, delta, finish)
         for request in self._active(finishes):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 
     def _let_go(self, finishes: dict[str, Finish]) -> None:
         """Forget requests whose readers had left: they are over for the engine, too."""
-        gone = tuple(name for name in finishes if name in self._leaving)
-        if gone:
+        if gone := tuple([name for name in finishes if name in self._leaving]):
             self._leaving.difference_update(gone)
             self._router.tell(Released(gone))
 

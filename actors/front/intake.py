@@ -83,10 +83,10 @@ class Intake:
             return Refused("the answer cannot be turned into text", kind="failed")
 
     def _decoder(self, submit: Submit) -> TokenDecoder | None:
-        """The decoder of the answer's text; None where tokens are only counted."""
-        if submit.prompt_token_ids is None or self._codec is None:
-            return None
+        """The decoder of the answer's text; None where it has none."""
         sampling = submit.sampling
+        if submit.prompt_token_ids is None or self._codec is None or sampling.pooling is not None:
+            return None
         return self._codec.decoder(
             submit.prompt_token_ids, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
         )
@@ -99,7 +99,8 @@ class Intake:
         sampling = resolved(generate.sampling, self._codec, self._vocabulary)
         if isinstance(sampling, Refused):
             return sampling
-        prompt = read_prompt(generate, self._codec, self._vocabulary, self._room(generate), self._limit())
+        limit = self._limit(sampling)
+        prompt = read_prompt(generate, self._codec, self._vocabulary, self._room(generate), limit)
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)
@@ -115,13 +116,17 @@ class Intake:
         param = prompt_param(generate.prompt)
         if num_tokens < 1:
             return Refused("the prompt is empty: give at least one token", param=param)
-        limit, max_tokens = self._limit_tokens, generate.sampling.max_tokens
-        if num_tokens >= limit:
-            return too_long(f"{num_tokens}", self._limit(), param)
-        if max_tokens is not None and num_tokens + max_tokens > limit:
+        limit, sampling = self._limit_tokens, generate.sampling
+        room = limit if sampling.pooling is not None else limit - 1
+        if num_tokens > room:
+            return too_long(f"{num_tokens}", self._limit(sampling), param)
+        max_tokens = sampling.max_tokens
+        # The end of the context ends an answer; a cache that is smaller would stall the engine.
+        most = limit if self._is_context else limit - num_tokens
+        if max_tokens is not None and max_tokens > most:
             return Refused(
-                f"the prompt's {num_tokens} tokens and max_tokens {max_tokens} exceed"
-                f" {self._limit()}: ask for at most {limit - num_tokens}",
+                f"max_tokens is {max_tokens}, and the prompt has {num_tokens} tokens, but {self._held_by()}"
+                f" must hold both: ask for at most {limit - num_tokens}",
                 param="max_tokens",
                 code=TOO_LONG,
             )
@@ -129,15 +134,25 @@ class Intake:
 
     def _room(self, generate: Generate) -> int:
         """The most tokens that the prompt may have; with a limit on the answer, the most beside it."""
+        if generate.sampling.pooling is not None:
+            return self._limit_tokens
         answer = generate.sampling.max_tokens or 1
         truncates = generate.reading.truncate_prompt_tokens == -1
         return self._limit_tokens - (answer if truncates else 1)
 
-    def _limit(self) -> str:
-        """What bounds the length of a request, in words."""
+    @property
+    def _is_context(self) -> bool:
+        """Whether the context bounds the length of requests, and not a smaller KV cache."""
+        return self._limit_tokens == self._config.scheduler.max_model_len
+
+    def _held_by(self) -> str:
         limit = self._limit_tokens
-        is_context = limit == self._config.scheduler.max_model_len
-        return f"the model's context of {limit}" if is_context else f"a KV cache of {limit} tokens"
+        return f"the model's context of {limit}" if self._is_context else f"a KV cache of {limit} tokens"
+
+    def _limit(self, sampling: Sampling) -> str:
+        """What a prompt must leave room for, in words."""
+        more = "" if sampling.pooling is not None else " and at least one more"
+        return f"{self._held_by()} must hold it{more}"
 
     def _submit(
         self,
@@ -148,14 +163,14 @@ class Intake:
         tokens: Tokens | None,
         num_tokens: int,
     ) -> Submit:
-        block_hashes = generate.block_hashes
+        block_hashes, room = generate.block_hashes, max(self._limit_tokens - num_tokens, 1)
         if tokens is not None and self._hash_block is not None and block_hashes is None:
             block_hashes = self._hash_prompt(tokens, generate.cache_salt, generate.adapter)
         return Submit(
             request_id=request_id,
             arrival_s=arrival_s,
             num_prompt_tokens=num_tokens,
-            max_tokens=sampling.max_tokens or self._limit_tokens - num_tokens,
+            max_tokens=min(sampling.max_tokens or room, room),
             prompt_token_ids=tokens,
             block_hashes=block_hashes,
             sampling=sampling,

@@ -50,7 +50,7 @@ def read_prompt(
 ) -> Tokens | int | Refused:
     """The prompt's tokens, or their number where tokens are only counted.
 
-    It has at most `room_tokens` tokens, within the `limit` that a refusal names.
+    It has at most `room_tokens` tokens; `limit` says why, for a refusal.
     """
     if isinstance(generate.prompt, int):
         if vocabulary.size is None:
@@ -65,8 +65,23 @@ def read_prompt(
     tokens = _read(generate.prompt, reading, codec, vocabulary, most_tokens, limit)
     if keep is None or isinstance(tokens, Refused):
         return tokens
-    keep = room_tokens if keep == -1 else keep
-    return tokens[:keep] if reading.truncation_side == "right" else tokens[-keep:]
+    plain: Tokens = tokens
+    if isinstance(generate.prompt, str) and codec is not None:
+        plain = tuple(codec.encode_plain(generate.prompt))
+    return _cut(tokens, plain, room_tokens if keep == -1 else keep, reading.truncation_side == "right")
+
+
+def _cut(tokens: Tokens, plain: Tokens, keep: int, from_right: bool) -> Tokens:
+    """At most `keep` of the tokens: those that the tokenizer put around the `plain` ones stay, as in vLLM."""
+    if len(tokens) <= keep:
+        return tokens
+    around = len(tokens) - len(plain)
+    starts = [at for at in range(around + 1) if tokens[at : at + len(plain)] == plain]
+    if not starts or around >= keep:
+        return tokens[:keep] if from_right else tokens[-keep:]
+    first, num_plain = starts[0], keep - around
+    kept = plain[:num_plain] if from_right else plain[-num_plain:]
+    return tokens[:first] + kept + tokens[first + len(plain) :]
 
 
 def _read(
@@ -119,12 +134,8 @@ def _tokenise(tokens: Callable[[], list[int]], param: str, limit: str) -> Tokens
 
 
 def too_long(num_tokens: str, limit: str, param: str) -> Refused:
-    """The refusal of a prompt that leaves no room for an answer."""
-    return Refused(
-        f"the prompt has {num_tokens} tokens, but {limit} must hold it and at least one more: shorten it",
-        param=param,
-        code=TOO_LONG,
-    )
+    """The refusal of a prompt that does not fit; `limit` says in words what must hold what."""
+    return Refused(f"the prompt has {num_tokens} tokens, but {limit}: shorten it", param=param, code=TOO_LONG)
 
 
 def _is_chat(prompt: object) -> bool:

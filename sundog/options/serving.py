@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sundog.options.kinds import Choice, Real, Switch, Text, Whole
+from actors.pooler_config import parse_pooler_config
+from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.row import option
 
 ACCESS = "Access"
@@ -27,6 +28,16 @@ class Serving:
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
+    runner: str = option(
+        "auto",
+        Choice(("auto", "generate", "pooling")),
+        "What the model is served for: text, or vectors (pooling); auto is what its files say.",
+    )
+    pooler_config: str | None = option(
+        None,
+        Parsed(parse_pooler_config, "JSON"),
+        'How vectors are made: {"pooling_type": "MEAN"}, CLS or LAST.',
+    )
     tool_call_parser: str | None = option(
         None, Choice(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Protocol, Self, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from actors.api.bodies.bounds import Int64, Name, NumTokens, Seconds
-from actors.api.bodies.sampling import SamplingBody
+from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid, shown
 
 REQUEST_ID = "X-Request-Id"
@@ -44,7 +44,7 @@ class Terms:
     predicted_tokens: int | None
 
     @classmethod
-    def of(cls, headers: Headers, body: SamplingBody) -> Self:
+    def of(cls, headers: Headers, body: TermsBody) -> Self:
         """The terms of a request; raises 400 for a header that is out of bounds."""
         return cls(
             priority=_read(headers, PRIORITY, INTEGER, body.priority),
@@ -56,7 +56,7 @@ class Terms:
         )
 
 
-def request_id_of(headers: Headers, body: SamplingBody) -> str | None:
+def request_id_of(headers: Headers, body: TermsBody) -> str | None:
     """The id that the client has chosen for its request, if it has."""
     return _read(headers, REQUEST_ID, NAME, body.request_id) if headers.get(REQUEST_ID) else body.request_id
 

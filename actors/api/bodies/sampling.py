@@ -10,13 +10,10 @@ from actors.api.bodies.bounds import (
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
     Int64,
-    ModelName,
-    Name,
     NumChoices,
     NumTokens,
     NumTokensFrom1,
     Probability,
-    Seconds,
     Stop,
     Temperature,
     TokenId,
@@ -33,6 +30,7 @@ from actors.api.bodies.logits import (
 )
 from actors.api.bodies.shown import ShownBody
 from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
+from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid
 from actors.core.constraint import Constraint
 from actors.core.sampling import Sampling
@@ -57,10 +55,9 @@ def as_stops(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-class SamplingBody(ShownBody):
+class SamplingBody(ShownBody, TermsBody):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
-    model: ModelName | None = None
     n: NumChoices = 1
     best_of: NumChoices | None = None
     max_tokens: NumTokensFrom1 | None = None
@@ -82,13 +79,6 @@ class SamplingBody(ShownBody):
     prompt_logprobs: NumLogprobs | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs | None = None
-    priority: Int64 = 0
-    cache_salt: Name | None = None
-    tenant: Name | None = None
-    slo_ttft_s: Seconds | None = None
-    slo_tpot_s: Seconds | None = None
-    slo_e2e_s: Seconds | None = None
-    predicted_tokens: NumTokens | None = None
 
     @property
     def num_logprobs(self) -> int | None:

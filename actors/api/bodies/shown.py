@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import INT32_MAX, Name
+from actors.api.bodies.bounds import INT32_MAX
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 from actors.messages import Reading
@@ -22,7 +22,6 @@ class StreamOptions(JsonObject):
 class ShownBody(JsonObject):
     """What completions and chat completions have in common of these; defaults are vLLM's."""
 
-    request_id: Name | None = None
     echo: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True

@@ -22,6 +22,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         request = current_request()
+        context.must_generate("Chat Completions API")
         body = await parse_request(ChatBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         adapter = context.check_model(body.model)

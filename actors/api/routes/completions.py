@@ -23,6 +23,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
         request = current_request()
+        context.must_generate("Completions API")
         body = await parse_request(CompletionBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         adapter = context.check_model(body.model)

@@ -8,6 +8,7 @@ from quart import Response
 
 from actors.api.bodies.headers import Terms, request_id_of
 from actors.api.bodies.sampling import SamplingBody
+from actors.api.bodies.terms import TermsBody
 from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
@@ -18,7 +19,7 @@ from actors.api.responses.sse import ChunkWriter, events
 from actors.api.responses.view import ChoiceView, Wanted
 from actors.core.adapter import Adapter
 from actors.core.sampling import Sampling
-from actors.messages import ChatMessage, CheckHealth, Generate
+from actors.messages import ChatMessage, CheckHealth, Generate, Reading
 from actors.stream import Delta, joined
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
@@ -36,30 +37,20 @@ class Answering:
 
     async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, Choices]:
         """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
-        body, context = self.body, self.context
+        body, shape = self.body, self.shape
         body.check_choices(len(prompts))
-        chosen = request_id_of(self.request.headers, body)
-        answer_id = self.shape.id_prefix + (chosen or context.new_id())
-        # Two requests may have the id that their clients chose, even at a time.
-        engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
-        context.in_flight.add(engine_id)
-        self.request.at_end.callback(context.in_flight.discard, engine_id)
-        terms = asdict(Terms.of(self.request.headers, body))
-        generates = [
-            Generate(
-                prompt=prompt,
-                sampling=sampling,
-                request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-                cache_salt=body.cache_salt,
-                n=body.n,
-                adapter=self.adapter,
-                reading=body.reading(),
-                **terms,
-            )
-            for index, prompt in enumerate(prompts)
-        ]
-        started = start_choices(context.llm, generates, self.shape.prompt_field, self.request.at_end)
-        return answer_id, await started
+        return await ask(
+            self.context,
+            self.request,
+            body,
+            prompts,
+            sampling,
+            body.reading(),
+            self.adapter,
+            n=body.n,
+            prefix=shape.id_prefix,
+            field=shape.prompt_field,
+        )
 
     def wanted(self, sampling: Sampling, echoes: tuple[str, ...] | None, only_echo: bool = False) -> Wanted:
         """What the client wants to see beside the new text."""
@@ -94,20 +85,59 @@ class Answering:
         """Read one choice after the other: what is unread merges in its stream meanwhile."""
         whole = []
         for view in views:
-            delta = await _collected(view.choice)
-            if delta.finish_reason == "error":
-                raise await _failure(self.context, delta.error or BROKEN)
-            whole.append((view, delta))
+            whole.append((view, await whole_choice(self.context, view.choice)))
         return json_response(head | self.shape.whole(whole) | {"usage": choices.usage()})
 
 
-async def _collected(choice: Choice) -> Delta:
-    """The whole choice as one delta."""
-    deltas = []
-    while True:
+async def ask(
+    context: ApiContext,
+    request: ApiRequest,
+    body: TermsBody,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    reading: Reading,
+    adapter: Adapter | None,
+    *,
+    prefix: str,
+    field: str,
+    n: int = 1,
+) -> tuple[str, Choices]:
+    """Ask for `n` choices of each prompt: the answer's id, which begins with `prefix`, and they.
+
+    Raises ApiError if any is refused; `field` is what the route calls the prompt.
+    """
+    chosen = request_id_of(request.headers, body)
+    answer_id = prefix + (chosen or context.new_id())
+    # Two requests may have the id that their clients chose, even at a time.
+    engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
+    context.in_flight.add(engine_id)
+    request.at_end.callback(context.in_flight.discard, engine_id)
+    terms = asdict(Terms.of(request.headers, body))
+    generates = [
+        Generate(
+            prompt=prompt,
+            sampling=sampling,
+            request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
+            cache_salt=body.cache_salt,
+            n=n,
+            adapter=adapter,
+            reading=reading,
+            **terms,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return answer_id, await start_choices(context.llm, generates, field, request.at_end)
+
+
+async def whole_choice(context: ApiContext, choice: Choice) -> Delta:
+    """The whole choice as one delta; raises ApiError if it failed."""
+    deltas = [await choice.read()]
+    while deltas[-1].finish_reason is None:
         deltas.append(await choice.read())
-        if deltas[-1].finish_reason is not None:
-            return joined(deltas)
+    delta = joined(deltas)
+    if delta.finish_reason == "error":
+        raise await _failure(context, delta.error or BROKEN)
+    return delta
 
 
 async def _failure(context: ApiContext, message: str) -> ApiError:

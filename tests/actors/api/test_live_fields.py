@@ -110,7 +110,7 @@ def test_an_assistants_turn_may_have_no_content(torch_server: Live) -> None:
 
 
 def test_a_prompt_is_cut_to_as_many_tokens_as_were_asked_for(any_server: Live) -> None:
-    """From the left, or the right; -1 keeps what fits beside the answer."""
+    """From the left, or the right, behind the first token, which the tokenizer adds; -1 keeps what fits."""
     ids = complete(any_server, return_token_ids=True)["choices"][0]["prompt_token_ids"]
 
     def kept(**fields: Any) -> list[int]:
@@ -119,7 +119,8 @@ def test_a_prompt_is_cut_to_as_many_tokens_as_were_asked_for(any_server: Live) -
         ]
         return tokens
 
-    assert kept(truncate_prompt_tokens=3) == ids[-3:]
+    assert kept(truncate_prompt_tokens=3) == [ids[0], *ids[-2:]]
+    assert kept(truncate_prompt_tokens=3, add_special_tokens=False) == ids[-3:]
     assert kept(truncate_prompt_tokens=3, truncation_side="right") == ids[:3]
     assert kept(truncate_prompt_tokens=-1) == ids
     assert kept(prompt=[1, 2, 3, 4], truncate_prompt_tokens=2) == [3, 4]

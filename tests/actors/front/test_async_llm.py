@@ -215,7 +215,7 @@ async def test_beyond_max_waiting_the_door_is_closed() -> None:
         (128, {}, "prompt"),
         ((3, 256), {}, "prompt"),
         ((3, -1), {}, "prompt"),
-        ("hello", {"max_tokens": 124}, "max_tokens"),
+        ("hello", {"max_tokens": 129}, "max_tokens"),
         ("hello", {"max_tokens": 0}, "max_tokens"),
         ((ChatMessage("judge", "hello"),), {}, "messages"),
         ((ChatMessage("user", ""),), {}, "messages"),
