@@ -1,5 +1,5 @@
 // The attention of one layer of a step, for any model.
-#include "worker.h"
+#include "pieces.h"
 
 namespace {
 
@@ -11,10 +11,10 @@ template <class T> void keep_rows(void* cache, const int64_t* slot, int64_t num_
 }
 
 template <class T> void attend_layer(const Layer& layer, const Sequences& s, Rows q, Rows out, int num_threads) {
-    const Pieces pieces(s, Worker<T>::queries_at_once(layer), layer.num_key_heads);
+    const Pieces pieces(s, layer, num_threads);
     walk(int(std::min<int64_t>(num_threads, pieces.size())), 1, [&](Walker& walker) {
         Worker<T> worker(layer, s, q, out);
-        walker.each(pieces.size(), 1, [&](int64_t piece, int64_t) { pieces.attend(worker, piece); });
+        pieces.attend(walker, worker);
     });
 }
 

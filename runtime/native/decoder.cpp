@@ -3,7 +3,7 @@
 #include "decoder.h"
 
 #include "rows.h"
-#include "worker.h"
+#include "pieces.h"
 
 namespace {
 
@@ -76,7 +76,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     const int64_t head_columns = q_columns + k_columns + a.num_key_heads * a.value_width;
     const int64_t attended_columns = a.num_heads * a.value_width;
     const Buffers<T> b(d, rows, head_columns, attended_columns);
-    const Pieces pieces(s, Worker<T>::queries_at_once(a), a.num_key_heads);
+    const Pieces pieces(s, a, num_threads);
     walk(num_threads, int(4 + 9 * (step.end - step.first)), [&](Walker& walker) {
         each_row(walker, rows, [&](int64_t r) {
             const T* from = step.token ? (const T*)d.embedding + step.token[r] * width : (T*)step.hidden + r * width;
@@ -98,7 +98,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             });
             Worker<T> worker(layer.attention, s, {b.heads, head_columns, a.key_width},
                              {b.attended, attended_columns, a.value_width});
-            walker.each(pieces.size(), 1, [&](int64_t piece, int64_t) { pieces.attend(worker, piece); });
+            pieces.attend(walker, worker);
             linear(walker, {&layer.o}, b.attended, rows, b.more, width);
             norm_rows(layer.before_mlp, true);
             each_block(walker, {&layer.gate}, rows, [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows) {

@@ -1,8 +1,18 @@
-// Turns LANES rows of LANES words around, in registers.
+// Words put in another order, in registers: LANES rows of LANES words turned around, and halves side by side.
 #pragma once
 #include "simd.h"
 
 #if defined(__AVX512F__)
+// 2 LANES words, each of a half of `a` and one of `b`.
+INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
+    const __m512i step = _mm512_set1_epi32(0x00010001), from_both = _mm512_set1_epi32(0x00200000);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i first = _mm512_add_epi32(_mm512_mullo_epi32(lane, step), from_both);
+    const __m512i low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
+    store_words(out, _mm512_permutex2var_epi16(low, first, high));
+    store_words(out + 16, _mm512_permutex2var_epi16(low, _mm512_add_epi32(first, _mm512_set1_epi32(0x00100010)), high));
+}
+
 INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i++) a[i] = load_words(rows[i] + at);
@@ -27,6 +37,10 @@ INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out,
     }
 }
 #else
+INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
+    for (int i = 0; i < 16; i += 8) store_words(out + i, either(widen(a + i), left<16>(widen(b + i))));
+}
+
 INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
     __m256 a[8], b[8];
     for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps((const float*)rows[i] + at);

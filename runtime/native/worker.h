@@ -36,6 +36,18 @@ template <class T> void pack_row(const T* from, int width, uint32_t* to, int num
 
 int rounded_up(int n, int step) { return (n + step - 1) / step * step; }
 
+// A piece of work: some queries of one sequence with some of its key heads.
+struct Piece {
+    int64_t sequence, first;
+    int num, first_head, num_heads;
+};
+
+// Where up to TILE neighbours of a sequence are kept, and the heads that are wanted of them.
+struct Tile {
+    int64_t slot[TILE];
+    int num = 0, first_head = 0, num_heads = 0;
+};
+
 // One thread's work on one layer of a step.
 template <class T> class Worker {
     using Mac = typename Multiplied<T>::Mac;
@@ -61,111 +73,146 @@ template <class T> class Worker {
         }
     }
 
-    static int queries_at_once(const Layer& layer) {
-        return std::max(1, MOST_TILE_ROWS / (layer.num_heads / layer.num_key_heads));
-    }
-
-    // The queries `first ... first + num` of a sequence, for one key head.
-    void attend(int64_t sequence, int64_t first, int num, int key_head) {
-        const int64_t start = s_.start[sequence] + first, position = s_.position[sequence] + first;
-        const auto* table = (const int64_t*)s_.table[sequence];
-        const int rows = num * group_;
-        begin(start, rows, key_head);
-        const int64_t end = position + num;
-        const int64_t begin = l_.window ? std::max<int64_t>(0, position - l_.window + 1) / TILE * TILE : 0;
-        for (int64_t at = begin; at < end; at += TILE) {
-            const int n = int(std::min<int64_t>(TILE, end - at));
-            pack_keys(table, at, n, int(std::min<int64_t>(TILE, end - at - n)), key_head);
-            const int vectors = (n + LANES - 1) / LANES;
-            product<Mac>(rows, vectors, queries_, key_words_, keys_, TILE, (l_.key_width + PER - 1) / PER,
-                         (float*)scores_, TILE, false);
-            for (int row = 0; row < rows; row++) weigh(row, position + row / group_ - at, vectors * LANES);
-            pack_values(table, at, n, key_head);
-            product<Mac>(rows, value_columns_ / LANES, weights_, TILE, values_, value_columns_, (n + PER - 1) / PER,
-                         (float*)sums_, value_columns_, true);
+    // A piece, tile by tile, and in each head by head, so that memory is read in its order; fetches the beginning of
+    // what this thread does next, if that is known.
+    void attend(const Piece& p, const Piece* next) {
+        const int64_t start = s_.start[p.sequence] + p.first, position = s_.position[p.sequence] + p.first;
+        const int rows = p.num * group_;
+        for (int h = 0; h < p.num_heads; h++) begin(start, rows, p.first_head + h, h);
+        if (!knows_next_) look_up(p, first_key(p)), prefetch(next_.num * next_.num_heads);
+        const int64_t end = position + p.num;
+        for (int64_t at = first_key(p); at < end; at += TILE) {
+            tile_ = next_;
+            knows_next_ = at + TILE < end || next;
+            if (at + TILE < end) look_up(p, at + TILE);
+            else if (next) look_up(*next, first_key(*next));
+            else next_.num = 0;
+            const int turns = rounded_up(tile_.num, LANES) / LANES * (key_words_ / LANES) + (tile_.num + PER - 1) / PER;
+            num_a_turn_ = float(next_.num * next_.num_heads) / float(turns * p.num_heads);
+            const int hidden = int(std::max<int64_t>(0, at - position)) * group_;  // rows before this tile
+            for (int h = 0; h < p.num_heads; h++) attend_tile(h, rows, hidden, position - at);
         }
-        finish(start, rows, key_head);
+        for (int h = 0; h < p.num_heads; h++) finish(start, rows, p.first_head + h, h);
     }
 
   private:
-    const T* slot(const void* cache, const int64_t* table, int64_t at, int key_head, int width) const {
-        const int64_t slot = table[at / l_.block_size] * l_.block_size + at % l_.block_size;
-        return (const T*)cache + (slot * l_.num_key_heads + key_head) * width;
+    // The rows of a head from `hidden` on, with one tile of keys; `position` is the first row's, counted from the tile.
+    void attend_tile(int h, int rows, int hidden, int64_t position) {
+        const int n = tile_.num, vectors = (n + LANES - 1) / LANES, from = h * rows + hidden;
+        auto *scores = (float*)scores_ + hidden * TILE, *sums = (float*)sums_ + from * value_columns_;
+        pack_keys(h);
+        product<Mac>(rows - hidden, vectors, queries_ + from * key_words_, key_words_, keys_, TILE,
+                     (l_.key_width + PER - 1) / PER, scores, TILE, false);
+        for (int row = hidden; row < rows; row++) weigh(row, h * rows + row, position + row / group_, vectors * LANES);
+        pack_values(h);
+        product<Mac>(rows - hidden, value_columns_ / LANES, weights_ + hidden * TILE, TILE, values_, value_columns_,
+                     (n + PER - 1) / PER, sums, value_columns_, true);
     }
 
-    void begin(int64_t start, int rows, int key_head) {
-        for (int row = 0; row < rows; row++) {
-            const int head = key_head * group_ + row % group_;
-            const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
-            pack_row(q, l_.key_width, queries_ + row * key_words_, key_words_);
-            ((float*)most_)[row] = l_.sinks ? l_.sinks[head] : -INFINITY;
-            ((float*)total_)[row] = l_.sinks ? 1.f : 0.f;
+    // Where head h of a tile is kept, of its token i.
+    const T* place(const void* cache, const Tile& tile, int i, int h, int width) const {
+        return (const T*)cache + (tile.slot[i] * l_.num_key_heads + tile.first_head + h) * width;
+    }
+
+    int64_t first_key(const Piece& p) const {
+        const int64_t position = s_.position[p.sequence] + p.first;
+        return l_.window ? std::max<int64_t>(0, position - l_.window + 1) / TILE * TILE : 0;
+    }
+
+    // The next tile is that of a piece from position `at` on.
+    void look_up(const Piece& p, int64_t at) {
+        const auto* table = (const int64_t*)s_.table[p.sequence];
+        next_.first_head = p.first_head, next_.num_heads = p.num_heads;
+        num_fetched_ = 0, num_due_ = 0;
+        next_.num = int(std::min<int64_t>(TILE, s_.position[p.sequence] + p.first + p.num - at));
+        for (int i = 0; i < next_.num;) {
+            const int64_t block = (at + i) / l_.block_size, offset = (at + i) % l_.block_size;
+            const int n = int(std::min<int64_t>(next_.num - i, l_.block_size - offset));
+            for (int j = 0; j < n; j++) next_.slot[i + j] = table[block] * l_.block_size + offset + j;
+            i += n;
         }
-        std::memset(sums_, 0, 4 * size_t(rows) * size_t(value_columns_));
     }
 
-    static void prefetch(const T* at, int width) {
-        for (int i = 0; i < width; i += int(64 / sizeof(T))) _mm_prefetch((const char*)(at + i), _MM_HINT_T0);
+    void begin(int64_t start, int rows, int key_head, int h) {
+        for (int row = 0; row < rows; row++) {
+            const int head = key_head * group_ + row % group_, at = h * rows + row;
+            const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
+            pack_row(q, l_.key_width, queries_ + at * key_words_, key_words_);
+            ((float*)most_)[at] = l_.sinks ? l_.sinks[head] : -INFINITY;
+            ((float*)total_)[at] = l_.sinks ? 1.f : 0.f;
+        }
+        std::memset((float*)sums_ + h * rows * value_columns_, 0, 4 * size_t(rows) * size_t(value_columns_));
     }
 
-    // n keys from position `at` on, word by word side by side; fetches what comes `num_next` beyond.
-    void pack_keys(const int64_t* table, int64_t at, int n, int num_next, int key_head) {
+    // Fetches the next tile's keys and values up to number `end`, in their order in memory. Inlined, because compilers
+    // drop calls of a function that does nothing else.
+    INLINE void prefetch(int end) {
+        constexpr int LINE = int(64 / sizeof(T));
+        for (; num_fetched_ < end; num_fetched_++) {
+            const int i = num_fetched_ / next_.num_heads, h = num_fetched_ % next_.num_heads;
+            const T *key = place(l_.keys, next_, i, h, l_.key_width), *value = place(l_.values, next_, i, h, l_.value_width);
+            for (int j = 0; j < l_.key_width; j += LINE) _mm_prefetch((const char*)(key + j), _MM_HINT_T0);
+            for (int j = 0; j < l_.value_width; j += LINE) _mm_prefetch((const char*)(value + j), _MM_HINT_T0);
+        }
+    }
+
+    // Some more of the next tile, so that memory and arithmetic are never without work.
+    INLINE void prefetch_some() { prefetch(std::min(next_.num * next_.num_heads, int(num_due_ += num_a_turn_))); }
+
+    // The tile's keys, word by word side by side; fetches this head's share of what comes next.
+    void pack_keys(int h) {
         const bool as_it_is = PER == 2 && l_.key_width % (2 * LANES) == 0;
-        for (int i = 0; i < n; i += LANES) {
+        for (int i = 0; i < tile_.num; i += LANES) {
             const uint32_t* rows[LANES];
             for (int j = 0; j < LANES; j++) {
-                if (i + j >= n) {
+                if (i + j >= tile_.num) {
                     rows[j] = rows[j - 1];  // masked, but a number
                     continue;
                 }
-                const T* key = slot(l_.keys, table, at + i + j, key_head, l_.key_width);
-                prefetch(slot(l_.values, table, at + i + j, key_head, l_.value_width), l_.value_width);
-                if (i + j < num_next)
-                    prefetch(slot(l_.keys, table, at + TILE + i + j, key_head, l_.key_width), l_.key_width);
+                const T* key = place(l_.keys, tile_, i + j, h, l_.key_width);
                 rows[j] = (const uint32_t*)key;
                 if (!as_it_is) {
                     pack_row(key, l_.key_width, spare_ + j * key_words_, key_words_);
                     rows[j] = spare_ + j * key_words_;
                 }
             }
-            for (int word = 0; word < key_words_; word += LANES) transpose(rows, word, keys_ + word * TILE + i, TILE);
-        }
-    }
-
-    void pack_values(const int64_t* table, int64_t at, int n, int key_head) {
-        for (int i = 0; i < n; i += PER) {
-            const T* a = slot(l_.values, table, at + i, key_head, l_.value_width);
-            uint32_t* to = values_ + i / PER * value_columns_;
-            if constexpr (PER == 1) {
-                pack_row(a, l_.value_width, to, value_columns_);
-            } else {
-                const bool has_two = i + 1 < n;
-                const T* b = has_two ? slot(l_.values, table, at + i + 1, key_head, l_.value_width) : a;
-                for (int e = 0; e < value_columns_; e += LANES) pack_pair(a, has_two ? b : nullptr, e, to + e);
+            for (int word = 0; word < key_words_; word += LANES) {
+                prefetch_some();
+                transpose(rows, word, keys_ + word * TILE + i, TILE);
             }
         }
     }
 
-    void pack_pair(const T* a, const T* b, int e, uint32_t* to) const {
-        const int n = l_.value_width - e;
-        if (n >= LANES) {
-            const vi low = widen((const uint16_t*)(a + e));
-            return store_words(to, b ? either(low, left<16>(widen((const uint16_t*)(b + e)))) : low);
+    // The tile's values, two neighbours in a word where words are multiplied in pairs.
+    void pack_values(int h) {
+        for (int i = 0; i < tile_.num; i += PER) {
+            prefetch_some();
+            const T* a = place(l_.values, tile_, i, h, l_.value_width);
+            uint32_t* to = values_ + i / PER * value_columns_;
+            if constexpr (PER == 1) {
+                pack_row(a, l_.value_width, to, value_columns_);
+            } else if (i + 1 < tile_.num) {
+                pack_pairs((const uint16_t*)a, (const uint16_t*)place(l_.values, tile_, i + 1, h, l_.value_width), to);
+            } else {
+                for (int e = 0; e < l_.value_width; e++) to[e] = ((const uint16_t*)a)[e];
+            }
         }
-        uint16_t low[LANES] = {}, high[LANES] = {};
-        std::memcpy(low, a + e, 2 * size_t(n));
-        if (b) std::memcpy(high, b + e, 2 * size_t(n));
-        store_words(to, either(widen(low), left<16>(widen(high))));
     }
 
-    // A row's scores become weights; `last` is the column of its own position, n the columns.
-    void weigh(int row, int64_t last, int n) {
+    void pack_pairs(const uint16_t* a, const uint16_t* b, uint32_t* to) const {
+        int e = 0;
+        for (; e + 2 * LANES <= l_.value_width; e += 2 * LANES) interleave(a + e, b + e, to + e);
+        for (; e < l_.value_width; e++) to[e] = a[e] | uint32_t(b[e]) << 16;
+    }
+
+    // A row's scores become weights; `last` is the column of its own position, n the columns. Its sums are row `own`.
+    void weigh(int row, int own, int64_t last, int n) {
         float* scores = (float*)scores_ + row * TILE;
         uint32_t* weights = weights_ + row * TILE;
         const int end = int(std::min<int64_t>(last + 1, n));
         const int first = int(l_.window ? std::min<int64_t>(std::max<int64_t>(0, last + 1 - l_.window), TILE) : 0);
-        float& most = ((float*)most_)[row];
-        float& total = ((float*)total_)[row];
+        float& most = ((float*)most_)[own];
+        float& total = ((float*)total_)[own];
         if (end <= first) return std::memset(weights, 0, 4 * TILE), void();
         vf highest = set1(-INFINITY);
         for (int i = 0; i < n; i += LANES) {
@@ -179,13 +226,13 @@ template <class T> class Worker {
         const float kept = most == now ? 1.f : std::exp(most - now);
         vf sums = zero();
         for (int i = 0; i < n; i += LANES) {
-            const vf weight = exp(load(scores + i) - set1(now));
+            const vf weight = exp<PER == 2 ? 4 : 7>(load(scores + i) - set1(now));  // a bf16 has 8 bits
             sums = sums + weight;
             store_weight(weights, i, weight);
         }
         most = now;
         total = total * kept + sum(sums);
-        float* out = (float*)sums_ + row * value_columns_;
+        float* out = (float*)sums_ + own * value_columns_;
         if (kept != 1.f)
             for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(kept));
     }
@@ -198,12 +245,12 @@ template <class T> class Worker {
         store((float*)weights + i, weight);
     }
 
-    void finish(int64_t start, int rows, int key_head) {
+    void finish(int64_t start, int rows, int key_head, int h) {
         for (int row = 0; row < rows; row++) {
-            const int head = key_head * group_ + row % group_;
+            const int head = key_head * group_ + row % group_, at = h * rows + row;
             T* out = (T*)out_.at + (start + row / group_) * out_.row + head * out_.head;
-            const float* sums = (const float*)sums_ + row * value_columns_;
-            const vf part = set1(1 / ((const float*)total_)[row]);
+            const float* sums = (const float*)sums_ + at * value_columns_;
+            const vf part = set1(1 / ((const float*)total_)[at]);
             for (int e = 0; e < l_.value_width; e += LANES)
                 store_part(out + e, load(sums + e) * part, l_.value_width - e);
         }
@@ -213,31 +260,11 @@ template <class T> class Worker {
     const Sequences& s_;
     const Rows q_, out_;
     const int group_, key_words_, value_columns_;
+    Tile tile_, next_;
+    bool knows_next_ = false;
+    int num_fetched_ = 0;
+    float num_due_ = 0, num_a_turn_ = 0;
     uint32_t *queries_, *keys_, *values_, *scores_, *weights_, *sums_, *spare_, *most_, *total_;
-};
-
-// The pieces of work of one layer of a step.
-class Pieces {
-  public:
-    Pieces(const Sequences& s, int queries_at_once, int num_key_heads)
-        : s_(s), at_once_(queries_at_once), num_key_heads_(num_key_heads), first_(size_t(s.num_sequences) + 1) {
-        for (int64_t i = 0; i < s.num_sequences; i++)
-            first_[size_t(i) + 1] = first_[size_t(i)] + (s.start[i + 1] - s.start[i] + at_once_ - 1) / at_once_;
-    }
-    int64_t size() const { return first_.back() * num_key_heads_; }
-
-    template <class T> void attend(Worker<T>& worker, int64_t piece) const {
-        const int64_t tile = piece / num_key_heads_;
-        const int64_t sequence = std::upper_bound(first_.begin(), first_.end(), tile) - first_.begin() - 1;
-        const int64_t first = (tile - first_[size_t(sequence)]) * at_once_;
-        const int64_t left = s_.start[sequence + 1] - s_.start[sequence] - first;
-        worker.attend(sequence, first, int(std::min<int64_t>(at_once_, left)), int(piece % num_key_heads_));
-    }
-
-  private:
-    const Sequences& s_;
-    const int at_once_, num_key_heads_;
-    std::vector<int64_t> first_;
 };
 
 }  // namespace

@@ -1,0 +1,40 @@
+// One layer's attention cut into pieces, which threads take.
+#pragma once
+#include "worker.h"
+
+namespace {
+
+// The pieces of work of one layer of a step.
+class Pieces {
+  public:
+    Pieces(const Sequences& s, const Layer& layer, int num_threads) {
+        const int group = layer.num_heads / layer.num_key_heads;
+        const int64_t most_queries = std::max(1, MOST_TILE_ROWS / group);
+        // A few pieces for each thread; beyond that heads stay together.
+        const int64_t most_heads =
+            std::clamp<int64_t>(s.num_sequences * layer.num_key_heads / (2 * num_threads), 1, layer.num_key_heads);
+        for (int64_t i = 0; i < s.num_sequences; i++)
+            for (int64_t first = 0, num; first < s.start[i + 1] - s.start[i]; first += num) {
+                num = std::min(most_queries, s.start[i + 1] - s.start[i] - first);
+                const int at_once = int(std::clamp<int64_t>(MOST_TILE_ROWS / (num * group), 1, most_heads));
+                for (int head = 0; head < layer.num_key_heads; head += at_once)
+                    pieces_.push_back({i, first, int(num), head, std::min(at_once, layer.num_key_heads - head)});
+            }
+        at_once_ = std::max<int64_t>(1, size() / (4 * num_threads));
+    }
+    int64_t size() const { return int64_t(pieces_.size()); }
+
+    // All of them, by the threads that walk here.
+    template <class T> void attend(Walker& walker, Worker<T>& worker) const {
+        walker.each(size(), at_once_, [&](int64_t first, int64_t end) {
+            for (const Piece* p = pieces_.data() + first; p < pieces_.data() + end; p++)
+                worker.attend(*p, p + 1 < pieces_.data() + end ? p + 1 : nullptr);
+        });
+    }
+
+  private:
+    int64_t at_once_;
+    std::vector<Piece> pieces_;
+};
+
+}  // namespace
