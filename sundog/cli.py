@@ -13,6 +13,7 @@ from sundog import fast
 from sundog.ends import Stopped, run_to_its_end
 
 COMMANDS = (
+    "bench",
     "calibrate",
     "compare",
     "demo",

@@ -13,6 +13,7 @@ from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
     from sim.explain.history import History
+    from sim.record.run_directory import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,14 @@ class Explain:
 def explain(asked: Explain, record: Path, trace: Path | None) -> None:
     """Say why requests waited, and which were preempted.
 
-    RECORD is a directory that replay --out or serve --record wrote, or a log of decisions.
+    RECORD is a directory that replay --out, bench --out or serve --record wrote, or a log of decisions.
     """
     from sim.explain.journal_reader import find_record
     from sim.explain.load import load
+
+    if (seen := _clients_run(record)) is not None:
+        _seen(seen, asked)
+        return
     from sim.files.run_files import JOURNAL
 
     history = load(record, trace)
@@ -53,6 +58,39 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
         _run(history, record.name if is_only else f"{record.name}, {path.name}", asked)
     else:
         _request(history, asked.request_id, asked)
+
+
+def _clients_run(record: Path) -> "Run | None":
+    """The run in the folder, if only clients saw it."""
+    from sim.files.run_files import JOURNAL, SUMMARY
+    from sim.record.run_directory import open_run
+
+    if not (record / SUMMARY).is_file() or (record / JOURNAL).exists():
+        return None
+    run = open_run(record)
+    return run if run.is_clients else None
+
+
+def _seen(run: "Run", asked: Explain) -> None:
+    """What clients can say of it."""
+    from sim.explain.clients import find_seen, longest_waits, seen_requests
+    from sim.show.console import console_for
+    from sim.show.explained_clients import print_seen_request, print_seen_run
+
+    if run.remark is not None:
+        remark(run.remark)
+    requests = seen_requests(run)
+    if asked.request_id is not None:
+        one = find_seen(requests, asked.request_id)
+        if asked.as_json:
+            click.echo(json.dumps(one.data, indent=1))
+        else:
+            print_seen_request(console_for(), one)
+    elif asked.as_json:
+        waits = [each.data for each in longest_waits(requests, asked.top)]
+        click.echo(json.dumps({"num_requests": len(requests), "longest_waits": waits}, indent=1))
+    else:
+        print_seen_run(console_for(), run.name, requests, asked.top)
 
 
 def _request(history: "History", request_id: str, asked: Explain) -> None:

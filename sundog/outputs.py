@@ -1,5 +1,6 @@
 """Where runs go: into a folder that was asked for, or nowhere."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
@@ -26,6 +27,17 @@ def run_output(
     options = kept_options(directory)
     header = Header.of(config, num_blocks, replay_id(options, directory))
     return RunOutput(directory, header, options, messages)
+
+
+def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput | Unkept":
+    """The output of the clients that are running, to be used in a `with`; `unused` options said nothing."""
+    if directory is None:
+        return _unkept()
+    from sim.record.journal_rows import Header
+    from sim.record.run_id import server_id
+    from sim.record.run_output import MEASURED, RunOutput
+
+    return RunOutput(directory, Header(run=server_id()), kept_options(directory, unused), kind=MEASURED)
 
 
 def server_record(directory: str | None, messages: bool, config: EngineConfig) -> "ServerRecord | Unkept":

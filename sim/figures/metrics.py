@@ -12,22 +12,24 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
+from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
+from sim.figures.engine import EngineFigures
 from sim.figures.saturation import saturation
+from sim.figures.source import InMemory, Source
 from sim.figures.statistics.distribution import Distribution, Part, distribution_of
 from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
 from sim.figures.terms import NO_TERMS, Terms
 from sim.figures.totals import Totals
-from sim.record.columns import Steps
+from sim.record.client_record import ClientRecord
 from sim.record.recorder import Recorder
-from sim.record.rows import Floats, RequestTimes, Rows, joined, latencies, step_intervals
+from sim.record.rows import Floats, RequestTimes, Rows, joined, latencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,15 @@ class Summary:
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
-    model; the JSON has them only where there are any.
+    model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
+    engines know.
     """
 
     num_requests: int
     num_finished: int
     num_aborted: int
     num_refused: int
-    num_steps: int
+    num_steps: int | None
     duration_s: float
     prompt_tokens: int
     output_tokens: int
@@ -65,16 +68,16 @@ class Summary:
     queueing_s: Distribution | None
     prefill_s: Distribution | None
     decode_s: Distribution | None
-    num_kv_blocks: int
-    kv_use_mean: float
-    kv_use_max: float
-    prefix_hit_tokens: int
-    prefix_hit_rate: float
-    num_preemptions: int
-    recomputed_tokens: int
+    num_kv_blocks: int | None
+    kv_use_mean: float | None
+    kv_use_max: float | None
+    prefix_hit_tokens: int | None
+    prefix_hit_rate: float | None
+    num_preemptions: int | None
+    recomputed_tokens: int | None
     normalized_latency_s: Distribution | None
-    busy_fraction: float
-    tokens_per_step: float
+    busy_fraction: float | None
+    tokens_per_step: float | None
     saturation: float | None
     goodput_requests_per_s: float | None
     slo_attainment: float | None
@@ -85,42 +88,17 @@ class Summary:
     cost_per_million_output_tokens: float | None
     remarks: tuple[str, ...] = ()
     speculation: SpeculationFigures | None = None
+    client: ClientFigures | None = None
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.remarks:
             del figures["remarks"]
-        if self.speculation is None:
-            del figures["speculation"]
+        for name in ("speculation", "client"):
+            if figures[name] is None:
+                del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
-
-
-class InMemory:
-    """A recorder that has kept everything, as a Source."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def requests(self) -> Iterator[Rows]:
-        yield Rows.of(self._recorder.columns)
-
-    def intervals(self) -> Iterator[Part]:
-        for steps in self._recorder.steps:
-            yield step_intervals(steps)
-            yield np.array(steps.gaps_s), None
-
-
-class Source(Protocol):
-    """Where the rows of a run are: in memory, or on disk."""
-
-    def requests(self) -> Iterator[Rows]:
-        """All requests in order, in parts."""
-        ...
-
-    def intervals(self) -> Iterator[Part]:
-        """The intervals between the tokens of each request, in any order, with their numbers."""
-        ...
 
 
 def request_times(recorder: Recorder) -> RequestTimes:
@@ -133,22 +111,53 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
 
     `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
     """
-    source = source or InMemory(recorder)
+    source = source or InMemory(recorder.columns, recorder.steps)
     front_s = recorder.front_end_s
     totals, tenants = _summed(source, terms, front_s)
+    blocks = (recorder.num_blocks - 1) * recorder.num_replicas + 1
+    summary = _seen(
+        totals, tenants, terms, source, front_s, EngineFigures.of(recorder, totals.first_arrival_s)
+    )
+    return replace(
+        summary,
+        num_refused=recorder.num_refused,
+        prefix_hit_tokens=totals.hit_tokens,
+        prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
+        num_preemptions=totals.num_preemptions,
+        recomputed_tokens=totals.recomputed_tokens,
+        saturation=_saturation(source, terms, blocks),
+        speculation=SpeculationFigures.of(recorder.acceptance),
+    )
+
+
+def summarize_client(record: ClientRecord, terms: Terms = NO_TERMS) -> Summary:
+    """The figures of a run that only clients saw."""
+    source = InMemory(record.columns, [record.gaps])
+    totals, tenants = _summed(source, terms, 0.0)
+    hit_tokens, hit_rate = record.hits or (None, None)
+    return replace(
+        _seen(totals, tenants, terms, source, 0.0, EngineFigures()),
+        num_refused=record.num_refused,
+        prefix_hit_tokens=hit_tokens,
+        prefix_hit_rate=hit_rate,
+        client=ClientFigures.of(record),
+    )
+
+
+def _seen(
+    totals: Totals, tenants: Tenants, terms: Terms, source: Source, front_s: float, engine: EngineFigures
+) -> Summary:
+    """What follows from the requests, beside what is known of the engines."""
     over = partial(_over, source, front_s)
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
-    blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
-    busy_s = sum(use.busy_s for use in kv_use)
-    num_steps = sum(each.num_steps for each in steps)
     gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
     return Summary(
         num_requests=totals.num_requests,
         num_finished=totals.num_finished,
         num_aborted=totals.num_aborted,
-        num_refused=recorder.num_refused,
-        num_steps=num_steps,
+        num_refused=0,
+        num_steps=engine.num_steps,
         duration_s=duration_s,
         prompt_tokens=totals.prompt_tokens,
         output_tokens=output_tokens,
@@ -162,17 +171,17 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         queueing_s=over(lambda rows, times: times.queueing_s),
         prefill_s=over(lambda rows, times: times.prefill_s),
         decode_s=over(lambda rows, times: times.decode_s),
-        num_kv_blocks=blocks,
-        kv_use_mean=sum(use.block_seconds for use in kv_use) / (busy_s * blocks) if busy_s else 0.0,
-        kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
-        prefix_hit_tokens=totals.hit_tokens,
-        prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
-        num_preemptions=totals.num_preemptions,
-        recomputed_tokens=totals.recomputed_tokens,
+        num_kv_blocks=engine.num_kv_blocks,
+        kv_use_mean=engine.kv_use_mean,
+        kv_use_max=engine.kv_use_max,
+        prefix_hit_tokens=None,
+        prefix_hit_rate=None,
+        num_preemptions=None,
+        recomputed_tokens=None,
         normalized_latency_s=over(lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)),
-        busy_fraction=_busy(steps, totals.first_arrival_s),
-        tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
-        saturation=_saturation(source, terms, blocks * recorder.num_replicas + 1),
+        busy_fraction=engine.busy_fraction,
+        tokens_per_step=engine.tokens_per_step,
+        saturation=None,
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
         fairness=tenants.fairness,
@@ -184,7 +193,6 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
             gpu_s,
             output_tokens,
         ),
-        speculation=SpeculationFigures.of(recorder.acceptance),
     )
 
 
@@ -224,12 +232,6 @@ def _saturation(source: Source, terms: Terms, num_blocks: int) -> float | None:
         num_blocks,
         terms.block_size,
     )
-
-
-def _busy(steps: Sequence[Steps], first_arrival_s: float) -> float:
-    """Of the time until the last step ended, which under async scheduling is one that nobody needed."""
-    span_s = max(each.last_end_s for each in steps) - first_arrival_s
-    return sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0
 
 
 def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:

@@ -22,16 +22,21 @@ TABLE_ID = b"sundog.run_id"
 
 
 def write_facts(
-    folder: Path, run_id: str | None, summary: str, options: Mapping[str, object], until_s: float | None
+    folder: Path,
+    run_id: str | None,
+    summary: str,
+    options: Mapping[str, object],
+    until_s: float | None,
+    command: str = "sundog replay",
 ) -> None:
     """Write the summary, given as JSON, and the options, None where one was left to its default.
 
-    `until_s` is when a run broke off that is only a part. Raises OSError.
+    `until_s` is when a run broke off that is only a part; `command` takes the options again. Raises OSError.
     """
     own = {RUN_ID: run_id} | ({} if until_s is None else {UNTIL: until_s})
     figures = json.dumps(own | json.loads(summary), indent=2, allow_nan=False)
     (folder / SUMMARY).write_text(figures + "\n", encoding="utf-8")
-    text = toml_text({RUN_ID: run_id, **options}, "sundog replay --config " + CONFIG)
+    text = toml_text({RUN_ID: run_id, **options}, f"{command} --config {CONFIG}")
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
@@ -51,6 +56,11 @@ class Run:
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether clients saw it, and nobody knows its steps."""
+        return "client" in self.summary
 
     @property
     def remark(self) -> str | None:

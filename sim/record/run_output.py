@@ -1,6 +1,6 @@
-"""Where a replay's run goes while it happens: a folder that is whole or absent.
+"""Where a run goes while it happens: a folder that is whole or absent.
 
-A replay that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and
+A run that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and
 says that it is a part. One that cannot work (a malformed trace, a full disk) leaves nothing.
 """
 
@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from actors.actor import Actor
 from actors.core.config import ConfigError
 from actors.messages import Heard
 from sim.files.run_files import strangers
 from sim.files.whole_folder import WholeFolder
+from sim.record.client_record import ClientColumns
+from sim.record.columns import Columns
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header
 from sim.record.message_file import MessageFile
@@ -24,8 +27,20 @@ from sim.record.run_writer import OnDisk, RunWriter
 log = logging.getLogger("sundog")
 
 
+class Kind(NamedTuple):
+    """What runs of a kind have; without a journal only clients saw them."""
+
+    command: str
+    columns: type[Columns]
+    has_journal: bool
+
+
+REPLAYED = Kind("sundog replay", Columns, True)
+MEASURED = Kind("sundog bench", ClientColumns, False)
+
+
 class RunOutput:
-    """A replay's folder while it is written; use it in a `with`, and `finish` it.
+    """A run's folder while it is written; use it in a `with`, and `finish` it.
 
     Give the replay its `sink`, `listeners` and `tap`, which is None without `messages`; then `rows`
     are all requests and steps, to sum up. `header` carries the run's id. Raises RunError when it
@@ -33,8 +48,14 @@ class RunOutput:
     """
 
     def __init__(
-        self, place: Path | str, header: Header, options: Mapping[str, object], messages: bool = False
+        self,
+        place: Path | str,
+        header: Header,
+        options: Mapping[str, object],
+        messages: bool = False,
+        kind: Kind = REPLAYED,
     ) -> None:
+        self._kind = kind
         self._folder = WholeFolder(place, strangers)
         self._header, self._options = header, options
         self._has_messages = messages
@@ -44,8 +65,10 @@ class RunOutput:
         self._folder.begin()
         path, run_id = self._folder.path, self._header.run
         try:
-            self.sink = RunWriter(path, self._header.replicas, run_id)
-            self.listeners: list[Actor[Heard]] = [JournalFile(path, self._header)]
+            self.sink = RunWriter(path, self._header.replicas, run_id, self._kind.columns)
+            self.listeners: list[Actor[Heard]] = (
+                [JournalFile(path, self._header)] if self._kind.has_journal else []
+            )
             self.tap = MessageFile(path, run_id) if self._has_messages else None
         except ConfigError:
             self._folder.discard()
@@ -70,7 +93,9 @@ class RunOutput:
 
     def _write_facts(self, summary: str, until_s: float | None) -> None:
         try:
-            write_facts(self._folder.path, self._header.run, summary, self._options, until_s)
+            write_facts(
+                self._folder.path, self._header.run, summary, self._options, until_s, self._kind.command
+            )
         except OSError as error:
             raise self._folder.trouble(error) from None
 

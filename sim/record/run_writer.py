@@ -55,13 +55,19 @@ class RunWriter:
     `close` puts them one after another.
     """
 
-    def __init__(self, directory: Path | str, num_replicas: int, run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        num_replicas: int,
+        run_id: str | None = None,
+        columns: type[Columns] = Columns,
+    ) -> None:
         self._folder, self._run_id = Path(directory), run_id
         self._gaps_s = array("d")
         self._is_closed = False
         with _reporting(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            rows = requests_table(Columns(), 0, 0.0)
+            rows = requests_table(columns(), 0, 0.0)
             self._requests = _TableFile(self._folder / REQUESTS, rows, run_id)
             self._steps = [
                 _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, Steps()), run_id)

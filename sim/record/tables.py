@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.record.client_record import OWN, ClientColumns
 from sim.record.columns import Columns, Groups, Steps
 from sim.record.rows import Rows, group_column, latencies, step_intervals
 
@@ -58,7 +59,7 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
     rows = Rows.of(columns, count)
     times = latencies(rows, front_end_s)
     arrays: dict[str, Any] = {}
-    for name in REQUEST_COLUMNS:
+    for name in (*REQUEST_COLUMNS, *(OWN if isinstance(columns, ClientColumns) else ())):
         owner = times if name in times.__slots__ else rows if name.startswith("slo_") else columns
         values = getattr(owner, name)[:count]
         if isinstance(values, list):

@@ -6,6 +6,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
 from sim.figures.metrics import Summary
 from sim.figures.saturation import KNEE, of_capacity, regime_of
@@ -15,6 +16,8 @@ from sim.show.console import console_for, print_table
 
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
 """What depends on waiting."""
+STAGES = ("queueing", "prefill")
+"""What no client can tell apart."""
 
 
 def print_summary(
@@ -48,6 +51,8 @@ def _latencies(summary: Summary) -> Table:
         ("E2E per token", summary.normalized_latency_s),
     )
     for name, d in rows:
+        if d is None and name in STAGES and summary.client is not None:
+            continue
         if d is None:
             table.add_row(name, *["-"] * 4, "0")
             continue
@@ -114,7 +119,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         lost += [f"{count:,} {what}"] if count else []
     requests = f"{summary.num_finished:,} of {summary.num_requests:,} finished"
     table.add_row("requests", ", ".join([requests, *lost]))
-    table.add_row("duration", f"{summary.duration_s:,.3f} s in {summary.num_steps:,} steps")
+    steps = "" if summary.num_steps is None else f" in {summary.num_steps:,} steps"
+    table.add_row("duration", f"{summary.duration_s:,.3f} s{steps}")
     table.add_row(
         "throughput",
         f"{summary.requests_per_s:,.3f} requests/s, {summary.output_tokens_per_s:,.1f} output"
@@ -126,18 +132,9 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             f"{summary.goodput_requests_per_s:,.3f} requests/s,"
             f" {summary.slo_attainment:.1%} within the limits",
         )
-    table.add_row(
-        "engines busy",
-        f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
-    )
-    if summary.saturation is not None:
-        table.add_row("saturation", of_capacity(summary.saturation))
-        table.add_row("regime", _regime(summary, summary.saturation, doubt))
-    table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
-    table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
-    table.add_row(
-        "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
-    )
+    _engines(table, summary, doubt)
+    if summary.client is not None:
+        _client(table, summary.client)
     if summary.speculation is not None:
         table.add_row("drafts", drafts_in_words(summary.speculation))
     if summary.fairness is not None:
@@ -152,6 +149,40 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
         table.add_row("energy, cost" if "per million" in energy else "energy", energy)
     return table
+
+
+def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
+    """What only engines know; of a run that clients saw, what they were told of it."""
+    if summary.busy_fraction is not None:
+        table.add_row(
+            "engines busy",
+            f"{summary.busy_fraction:.1%} of the time, {summary.tokens_per_step:,.1f} tokens per step",
+        )
+    if summary.saturation is not None:
+        table.add_row("saturation", of_capacity(summary.saturation))
+        table.add_row("regime", _regime(summary, summary.saturation, doubt))
+    if summary.kv_use_mean is not None:
+        table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
+    if summary.prefix_hit_tokens is not None:
+        table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
+    if summary.num_preemptions is not None:
+        table.add_row(
+            "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
+        )
+
+
+def _client(table: Table, client: ClientFigures) -> None:
+    """How late the client was, and what went wrong; then what no client can know."""
+    if (late := client.lateness_s) is not None:
+        table.add_row("sent late by", f"mean {_ms(late.mean)} ms, p99 {_ms(late.p99)} ms")
+    if client.tokens_per_chunk is not None and client.tokens_per_chunk > 1:
+        table.add_row("tokens per chunk", f"{client.tokens_per_chunk:.2f}: ITL is between chunks")
+    for kind, count in client.errors.items():
+        said = f": {client.said[kind]}" if kind in client.said else ""
+        table.add_row("trouble", escape(f"{count:,} {kind}{said}"))
+    if client.retry_after_s is not None:
+        table.add_row("", f"refusals asked to wait {client.retry_after_s:g} s at most")
+    table.add_row("not known", "queueing, steps, KV blocks, preemptions: a client sees none of them")
 
 
 def drafts_in_words(figures: SpeculationFigures) -> str:

@@ -6,7 +6,7 @@ read so; a key that is no option, or a value that the option does not take, is r
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TRACE = Row(kind=Text("TRACE", is_path=True), help="What was replayed.", name="trace", flag="TRACE")
 """An argument of the command line, and a key of the file."""
+ARGUMENTS = {
+    "trace": TRACE,
+    "url": Row(kind=Text("URL"), help="The server that was asked.", name="url", flag="URL"),
+}
 
 
 def config_option(body: Decorated) -> Decorated:
@@ -47,7 +51,8 @@ def rows_of(command: click.Command) -> dict[str, Row]:
     """The rows that a file may set for this command."""
     own = command.rows if isinstance(command, Command) else {}
     rows = {name: row for name, row in own.items() if row.kept}
-    return {**rows, TRACE.name: TRACE} if any(p.name == TRACE.name for p in command.params) else rows
+    taken = {p.name for p in command.params}
+    return rows | {name: row for name, row in ARGUMENTS.items() if name in taken}
 
 
 def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
@@ -73,16 +78,17 @@ def from_file(row: Row, value: object, path: Path) -> object:
     return taken
 
 
-def kept_options(directory: str | Path) -> dict[str, object]:
+def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[str, object]:
     """What the running command was asked for, as the `config.toml` in that directory shall say it.
 
-    Left out: where results go, what changes none of them, and what was not given and has no default.
+    Left out: where results go, what changes none of them, what was not given and has no default, and those
+    `without` which it says as much.
     """
     context = click.get_current_context()
     kept = {}
     for name, row in rows_of(context.command).items():
         value = context.params[name]
-        if value is not None:
+        if value is not None and name not in without:
             kept[name] = to_file(row, value, Path(directory))
     return kept
 

@@ -29,7 +29,7 @@ class Row:
     names: tuple[str, ...] = ()
     kept: bool = True
     many: bool = False
-    envvar: str | None = None
+    envvar: str | tuple[str, ...] | None = None
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def option(
     names: tuple[str, ...] = (),
     kept: bool = True,
     many: bool = False,
-    envvar: str | None = None,
+    envvar: str | tuple[str, ...] | None = None,
 ) -> T:
     """A field that is a row of the table; `sundog.options` says what each part is for."""
     row = Row(

@@ -68,7 +68,7 @@ def fit_requests(observed: Observed) -> Fitted:
         if kept.all() or kept.sum() < len(taken) / 2:
             break
         features, taken = features[kept], taken[kept]
-    error = float(np.median(np.abs(explained / taken - 1)))
+    error = float(np.median(np.abs(features @ np.array(coefficients(model)) / taken - 1)))
     return Fitted(model, error, len(rows) - len(taken))
 
 

@@ -17,6 +17,8 @@ def read_observed(folder: Path) -> Observed:
     if (folder / REQUESTS).is_file():
         table = open_run(folder).requests()
         columns = [table[name].to_numpy().astype(np.float64) for name in COLUMNS]
+        # A client does not know when its request was scheduled: for all it knows, at once.
+        columns[0] = np.where(np.isnan(columns[0]), table["arrival_s"].to_numpy(), columns[0])
         done = ~np.isnan(columns[1]) & ~np.isnan(columns[2])
         return Observed(*(column[done] for column in columns))
     rows = read_rows(folder / "requests.jsonl.gz")

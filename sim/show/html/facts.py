@@ -35,7 +35,7 @@ class Worst(NamedTuple):
     queueing: str
     prompt: str
     output: str
-    preemptions: int
+    preemptions: str
     cause: str
 
 
@@ -68,6 +68,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("ITL, p99", ("itl_s", "p99"), "s", -1),
     ("E2E, median", ("e2e_s", "p50"), "s", -1),
     ("E2E, p99", ("e2e_s", "p99"), "s", -1),
+    ("sent late, p99", ("client", "lateness_s", "p99"), "s", 0),
     ("queueing, p99", ("queueing_s", "p99"), "s", -1),
     ("requests per second", ("requests_per_s",), "n", 1),
     ("output tokens per second", ("output_tokens_per_s",), "n", 1),
@@ -148,7 +149,7 @@ def worst(run: Run) -> list[Worst]:
             seconds(row["queueing_s"]),
             f"{row['num_prompt_tokens']:,}",
             f"{row['num_output_tokens']:,}",
-            row["num_preemptions"],
+            "–" if row["num_preemptions"] is None else f"{row['num_preemptions']:,}",
             causes.get(row["request_id"], ""),
         )
         for row in rows[:WORST]

@@ -33,6 +33,7 @@ def render(runs: Sequence[Run]) -> str:
         settings=settings(runs),
         worst=[worst(run) for run in runs],
         tenants=tenants(runs, names),
+        seen_by_clients=[name for run, name in zip(runs, names, strict=True) if run.is_clients],
         # Nothing in a script may look like its end.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         style=_asset("page.css"),

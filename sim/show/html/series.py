@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
+Timeline = list[float] | list[None]
 
 NUM_BUCKETS = 240
 """Points of a timeline: about one for three pixels."""
@@ -25,22 +26,24 @@ class Series:
 
     `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if any.
     Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
-    hides between points.
+    hides between points. What clients cannot know is None.
     """
 
     time_s: list[float]
     cdfs: dict[str, list[float] | None]
     limits_s: dict[str, float]
-    waiting: list[float]
-    batch: list[float]
-    kv_use: list[float]
-    decode_tokens_per_s: list[float]
-    prefill_tokens_per_s: list[float]
-    arrivals_per_s: list[float]
+    waiting: Timeline
+    batch: Timeline
+    kv_use: Timeline
+    decode_tokens_per_s: Timeline
+    prefill_tokens_per_s: Timeline
+    arrivals_per_s: Timeline
 
 
 def series(run: Run) -> Series:
     """What the charts of a run need. O(requests + steps)."""
+    if run.is_clients:
+        return _seen_by_clients(run)
     requests, steps = run.requests(), run.steps()
     arrivals = _floats(requests, "arrival_s")
     start, end = _floats(steps, "start_s"), _floats(steps, "end_s")
@@ -66,6 +69,31 @@ def series(run: Run) -> Series:
         kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
         decode_tokens_per_s=_rounded(over_time(decodes)),
         prefill_tokens_per_s=_rounded(over_time(prefills)),
+        arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
+    )
+
+
+def _seen_by_clients(run: Run) -> Series:
+    """Arrivals and tokens: an answer's come evenly between its first and its last. O(requests)."""
+    requests = run.requests()
+    arrivals, first, last = (_floats(requests, f"{name}_s") for name in ("arrival", "first_token", "finish"))
+    known = ~np.isnan(first) & ~np.isnan(last)
+    first, last, num_tokens = first[known], last[known], _floats(requests, "num_output_tokens")[known]
+    begin = float(arrivals.min()) if len(arrivals) else 0.0
+    span_s = max(float(last.max()) - begin if len(last) else 1.0, 1e-9)
+    edges = begin + np.linspace(0, span_s, NUM_BUCKETS + 1)
+    width_s, decoding_s = span_s / NUM_BUCKETS, np.maximum(last - first, 1e-9)
+    done = [float((num_tokens * np.clip((edge - first) / decoding_s, 0, 1)).sum()) for edge in edges]
+    unknown: list[None] = [None] * NUM_BUCKETS
+    return Series(
+        time_s=_rounded((edges[1:] + edges[:-1]) / 2 - begin),
+        cdfs={name: _cdf(requests, name) for name in LATENCIES},
+        limits_s=_limits_s(run),
+        waiting=unknown,
+        batch=unknown,
+        kv_use=unknown,
+        decode_tokens_per_s=_rounded(np.diff(done) / width_s),
+        prefill_tokens_per_s=unknown,
         arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
     )
 

@@ -1,0 +1,138 @@
+"""Reading one streamed answer: when its parts came, how it ended, what the server counted."""
+
+import json
+from typing import Any
+
+import trio
+
+from runtime.load.http import CONNECTION_LOST, Connection, Failed, Head
+from runtime.load.rows import Outcome
+
+CUT, MALFORMED, SAID = "cut stream", "malformed answer", "error in the stream"
+REFUSED = 429
+MOST_REASON = 200
+MOST_ERROR_BYTES = 1 << 16
+
+
+async def read_answer(connection: Connection, outcome: Outcome, start_s: float) -> None:
+    """Read to the end of the answer. Raises Failed for whatever is not a whole stream."""
+    head = await connection.head()
+    if head.status != 200:
+        await _refusal(connection, head, outcome)
+        return
+    if not head.headers.get("content-type", "").startswith("text/event-stream"):
+        raise Failed(MALFORMED, f"a {head.headers.get('content-type', 'body of no type')}, and no stream")
+    reader = _Reader(outcome)
+    rest = b""
+    while not reader.is_done:
+        try:
+            data = await connection.data()
+        except Failed as error:
+            raise (error if not outcome.num_chunks else Failed(CUT, error.reason)) from None
+        if not data:
+            break
+        now_s = trio.current_time() - start_s
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                reader.take(line[5:].strip(), now_s)
+    reader.finish()
+    while await connection.data():
+        pass
+
+
+class _Reader:
+    """Folds the events of one answer into its outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._reason: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self.is_done = False
+
+    def take(self, event: bytes, now_s: float) -> None:
+        """One event of the stream."""
+        if event == b"[DONE]":
+            self.is_done = True
+            return
+        body = parsed(event)
+        if body.get("error"):
+            raise Failed(SAID, message_of(body))
+        if usage := body.get("usage"):
+            self._usage = usage
+        for choice in body.get("choices") or ():
+            if _has_token(choice):
+                self._outcome.chunk(now_s)
+            self._reason = choice.get("finish_reason") or self._reason
+
+    def finish(self) -> None:
+        """The stream is over."""
+        outcome = self._outcome
+        if self._reason is None:
+            raise Failed(CUT if outcome.num_chunks else CONNECTION_LOST, "it ended before its answer did")
+        outcome.num_output_tokens = outcome.num_chunks
+        if self._usage is not None:
+            _count(outcome, self._usage)
+        outcome.end = "length" if self._reason == "length" else "stop"
+
+
+def _has_token(choice: dict[str, Any]) -> bool:
+    """Whether a chunk is of tokens: a chat's first says only who speaks, and its last may be empty."""
+    delta = choice.get("delta")
+    if delta is None:
+        return "text" in choice
+    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")) or (
+        "role" not in delta and "content" in delta
+    )
+
+
+def _count(outcome: Outcome, usage: dict[str, Any]) -> None:
+    outcome.num_prompt_tokens = usage.get("prompt_tokens") or outcome.num_prompt_tokens
+    outcome.num_output_tokens = usage.get("completion_tokens") or outcome.num_output_tokens
+    outcome.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+
+
+async def _refusal(connection: Connection, head: Head, outcome: Outcome) -> None:
+    """An answer with another status: 429 is a refusal, anything else an error."""
+    body = b""
+    while part := await connection.data():
+        body += part[: MOST_ERROR_BYTES - len(body)]
+    said = said_by(body)
+    if head.status != REFUSED:
+        raise Failed(f"HTTP {head.status}", said)
+    outcome.end, outcome.trouble, outcome.reason = "refused", f"HTTP {REFUSED}", said
+    try:
+        outcome.retry_after_s = float(head.headers.get("retry-after", ""))
+    except ValueError:  # none, or a date
+        outcome.retry_after_s = None
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """A JSON object; raises Failed for anything else."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        raise Failed(MALFORMED, f"not JSON: {_short(text)}") from None
+    if not isinstance(body, dict):
+        raise Failed(MALFORMED, f"not a JSON object: {_short(text)}")
+    return body
+
+
+def said_by(body: bytes) -> str:
+    """What an error's body says, in one line."""
+    try:
+        return message_of(parsed(body))
+    except Failed:
+        return _short(body)
+
+
+def message_of(body: dict[str, Any]) -> str:
+    """The message of an error as OpenAI, vLLM and others spell it."""
+    error = body.get("error", body)
+    said = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return _short(str(said or body).encode())
+
+
+def _short(text: bytes) -> str:
+    words = " ".join(text.decode(errors="replace").split())
+    return words if len(words) <= MOST_REASON else f"{words[:MOST_REASON]}…"

@@ -1,0 +1,167 @@
+"""Clients that ask for each row of a trace when it is due, and read the answers.
+
+Open loop: a request is sent at its arrival, whatever became of the others; its body is made and its
+connection opened before. Closed loop: `num_clients` clients, each of which asks as soon as it has its answer.
+A row `after` another waits for that one's end, and then for its own pause, as in a replay.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from runtime.load.answer import read_answer
+from runtime.load.http import NO_CONNECTION, Failed
+from runtime.load.prompts import Prompts
+from runtime.load.rows import Outcome, Row
+from runtime.load.server import Server
+
+LEAD_S = 0.25
+"""How long before it is due a request is made ready."""
+GONE_S, FEWEST_FAILURES = 10.0, 5
+"""A server to which nobody could connect for so long, in so many attempts, is gone."""
+
+
+R = TypeVar("R", bound=Row)
+Told = TypeVar("Told", bound=Row, contravariant=True)
+
+
+class Listener(Protocol[Told]):
+    """Is told of each request when it is due, and when it has ended."""
+
+    def due(self, row: Told, outcome: Outcome, /) -> None: ...
+    def ended(self, row: Told, outcome: Outcome, /) -> None: ...
+
+
+class ServerGone(Exception):
+    """Nobody can connect any more."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A request of a session, for the one after it."""
+
+    ended: trio.Event = field(default_factory=trio.Event)
+    end_s: float = 0.0
+
+
+class Clients(Generic[R]):
+    """All clients of one run; `play` it once."""
+
+    def __init__(
+        self,
+        server: Server,
+        listener: Listener[R],
+        *,
+        salt: str,
+        num_clients: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._server, self._listener = server, listener
+        self._prompts = Prompts(server.units, salt)
+        self._timeout_s = timeout_s
+        self._slots = None if num_clients is None else trio.Semaphore(num_clients)
+        self._turns: dict[str, _Turn] = {}
+        self._start_s = 0.0
+        self._failing_since_s: float | None = None
+        self._num_failures = 0
+
+    async def play(self, rows: Iterable[R]) -> None:
+        """Ask for all rows, and wait for their ends. Raises ServerGone."""
+        lead_s = LEAD_S if self._slots is None else 0.0
+        self._start_s = trio.current_time() + lead_s
+        try:
+            async with trio.open_nursery() as nursery:
+                for row in rows:
+                    if row.session is not None:
+                        self._turns[row.request_id] = _Turn()
+                    if row.after is None:
+                        await trio.sleep_until(self._start_s + row.arrival_s - lead_s)
+                        if self._slots is not None:
+                            await self._slots.acquire()
+                    nursery.start_soon(self._one, row)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._server.connections.close()
+
+    def _now_s(self) -> float:
+        return trio.current_time() - self._start_s
+
+    async def _one(self, row: R) -> None:
+        """One request, from before it is due to its end."""
+        due_s = await self._due(row)
+        body = self._server.body(self._prompts.of(row), row.num_output_tokens)
+        outcome = Outcome(due_s if self._slots is None else self._now_s())
+        with trio.move_on_at(self._start_s + outcome.due_s + (self._timeout_s or math.inf)) as patience:
+            await self._ask(row, body, outcome)
+        if patience.cancelled_caught:
+            outcome.end, outcome.trouble = "abort", "timeout"
+        if math.isnan(outcome.sent_s):
+            await trio.sleep_until(self._start_s + outcome.due_s)
+            self._listener.due(row, outcome)
+        outcome.end_s = outcome.last_s if outcome.trouble is None else self._now_s()
+        self._listener.ended(row, outcome)
+        if self._slots is not None:
+            self._slots.release()
+        if turn := self._turns.get(row.request_id):
+            turn.end_s = self._now_s()
+            turn.ended.set()
+
+    async def _due(self, row: R) -> float:
+        """When the request is due; that of a session once the one before it has ended."""
+        if row.after is None:
+            return row.arrival_s
+        before = self._turns[row.after]
+        await before.ended.wait()
+        due_s = before.end_s + row.pause_s
+        if self._slots is not None:
+            await trio.sleep_until(self._start_s + due_s)
+            await self._slots.acquire()
+        return due_s
+
+    async def _ask(self, row: R, body: bytes, outcome: Outcome) -> None:
+        """Send it when it is due, and read the answer; what goes wrong is in the outcome."""
+        try:
+            async with self._server.connections.lend() as connection:
+                await trio.sleep_until(self._start_s + outcome.due_s)
+                outcome.sent_s = self._now_s()
+                self._listener.due(row, outcome)
+                headers = {**self._server.connections.typed, **headers_of(row)}
+                await connection.send("POST", self._server.path, headers, body)
+                await read_answer(connection, outcome, self._start_s)
+        except Failed as error:
+            outcome.end, outcome.trouble, outcome.reason = "error", error.kind, error.reason
+        self._watch(outcome)
+
+    def _watch(self, outcome: Outcome) -> None:
+        """Notice when the server has gone."""
+        if outcome.trouble != NO_CONNECTION:
+            self._failing_since_s, self._num_failures = None, 0
+            return
+        self._num_failures += 1
+        if self._failing_since_s is None:
+            self._failing_since_s = self._now_s()
+        lasted_s = self._now_s() - self._failing_since_s
+        if lasted_s >= GONE_S and self._num_failures >= FEWEST_FAILURES:
+            url = self._server.connections.site.authority
+            raise ServerGone(
+                f"{url}: {outcome.reason}, for {lasted_s:.0f} s and {self._num_failures} requests:"
+                " the server is gone"
+            )
+
+
+def headers_of(row: Row) -> dict[str, str]:
+    """What a policy may know of a request, in headers that other servers pass over."""
+    ttft_s, tpot_s, e2e_s = row.limits_s
+    given = {
+        "X-Request-Id": row.request_id,
+        "X-Tenant": row.tenant,
+        "X-Vllm-Priority": row.priority or None,
+        "X-Slo-Ttft-S": ttft_s,
+        "X-Slo-Tpot-S": tpot_s,
+        "X-Slo-E2e-S": e2e_s,
+    }
+    texts = {name: str(value) for name, value in given.items() if value is not None}
+    return {name: text for name, text in texts.items() if text.isascii() and text.isprintable()}

@@ -1,0 +1,168 @@
+"""Finding out what a server takes: its model, prompts of token ids or of text, answers of a given length.
+
+Nothing is assumed of an OpenAI-compatible server that a small request can find out.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Any, Literal
+
+import trio
+
+from actors.config import ConfigError
+from runtime.load.answer import parsed, read_answer, said_by
+from runtime.load.http import NO_CONNECTION, Connections, Failed
+from runtime.load.prompts import WORDS, Units
+from runtime.load.rows import Outcome
+
+Endpoint = Literal["completions", "chat"]
+PATHS: Mapping[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+EXTRAS: tuple[dict[str, Any], ...] = (
+    {"ignore_eos": True, "stream_options": {"include_usage": True}},
+    {"stream_options": {"include_usage": True}},
+    {"ignore_eos": True},
+    {},
+)
+"""Fields beyond the least, most wanted first: each server takes some of them."""
+COMMON_IDS = range(300, 1000)
+"""Ids that every vocabulary of a language model has, and none gives a special meaning."""
+SHORT, LONG = 8, 200
+"""Units of the prompts that are tried."""
+NO_KEY = ("HTTP 401", "HTTP 403")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server takes."""
+
+    connections: Connections
+    model: str
+    endpoint: Endpoint
+    extras: Mapping[str, Any]
+    units: Units
+    remarks: tuple[str, ...] = ()
+    """What people should know of the load, in a line each."""
+
+    @property
+    def path(self) -> str:
+        return PATHS[self.endpoint]
+
+    def body(self, prompt: str | list[int], num_output_tokens: int) -> bytes:
+        """The body of one request, for a greedy answer of that length."""
+        asked = {"prompt": prompt} if self.endpoint == "completions" else _turn(prompt)
+        common = {"model": self.model, "max_tokens": num_output_tokens, "temperature": 0, "stream": True}
+        return json.dumps({**common, **asked, **self.extras}, separators=(",", ":")).encode()
+
+
+def _turn(prompt: str | list[int]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": prompt}]}
+
+
+async def find_server(
+    connections: Connections, model: str | None, endpoint: Endpoint | None, timeout_s: float
+) -> Server:
+    """Ask the server what it is and takes; raises ConfigError, in one line, where it takes nothing."""
+    url = connections.site.authority
+    try:
+        with trio.fail_after(timeout_s):
+            return await _found(connections, model or await _model(connections), endpoint)
+    except trio.TooSlowError:
+        raise ConfigError(f"{url} does not answer within {timeout_s:g} s: is it loading a model?") from None
+    except Failed as error:
+        raise ConfigError(f"{url}: {error}: {_way_out(error)}") from None
+
+
+def _way_out(error: Failed) -> str:
+    if error.kind in NO_KEY:
+        return "put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
+    if error.kind == NO_CONNECTION:
+        return "is a server there?"
+    return "is it a server that speaks OpenAI's API?"
+
+
+async def _model(connections: Connections) -> str:
+    """The first model of the server's list."""
+    head, body = await connections.ask("GET", "/v1/models")
+    if (kind := f"HTTP {head.status}") in NO_KEY:
+        raise Failed(kind, said_by(body))
+    if head.status != 200:
+        raise Failed(f"HTTP {head.status} for /v1/models", "give --model")
+    models = parsed(body).get("data")
+    if not isinstance(models, list) or not models or not isinstance(models[0], dict):
+        raise Failed("its /v1/models names no model", "give --model")
+    return str(models[0].get("id"))
+
+
+async def _found(connections: Connections, model: str, endpoint: Endpoint | None) -> Server:
+    """The first way of asking that is answered."""
+    ids = await _tokens(connections, model, " ".join(WORDS))
+    said = ""
+    for asked, extras, units in _ways(endpoint, ids):
+        server = Server(connections, model, asked, extras, units)
+        try:
+            found = await _probed(server, SHORT)
+        except Failed as error:
+            if not error.kind.startswith("HTTP 4") or error.kind in NO_KEY:
+                raise
+            said = said or str(error)
+            continue
+        return await _measured(server, found)
+    raise Failed("it takes no request", said)
+
+
+def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint, Mapping[str, Any], Units]]:
+    """Ways to ask, the most exact first."""
+    for extras in EXTRAS:
+        if endpoint != "chat":
+            yield "completions", extras, Units(ids=ids or COMMON_IDS)
+            yield "completions", extras, Units(words=WORDS)
+        if endpoint != "completions":
+            yield "chat", extras, Units(words=WORDS)
+
+
+async def _probed(server: Server, num_units: int) -> Outcome:
+    """What a small request comes to; raises Failed."""
+    units = server.units
+    prompt = list(units.ids[:num_units]) if units.ids else " ".join(islice(cycle(units.words), num_units))
+    outcome = Outcome(0.0)
+    async with server.connections.lend() as connection:
+        await connection.send("POST", server.path, server.connections.typed, server.body(prompt, 2))
+        await read_answer(connection, outcome, 0.0)
+    if outcome.end == "refused":
+        raise Failed("HTTP 429", outcome.reason)
+    return outcome
+
+
+async def _measured(server: Server, short: Outcome) -> Server:
+    """How many tokens a unit is, from what the server counts."""
+    remarks = []
+    if "ignore_eos" not in server.extras:
+        remarks.append("the server takes no ignore_eos: answers may end sooner than the trace says")
+    if short.num_prompt_tokens is None:
+        remarks.append("the server counts no tokens: those of prompts are the trace's, of answers chunks")
+        return replace(server, remarks=tuple(remarks))
+    each = 1.0
+    if server.units.words:
+        long = await _probed(server, LONG)
+        each = ((long.num_prompt_tokens or 0) - short.num_prompt_tokens) / (LONG - SHORT)
+        if each <= 0:
+            raise Failed("it counts no more tokens for a longer prompt", f"{short.num_prompt_tokens}")
+    fixed = round(short.num_prompt_tokens - SHORT * each)
+    if server.units.words:
+        remarks.append(f"prompts are text of {each:.2f} tokens a word, {fixed} more in each")
+    units = replace(server.units, tokens_each=each, fixed_tokens=fixed)
+    return replace(server, units=units, remarks=tuple(remarks))
+
+
+async def _tokens(connections: Connections, model: str, text: str) -> list[int]:
+    """The different tokens of a text, as vLLM's /tokenize answers; none where there is no such route."""
+    body = {"model": model, "prompt": text, "add_special_tokens": False}
+    head, answer = await connections.ask("POST", "/tokenize", json.dumps(body).encode())
+    try:
+        ids = parsed(answer).get("tokens") if head.status == 200 else None
+    except Failed:
+        return []
+    is_list = isinstance(ids, list) and all(type(each) is int for each in ids)
+    return sorted(set(ids)) if ids and is_list else []

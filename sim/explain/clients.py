@@ -1,0 +1,96 @@
+"""What can be said of waits where only clients saw them: how long, and how many others were under way.
+
+Why the server let a request wait is in no client's record; the server's own journal has it.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from actors.core.names import did_you_mean
+from sim.files.run_files import RunError
+from sim.record.run_directory import Run
+
+UNKNOWN = "why a request waited is known to the server alone: record it with `sundog serve --record DIR`"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """One request; seconds, None for what never came.
+
+    When it was due, `num_waiting` others had been sent and had no token yet, `num_streaming` had one.
+    """
+
+    request_id: str
+    due_s: float
+    sent_s: float | None
+    first_token_s: float | None
+    end_s: float | None
+    reason: str | None
+    error: str | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    prefix_hit_tokens: int | None
+    num_waiting: int
+    num_streaming: int
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.due_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {**asdict(self), "ttft_s": self.ttft_s}
+
+
+def seen_requests(run: Run) -> list[SeenRequest]:
+    """The requests of a run that clients saw, in order of arrival. O(n log n)."""
+    rows = run.requests().to_pylist()
+    sent, first, end = (
+        np.sort([row[name] for row in rows if row[name] is not None])
+        for name in ("sent_s", "first_token_s", "finish_s")
+    )
+    no_token = np.sort(
+        [row["finish_s"] for row in rows if row["first_token_s"] is None and row["finish_s"] is not None]
+    )
+
+    def before(instants: Any, due_s: float) -> int:
+        return int(np.searchsorted(instants, due_s))
+
+    found = []
+    for row in rows:
+        due_s = row["arrival_s"]
+        ended_bare = before(no_token, due_s)
+        found.append(
+            SeenRequest(
+                row["request_id"],
+                due_s,
+                row["sent_s"],
+                row["first_token_s"],
+                row["finish_s"],
+                row["reason"],
+                row["error"],
+                row["num_prompt_tokens"],
+                row["num_output_tokens"],
+                row["prefix_hit_tokens"],
+                num_waiting=max(before(sent, due_s) - before(first, due_s) - ended_bare, 0),
+                num_streaming=max(before(first, due_s) - before(end, due_s) + ended_bare, 0),
+            )
+        )
+    return found
+
+
+def longest_waits(requests: list[SeenRequest], top: int) -> list[SeenRequest]:
+    """Those whose first token took longest, the longest first."""
+    waited = [request for request in requests if request.ttft_s is not None]
+    return sorted(waited, key=lambda request: -(request.ttft_s or 0.0))[:top]
+
+
+def find_seen(requests: list[SeenRequest], request_id: str) -> SeenRequest:
+    """One request; raises RunError that suggests the nearest ids."""
+    by_name = {request.request_id: request for request in requests}
+    if request_id not in by_name:
+        hint = did_you_mean(request_id, by_name, most=3)
+        raise RunError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
+    return by_name[request_id]

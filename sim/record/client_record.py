@@ -1,0 +1,160 @@
+"""What clients saw of a server: the rows of a run of which no step is known.
+
+The columns are a Recorder's, and what only the server knows is absent in them: when a request was first
+scheduled, preemptions, the KV cache. Beside them stand when each was really sent, and what went wrong.
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sim.record.columns import Columns, Steps
+from sim.record.recorder import Sink
+from sim.trace.record import TraceRequest
+
+UNKNOWN = -1
+"""A count that is absent."""
+
+
+class Seen(Protocol):
+    """What a client saw of one request; `runtime.load.rows.Outcome` says what each field is."""
+
+    @property
+    def due_s(self) -> float: ...
+    @property
+    def sent_s(self) -> float: ...
+    @property
+    def first_s(self) -> float: ...
+    @property
+    def last_s(self) -> float: ...
+    @property
+    def end_s(self) -> float: ...
+    @property
+    def num_prompt_tokens(self) -> int | None: ...
+    @property
+    def num_output_tokens(self) -> int: ...
+    @property
+    def num_cached_tokens(self) -> int | None: ...
+    @property
+    def num_chunks(self) -> int: ...
+    @property
+    def gaps_s(self) -> "array[float]": ...
+    @property
+    def end(self) -> str | None: ...
+    @property
+    def trouble(self) -> str | None: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def retry_after_s(self) -> float | None: ...
+
+
+OWN = ("sent_s", "error")
+"""Columns of runs that clients saw."""
+
+
+class ClientColumns(Columns):
+    """Columns with two of their own."""
+
+    __slots__ = OWN
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent_s = array("d")
+        self.error: list[str | None] = []
+
+    def sort(self) -> None:
+        """Bring the rows in order of arrival: what could not be sent is known later than what could."""
+        order = sorted(range(len(self)), key=self.arrival_s.__getitem__)
+        self.request_id[:] = [self.request_id[i] for i in order]
+        for texts in (self.tenant, self.reason, self.error):
+            texts[:] = [texts[i] for i in order]
+        for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s, self.sent_s):
+            times[:] = array("d", [times[i] for i in order])
+        for counts in (
+            self.num_prompt_tokens,
+            self.num_output_tokens,
+            self.num_preemptions,
+            self.prefix_hit_tokens,
+            self.recomputed_tokens,
+            self.replica,
+        ):
+            counts[:] = array("q", [counts[i] for i in order])
+
+
+@dataclass(slots=True)
+class ClientRecord:
+    """Fed with requests as they become due and as they end, in seconds of the run's own time."""
+
+    model: str = ""
+    """As the server calls it."""
+    columns: ClientColumns = field(default_factory=ClientColumns)
+    gaps: Steps = field(default_factory=Steps)
+    """Holds the times between chunks, and no step."""
+    num_chunks: int = 0
+    retry_after_s: float | None = None
+    """The longest that a refusal asked to wait."""
+    errors: Counter[str] = field(default_factory=Counter)
+    said: dict[str, str] = field(default_factory=dict)
+    """What the server said of the first error of each kind."""
+    until_s: float = 0.0
+    """When the last request ended."""
+    _rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_refused(self) -> int:
+        return sum(reason == "refused" for reason in self.columns.reason)
+
+    @property
+    def hits(self) -> tuple[int, float] | None:
+        """Prompt tokens that the server says it had cached, and their share; None if it says nothing."""
+        columns = self.columns
+        pairs = zip(columns.prefix_hit_tokens, columns.num_prompt_tokens, strict=True)
+        known = [(hit, prompt) for hit, prompt in pairs if hit != UNKNOWN]
+        hit_tokens, prompt_tokens = (sum(column) for column in zip(*known, strict=True)) if known else (0, 0)
+        return (hit_tokens, hit_tokens / prompt_tokens) if prompt_tokens else None
+
+    def due(self, row: TraceRequest, seen: Seen) -> None:
+        """A request is sent now, or could not be."""
+        columns = self.columns
+        index = columns.add(row.request_id, seen.due_s, row.num_prompt_tokens, row.tenant)
+        for counts in (columns.num_preemptions, columns.recomputed_tokens, columns.prefix_hit_tokens):
+            counts[index] = UNKNOWN
+        columns.sent_s.append(seen.sent_s)
+        columns.error.append(None)
+        if any(limit_s is not None for limit_s in row.limits_s):
+            columns.limits_s[row.request_id] = row.limits_s
+        self._rows[row.request_id] = index
+
+    def ended(self, row: TraceRequest, seen: Seen) -> None:
+        """It has ended, in one way or another."""
+        columns, index = self.columns, self._rows.pop(row.request_id)
+        columns.reason[index] = seen.end
+        columns.first_token_s[index] = seen.first_s
+        columns.finish_s[index] = seen.end_s
+        columns.num_output_tokens[index] = seen.num_output_tokens
+        if seen.num_prompt_tokens is not None:
+            columns.num_prompt_tokens[index] = seen.num_prompt_tokens
+        if seen.num_cached_tokens is not None:
+            columns.prefix_hit_tokens[index] = seen.num_cached_tokens
+        self.gaps.gaps_s.extend(seen.gaps_s)
+        self.num_chunks += seen.num_chunks
+        self.until_s = max(self.until_s, seen.end_s)
+        if seen.trouble is not None:
+            self._count(index, seen.trouble, seen)
+
+    def spill(self, sink: Sink | None) -> None:
+        """The run is over: give the sink all there is, in order of arrival."""
+        self.columns.sort()
+        if sink is not None:
+            sink.steps(0, self.gaps)
+            sink.requests(self.columns, len(self.columns), 0.0)
+
+    def _count(self, index: int, trouble: str, seen: Seen) -> None:
+        self.columns.error[index] = trouble
+        self.errors[trouble] += 1
+        if seen.reason:
+            self.said.setdefault(trouble, seen.reason)
+        if seen.retry_after_s is not None:
+            self.retry_after_s = max(self.retry_after_s or 0.0, seen.retry_after_s)
