@@ -7,6 +7,8 @@ from actors.config import ConfigError, EngineConfig
 from sundog.options.config_file import kept_options
 
 if TYPE_CHECKING:
+    from actors.actor import Actor
+    from actors.messages import Heard
     from sim.record.run_output import RunOutput
     from sim.record.server_record import ServerRecord
     from sim.record.step_log import StepLog
@@ -58,6 +60,15 @@ def step_logs(path: str | None) -> "tuple[StepLog, ...]":
     from sim.record.step_log import StepLog
 
     return (StepLog(path),)
+
+
+def acceptance_log(config: EngineConfig) -> "list[Actor[Heard]]":
+    """Who says how many drafts are accepted, if there are drafts."""
+    if config.speculation is None:
+        return []
+    from actors.front.acceptance_log import AcceptanceLog
+
+    return [AcceptanceLog()]
 
 
 def needs_folder(directory: str | None, messages: bool, option: str) -> None:

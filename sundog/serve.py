@@ -18,16 +18,17 @@ from sundog.options.row import rows
 from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Logging, Target
 from sundog.options.takes import command, takes
-from sundog.outputs import needs_folder, server_record, step_logs
+from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
+from sundog.torch_limits import refuse_what_torch_cannot
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
     from actors.api.context import AnswerFormats, ServedModel
+    from actors.api.serve_graph import ServerOptions
     from actors.engine.backend import Backend
     from actors.front.codec import Vocabulary
-    from actors.messages import Heard
     from actors.sampling_defaults import SamplingDefaults
     from runtime.serve import RealModel
+    from sim.cost.work import CostModel
 
 SIMULATED_MODEL = "llama-3.1-8b"
 
@@ -44,6 +45,8 @@ class Served:
     real: "RealModel"
     """Whose tokenizer and chat template are used."""
     adapters: tuple[Adapter, ...] = ()
+    cost: "CostModel | None" = None
+    """What its steps take; None where that is learned from them."""
     remarks: tuple[str, ...] = ()
     """What people should know before they bet on its pace."""
 
@@ -63,20 +66,11 @@ def serve(
     needs_folder(serving.record, serving.messages, "--record")
     import trio
 
-    from actors.api.serve_graph import ServerOptions, serve_graph
+    from actors.api.serve_graph import serve_graph
     from actors.sampling_defaults import differing
+    from sim.ahead import Ahead
 
-    options = ServerOptions(
-        serving.host,
-        serving.port,
-        serving.api_key,
-        serving.grace_s,
-        serving.max_body_mib * 2**20,
-        serving.compat,
-        serving.log_requests,
-        not serving.disable_log_stats,
-        _answers(serving),
-    )
+    options = _options(serving)
     options.check_address()
     log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
@@ -95,6 +89,7 @@ def serve(
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
+    ahead = Ahead(config, served.cost)
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
             partial(
@@ -106,19 +101,28 @@ def serve(
                 served.vocabulary,
                 options,
                 on_ready=ready,
-                listeners=[*kept.listeners, *_acceptance(config), *step_logs(logged.step_log)],
+                listeners=[*kept.listeners, *acceptance_log(config), *step_logs(logged.step_log), ahead],
                 tap=kept.tap,
+                forecast=ahead,
             )
         )
 
 
-def _acceptance(config: EngineConfig) -> "list[Actor[Heard]]":
-    """Who says how many drafts are accepted, if there are drafts."""
-    if config.speculation is None:
-        return []
-    from actors.front.acceptance_log import AcceptanceLog
+def _options(serving: Serving) -> "ServerOptions":
+    """Where it listens, and whom it lets in."""
+    from actors.api.serve_graph import ServerOptions
 
-    return [AcceptanceLog()]
+    return ServerOptions(
+        serving.host,
+        serving.port,
+        serving.api_key,
+        serving.grace_s,
+        serving.max_body_mib * 2**20,
+        serving.compat,
+        serving.log_requests,
+        not serving.disable_log_stats,
+        _answers(serving),
+    )
 
 
 def _answers(serving: Serving) -> "AnswerFormats":
@@ -198,23 +202,6 @@ def _adapters(serving: Serving, model: str) -> tuple[Adapter, ...]:
     return tuple(adapters)
 
 
-def refuse_what_torch_cannot(engine: Engine) -> None:
-    """Refuse what only a simulated engine has."""
-    for name in ("tensor", "pipeline", "data"):
-        if (size := getattr(engine, f"{name}_parallel_size")) != 1:
-            raise ConfigError(
-                f"--{name}-parallel-size is {size}: the torch backend runs on one device; leave it at 1,"
-                " or use --replicas"
-            )
-    for option, given in (
-        ("--quantization", engine.quantization is not None),
-        ("--kv-cache-dtype", engine.kv_cache_dtype != "auto"),
-        ("--enable-expert-parallel", engine.enable_expert_parallel),
-    ):
-        if given:
-            raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
-
-
 def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
     """A model by its shape, at the pace of a GPU that is not there, with canned text."""
     if serving.runner == "pooling" or serving.pooler_config is not None:
@@ -245,5 +232,12 @@ def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, cos
     vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
     name = serving.served_model_name or simulated.model
     return Served(
-        name, simulated.config, new_backend, vocabulary, real, _adapters(serving, name), simulated.remarks
+        name,
+        simulated.config,
+        new_backend,
+        vocabulary,
+        real,
+        _adapters(serving, name),
+        simulated.cost,
+        simulated.remarks,
     )

@@ -15,8 +15,10 @@ from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
+from actors.api.live import Live
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
+from actors.api.routes.dashboard import dashboard_routes
 from actors.api.routes.documents import documents_routes
 from actors.api.routes.embeddings import embeddings_routes
 from actors.api.routes.metrics import metrics_routes
@@ -36,6 +38,7 @@ ROUTES = (
     tokenize_routes,
     documents_routes,
     embeddings_routes,
+    dashboard_routes,
 )
 
 
@@ -55,12 +58,14 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
     registry: CollectorRegistry | None = None,
+    live: Live | None = None,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `api_key`, every path under /v1
     needs it. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
-    `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP.
+    `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
+    /dashboard shows `live`.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
@@ -70,7 +75,7 @@ def create_app(
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None)
+    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None, live)
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app

@@ -1,4 +1,4 @@
-"""`--api-key`: every call of /v1 must carry the key; health and version stay open."""
+"""`--api-key`: every call of /v1 must carry the key, and so must the live page; health stays open."""
 
 import hmac
 
@@ -6,10 +6,17 @@ from quart import Request
 
 from actors.api.errors import ApiError
 
+LIVE = "/dashboard/events"
+
+
+def needs_key(path: str) -> bool:
+    """Whether this path is only for clients with the key: answers, and what is told of them."""
+    return path in ("/v1", LIVE) or path.startswith("/v1/")
+
 
 def check_key(request: Request, api_key: str) -> None:
-    """Raise 401 unless a request under /v1 carries the key; every guess takes the same time."""
-    if request.path != "/v1" and not request.path.startswith("/v1/"):
+    """Raise 401 unless a request that needs the key carries it; every guess takes the same time."""
+    if not needs_key(request.path):
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), api_key.encode()):

@@ -9,6 +9,7 @@ from typing import Protocol, overload
 import trio
 
 from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
+from actors.api.live import Live
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
@@ -117,6 +118,8 @@ class ApiContext:
     answers: AnswerFormats = PLAIN_ANSWERS
     has_key: bool = False
     """Whether clients need a key."""
+    live: Live | None = None
+    """What the live page shows; None where nothing is measured."""
     remarked: set[str] = field(default_factory=set)
     in_flight: set[str] = field(default_factory=set)
     """The ids of requests that are being answered."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pydantic.json_schema import models_json_schema
 
+from actors.api.auth import LIVE, needs_key
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
 from actors.api.bodies.embedding import EmbeddingBody
@@ -34,7 +35,7 @@ class Operation:
 
     @property
     def needs_key(self) -> bool:
-        return self.path.startswith("/v1/")
+        return needs_key(self.path)
 
 
 OPERATIONS = (
@@ -53,6 +54,8 @@ OPERATIONS = (
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
     Operation("get", "/version", "The server's version."),
     Operation("get", "/openapi.json", "This document."),
+    Operation("get", "/dashboard", "The live page.", answers=("text/html",)),
+    Operation("get", LIVE, "What the live page shows, twice a second.", answers=(EVENTS,)),
     Operation("get", "/docs", "This document for people.", answers=("text/html",)),
 )
 ERRORS = {

@@ -13,14 +13,18 @@ from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.errors import SHAPES
 from actors.api.exposition import registry_of
+from actors.api.live import Live
+from actors.api.routes.operations import server_version
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
+from actors.core.policies.policy import class_name
 from actors.engine.backend import Backend
 from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
 from actors.messages import Heard
+from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
 
@@ -61,6 +65,7 @@ async def serve_graph(
     stop: trio.Event | None = None,
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
+    forecast: Forecast | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
@@ -95,6 +100,7 @@ async def serve_graph(
                     answers=options.answers,
                     api_key=options.api_key,
                     max_body_bytes=options.max_body_bytes,
+                    live=Live(metrics, _facts(served, config), forecast, stopping.drain),
                     registry=registry_of(metrics, served.name, config, len(served.adapters) or None),
                 )
                 port = await serving.start(_serve_http, app, options, stopping.drain)
@@ -112,6 +118,20 @@ def _metrics(config: EngineConfig, options: ServerOptions) -> Metrics:
         says_throughput=options.log_stats,
         on_end=[log_request] if options.log_requests else [],
     )
+
+
+def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
+    """What the live page says of the server."""
+    scheduler = config.scheduler
+    return {
+        "model": served.name,
+        "max_model_len": served.max_model_len,
+        "policy": class_name(config.policy),
+        "router": config.router,
+        "max_num_seqs": scheduler.max_num_running,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "version": server_version(),
+    }
 
 
 async def _serve_http(

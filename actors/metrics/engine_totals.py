@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
+from actors.core.batch import Blocked
 from actors.metrics.histogram import Histogram, one_two_five
 from actors.metrics.measured import Measured
 
@@ -44,8 +45,8 @@ class EngineTotals:
     num_running: int = 0
     num_waiting: int = 0
     num_free_blocks: int = 0
-    blocked_by: str | None = None
-    """What the request at the head of the queue lacks, None if nothing."""
+    blocked: Blocked | None = None
+    """What the next request in the queue lacks, None if nothing."""
     num_steps: int = 0
     busy_s: float = 0.0
     num_preemptions: int = 0
@@ -79,6 +80,11 @@ class EngineTotals:
         self.computed_prompt_tokens = Histogram(bounds)
         self.generation_tokens = Histogram(bounds)
         self.max_tokens = Histogram(bounds)
+
+    @property
+    def blocked_by(self) -> str | None:
+        """The reason alone."""
+        return None if self.blocked is None else self.blocked.reason
 
     @property
     def kv_usage(self) -> float:
@@ -117,6 +123,6 @@ class EngineTotals:
 
     def lost(self) -> None:
         """The engine crashed: nothing runs or waits there."""
-        self.is_up, self.has_other_policy, self.blocked_by = False, False, None
+        self.is_up, self.has_other_policy, self.blocked = False, False, None
         self.num_running = self.num_waiting = 0
         self.num_free_blocks = self.num_blocks

@@ -1,5 +1,6 @@
 """One request as it is measured, from its arrival to its end."""
 
+from actors.core.policies.policy import Rank
 from actors.core.request import Submit
 
 
@@ -9,14 +10,20 @@ class Measured:
     __slots__ = (
         "adapter",
         "arrival_s",
+        "block_ids",
         "first_s",
         "last_s",
         "max_tokens",
         "num_cached_tokens",
+        "num_computed_tokens",
         "num_losses",
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
+        "predicted_tokens",
+        "priority",
+        "rank",
+        "replica",
         "request_id",
         "scheduled_s",
         "tenant",
@@ -29,6 +36,15 @@ class Measured:
         self.arrival_s = submit.arrival_s
         self.num_prompt_tokens = submit.num_prompt_tokens
         self.max_tokens = submit.max_tokens
+        self.predicted_tokens = submit.predicted_tokens
+        self.priority = submit.priority
+        self.rank: Rank | None = None
+        """What the policy gave it when it was seen last; None where all ranks are the same."""
+        self.replica: int | None = None
+        """Where it runs, or ran before it was preempted; None until it is first scheduled."""
+        self.num_computed_tokens = 0
+        """Of its known tokens, until it has caught up with them."""
+        self.block_ids: list[int] = []
         self.num_cached_tokens = self.num_tokens = self.num_preemptions = self.num_losses = 0
         self.scheduled_s: float | None = None
         """When its first step began."""
@@ -38,7 +54,17 @@ class Measured:
 
     @property
     def is_running(self) -> bool:
-        return self.scheduled_s is not None
+        return bool(self.block_ids)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Its prompt, and what was generated."""
+        return self.num_prompt_tokens + self.num_tokens
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether it decodes: all known tokens but the newest are computed."""
+        return self.is_running and self.num_computed_tokens >= self.num_known_tokens - 1
 
     @property
     def ttft_s(self) -> float | None:
@@ -60,4 +86,5 @@ class Measured:
     def begin_anew(self) -> None:
         """Its engine was lost before its first token: it waits again."""
         self.num_losses += 1
-        self.scheduled_s = None
+        self.scheduled_s = self.replica = None
+        self.block_ids.clear()

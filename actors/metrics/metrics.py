@@ -15,6 +15,7 @@ from actors.messages import EngineDown, EngineUp, Finish, Heard, PolicyFailed, S
 from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.logs import Throughput
 from actors.metrics.measured import Measured
+from actors.metrics.recent import Recent
 
 THROUGHPUT_S = 10.0
 
@@ -45,6 +46,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         super().__init__("metrics")
         self.engines = [EngineTotals(max_model_len) for _ in range(num_replicas)]
         self.requests: dict[str, Measured] = {}
+        self.recent = Recent()
         self._prefix_caching = prefix_caching
         self._on_end = on_end
         self._says_throughput = says_throughput
@@ -80,18 +82,7 @@ class Metrics(Actor[Heard | SayThroughput]):
 
     def _step(self, output: StepOutput) -> None:
         engine, batch, end_s = self.engines[output.replica], output.batch, output.end_times_s[-1]
-        for admission in batch.admitted:
-            request = self.requests.get(admission.request_id)
-            if request is not None and request.scheduled_s is None:
-                request.scheduled_s = output.start_s
-                request.num_cached_tokens = admission.num_computed_tokens
-                if self._prefix_caching:
-                    engine.num_prefix_queries += request.num_prompt_tokens
-                    engine.num_prefix_hits += admission.num_computed_tokens
-        for name in batch.preempted:
-            engine.num_preemptions += 1
-            if (request := self.requests.get(name)) is not None:
-                request.num_preemptions += 1
+        self._follow(engine, output)
         if batch.num_tokens:
             engine.num_steps += len(output.end_times_s)
             engine.busy_s += end_s - output.start_s
@@ -101,9 +92,39 @@ class Metrics(Actor[Heard | SayThroughput]):
         self._tokens(engine, output, end_s)
         for finish in output.finished:
             self._end(engine, finish, end_s)
+        for name, rank in output.ranks:
+            if (request := self.requests.get(name)) is not None:
+                request.rank = rank
         engine.num_running, engine.num_waiting = output.num_running, output.num_waiting
         engine.num_free_blocks = output.num_free_blocks
-        engine.blocked_by = output.blocked.reason if output.blocked and output.num_waiting else None
+        engine.blocked = output.blocked if output.num_waiting else None
+
+    def _follow(self, engine: EngineTotals, output: StepOutput) -> None:
+        """Who runs, how far each prompt is, and in which blocks: the diffs of `core/batch.py`, folded."""
+        requests, batch = self.requests, output.batch
+        for name in batch.preempted:
+            engine.num_preemptions += 1
+            if (request := requests.get(name)) is not None:
+                request.num_preemptions += 1
+                request.block_ids.clear()
+        for admission in batch.admitted:
+            if (request := requests.get(admission.request_id)) is None:
+                continue
+            request.replica = output.replica
+            request.num_computed_tokens = admission.num_computed_tokens
+            request.block_ids = list(admission.block_ids)
+            if request.scheduled_s is None:
+                request.scheduled_s = output.start_s
+                request.num_cached_tokens = admission.num_computed_tokens
+                if self._prefix_caching:
+                    engine.num_prefix_queries += request.num_prompt_tokens
+                    engine.num_prefix_hits += admission.num_computed_tokens
+        for name, blocks in batch.new_blocks:
+            if (request := requests.get(name)) is not None:
+                request.block_ids += blocks
+        for chunk in batch.chunks:
+            if (request := requests.get(chunk.request_id)) is not None:
+                request.num_computed_tokens += chunk.num_tokens
 
     def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
         """Every request's new tokens; those of one step come together."""
@@ -114,19 +135,24 @@ class Metrics(Actor[Heard | SayThroughput]):
             if request is None:
                 continue
             request.num_tokens += 1
+            request.num_computed_tokens = request.num_known_tokens - 1
             last_s, request.last_s = request.last_s, end_s
             if last_s is None:
                 request.first_s = end_s
                 engine.begin(request)
+                self.recent.ttft_s.append(end_s - request.arrival_s)
             elif last_s != end_s:
                 gaps[end_s - last_s] = gaps.get(end_s - last_s, 0) + 1
         for gap_s, times in gaps.items():
             engine.inter_token_s.observe(gap_s, times)
+            self.recent.gaps.append((gap_s, times))
 
     def _end(self, engine: EngineTotals, finish: Finish, time_s: float) -> None:
         request = self.requests.pop(finish.request_id, None)
         if request is not None:
             engine.end(request, finish.reason, time_s)
+            request.block_ids.clear()
+            self.recent.ended.append((request, finish.reason, time_s))
             for told in self._on_end:
                 told(request, finish.reason, time_s)
 

@@ -25,7 +25,7 @@ from sundog.calibrate.logs import in_words
 from sundog.calibrate.machine import machine
 from sundog.ends import remark
 from sundog.options.engine import Engine
-from sundog.serve import refuse_what_torch_cannot
+from sundog.torch_limits import refuse_what_torch_cannot
 
 SEED = 11
 LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0

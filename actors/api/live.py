@@ -1,0 +1,73 @@
+"""What the live page is sent: an instant of the server, made once for all who look."""
+
+import json
+import time
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.clock import now_s
+from actors.metrics.forecast import Accuracy, Forecast, Known
+from actors.metrics.metrics import Metrics
+from actors.metrics.snapshot import snapshot, waiting_in_order
+
+EVERY_S = 0.5
+FORECAST_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Live:
+    """The page's state, refreshed at most every half second, forecasts once a second.
+
+    `facts` stay as they are. `draining` is set when the server is about to end: then pages are let go.
+    """
+
+    metrics: Metrics
+    facts: dict[str, object]
+    forecast: Forecast | None = None
+    draining: trio.Event = field(default_factory=trio.Event)
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    _event: bytes = b""
+    _made_s: float = float("-inf")
+    _forecasts: dict[str, float] = field(default_factory=dict)
+    """When requests will have their first tokens, on the run's clock."""
+    _forecast_s: float = float("-inf")
+    _is_forecasting: bool = False
+
+    async def event(self) -> bytes:
+        """The newest instant as a server-sent event."""
+        if now_s() - self._made_s >= 0.9 * EVERY_S:
+            self._made_s = now_s()
+            if self.forecast is not None and now_s() - self._forecast_s >= FORECAST_EVERY_S:
+                await self._look_ahead(self.forecast)
+            self._event = self._made()
+        return self._event
+
+    def _made(self) -> bytes:
+        time_s, metrics = now_s(), self.metrics
+        self.accuracy.settle(metrics.requests)
+        left = {name: max(at_s - time_s, 0.0) for name, at_s in self._forecasts.items()}
+        shown = snapshot(metrics, time_s, left, self.accuracy)
+        shown |= {"facts": self.facts, "at": time.time()}
+        return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
+
+    async def _look_ahead(self, forecast: Forecast) -> None:
+        """In a thread: hundreds of steps ahead take a while."""
+        if self._is_forecasting:
+            return
+        metrics, begin_s = self.metrics, now_s()
+        waiting = waiting_in_order(metrics)
+        self._forecasts, self._forecast_s = {}, begin_s
+        if not waiting or len(metrics.engines) > 1:
+            return  # with several replicas it is not known here which one a request waits for
+        running = [Known.of(each, metrics.recent) for each in metrics.requests.values() if each.is_running]
+        ahead = [Known.of(each, metrics.recent) for each in waiting]
+        self._is_forecasting = True
+        try:
+            found = await trio.to_thread.run_sync(forecast.first_tokens_s, 0, running, ahead)
+        finally:
+            self._is_forecasting = False
+        self._forecasts = {name: begin_s + in_s for name, in_s in found.items()}
+        for request in waiting:
+            if (at_s := self._forecasts.get(request.request_id)) is not None:
+                self.accuracy.forecast(request, at_s - request.arrival_s)

@@ -1,0 +1,40 @@
+"""GET /dashboard and /dashboard/events: what the scheduler does, while it does it."""
+
+from collections.abc import AsyncGenerator
+from importlib.resources import files
+
+import trio
+from quart import Blueprint, Response
+
+from actors.api.auth import LIVE
+from actors.api.context import ApiContext
+from actors.api.edge.response import event_stream_response, text_response
+from actors.api.errors import ApiError
+from actors.api.live import EVERY_S, Live
+from actors.api.routes.documents import HTML
+
+
+def dashboard_routes(context: ApiContext) -> Blueprint:
+    """The page, and the events that it reads."""
+    routes = Blueprint("dashboard", __name__)
+    page = (files("actors.api") / "pages" / "dashboard.html").read_bytes()
+
+    @routes.get("/dashboard")
+    async def show_page() -> Response:
+        return text_response(page, HTML)
+
+    @routes.get(LIVE)
+    async def show_events() -> Response:
+        if context.live is None:
+            raise ApiError(501, "This server measures nothing.")
+        return event_stream_response(_events(context.live))
+
+    return routes
+
+
+async def _events(live: Live) -> AsyncGenerator[bytes, None]:
+    """One instant after another, until the reader leaves or the server stops."""
+    while not live.draining.is_set():
+        yield await live.event()
+        with trio.move_on_after(EVERY_S):
+            await live.draining.wait()

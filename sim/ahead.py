@@ -1,0 +1,164 @@
+"""The simulator running ahead of a server: when waiting requests will have their first tokens.
+
+It starts from what is known of the server's requests, takes the scheduler's own decisions step by step,
+prices each step, and stops when the last waiting request has its first token. Unknown, and so guessed: how
+long answers will be, what waiting prompts will find in the prefix cache (nothing), and who is yet to arrive
+(nobody).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from actors.actor import Actor
+from actors.config import EngineConfig
+from actors.core.batch import Batch, StepResult
+from actors.core.config import SchedulerConfig
+from actors.core.decode_runs import extend
+from actors.core.kv_cache import KVCache
+from actors.core.plan import plan
+from actors.core.request import Submit
+from actors.core.sampling import Sampling
+from actors.core.state import SchedulerState
+from actors.core.update import update
+from actors.messages import EngineDown, EngineUp, Heard, StepOutput
+from actors.metrics.forecast import Known
+from sim.cost.calibrated import fit
+from sim.cost.work import CostModel, StepWork
+from sim.cost.work_fold import WorkFold
+
+MOST_STEPS = 2000
+"""Further ahead nothing is forecast."""
+MOST_OBSERVED = 400
+FEWEST_OBSERVED = 20
+EVERYTHING = 2**31 - 1
+
+
+class Ahead(Actor[Heard]):
+    """A listener that forecasts: it knows the number of blocks, and without a `cost` it learns the steps'."""
+
+    def __init__(self, config: EngineConfig, cost: CostModel | None = None) -> None:
+        super().__init__("ahead")
+        self._config = config
+        self._cost = cost
+        self._num_blocks = [0] * config.replicas
+        self._folds = [WorkFold() for _ in range(config.replicas)]
+        self._observed: deque[tuple[StepWork, float]] = deque(maxlen=MOST_OBSERVED)
+        self._last_end_s = [0.0] * config.replicas
+
+    def handle(self, message: Heard) -> None:
+        match message:
+            case StepOutput() if self._cost is None:
+                self._observe(message)
+            case EngineUp():
+                self._num_blocks[message.replica] = message.engine.capacity.num_blocks
+            case EngineDown():
+                self._folds[message.replica] = WorkFold()
+            case _:
+                pass
+
+    def _observe(self, output: StepOutput) -> None:
+        """Steps that follow each other without a pause show what the host takes, too."""
+        fold, end_s = self._folds[output.replica], output.end_times_s[-1]
+        work = fold.begin(output.batch)
+        last_s, self._last_end_s[output.replica] = self._last_end_s[output.replica], end_s
+        begin_s = last_s if fold.continues else output.start_s
+        if work.num_tokens and end_s > begin_s:
+            self._observed.append((work, end_s - begin_s))
+        fold.advance(1, output.accepted)
+
+    def first_tokens_s(
+        self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
+    ) -> dict[str, float]:
+        """As `Forecast` says; empty before the engine is up, or has done enough steps to learn from."""
+        cost = self._cost or self._learned()
+        num_blocks = self._num_blocks[replica]
+        if cost is None or not num_blocks:
+            return {}
+        config = replace(
+            self._config.with_blocks(num_blocks),
+            async_scheduling=False,
+            num_speculative_tokens=0,
+            num_lookahead_tokens=0,
+        )
+        return _Run(config, self._config, cost).first_tokens_s(running, waiting)
+
+    def _learned(self) -> CostModel | None:
+        observed = list(self._observed)
+        return fit(observed) if len(observed) >= FEWEST_OBSERVED else None
+
+
+class _Run:
+    """One look ahead: a scheduler of its own, on a pool of its own."""
+
+    def __init__(self, config: SchedulerConfig, engine: EngineConfig, cost: CostModel) -> None:
+        self._config, self._cost = config, cost
+        self._state = SchedulerState(
+            config, engine.policy, KVCache(config), lockstep_enabled=True, decode_runs=True, seed=engine.seed
+        )
+        self._fold = WorkFold()
+        self._time_s = 0.0
+
+    def first_tokens_s(self, running: Sequence[Known], waiting: Sequence[Known]) -> dict[str, float]:
+        """Seconds to each first token."""
+        state = self._state
+        decoding = [known for known in running if known.has_caught_up]
+        for known in decoding:
+            state.add(
+                _submit(known, known.num_prompt_tokens + known.num_tokens - 1, known.num_expected_tokens + 1)
+            )
+        if decoding:
+            # What is in the blocks already is there at once, and for nothing.
+            state.config = replace(self._config, max_num_batched_tokens=EVERYTHING)
+            self._step(free=True)
+            state.config = self._config
+        pending = set()
+        for known in (*(known for known in running if not known.has_caught_up), *waiting):
+            state.add(_submit(known, known.num_prompt_tokens + known.num_tokens, known.num_expected_tokens))
+            pending.add(known.request_id)
+        return self._until_all_began(pending)
+
+    def _until_all_began(self, pending: set[str]) -> dict[str, float]:
+        began: dict[str, float] = {}
+        for _ in range(MOST_STEPS):
+            if not pending:
+                break
+            batch = self._step()
+            if not batch.num_tokens:
+                break
+            for chunk in batch.chunks:
+                if chunk.samples and chunk.request_id in pending:
+                    pending.remove(chunk.request_id)
+                    began[chunk.request_id] = self._time_s
+        return began
+
+    def _step(self, *, free: bool = False) -> Batch:
+        """Plan a step, or a run of them, let its time pass, and take in what came of it."""
+        state, fold = self._state, self._fold
+        state.view.advance(self._time_s)
+        batch, _ = plan(state)
+        work, num_steps = fold.begin(batch), batch.max_steps
+        if not free and work.num_tokens:
+            many = num_steps > 1
+            self._time_s += (
+                float(self._cost.run_s(work, num_steps).sum()) if many else self._cost.step_s(work)
+            )
+        if num_steps > 1:
+            extend(state, num_steps - 1)
+        update(state, StepResult(batch.step, (self._time_s,) * num_steps))
+        fold.advance(num_steps)
+        return batch
+
+
+def _submit(known: Known, num_prompt_tokens: int, max_tokens: int) -> Submit:
+    """A request of which only numbers are known, and that ends by its length."""
+    return Submit(
+        known.request_id,
+        0.0,
+        num_prompt_tokens,
+        max_tokens,
+        sampling=Sampling(max_tokens=max_tokens),
+        priority=known.priority,
+        tenant=known.tenant,
+        predicted_tokens=known.num_expected_tokens,
+    )

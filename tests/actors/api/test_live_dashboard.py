@@ -1,0 +1,71 @@
+"""The live page, through live servers."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.live import EMULATED, Live, live
+
+
+def events(url: str, **headers: str) -> Iterator[Any]:
+    """What the page is told, one instant after another."""
+    with httpx.stream("GET", f"{url}/dashboard/events", headers=headers, timeout=30) as answer:
+        answer.raise_for_status()
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+@pytest.fixture(scope="module")
+def narrow_server() -> Iterator[Live]:
+    """One running slot, and a key."""
+    with live(*EMULATED, "--max-num-seqs", "1", "--api-key", "secret") as server:
+        yield server
+        assert server.stop() == 0
+
+
+def test_the_page_needs_no_network(emulated_server: Live) -> None:
+    """It reads events of its own server, and nothing of any other."""
+    page = httpx.get(f"{emulated_server.url}/dashboard")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert not re.findall(r"https?://|src=|@import", page.text)
+
+
+def test_an_idle_server_shows_itself(any_server: Live) -> None:
+    """Its model and its blocks; nobody runs."""
+    now = next(events(any_server.url))
+    assert now["facts"]["model"] and now["engines"][0]["is_up"] and now["engines"][0]["num_blocks"] > 0
+    assert now["running"] == [] == now["waiting"] and now["blocks"] == [[]]
+
+
+def test_who_waits_is_told_why_and_how_long(narrow_server: Live) -> None:
+    """By the page's key only; the forecast comes from the scheduler run ahead."""
+    url, auth = narrow_server.url, {"Authorization": "Bearer secret"}
+    assert httpx.get(f"{url}/dashboard").status_code == 200
+    assert httpx.get(f"{url}/dashboard/events").status_code == 401
+    body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}
+    with (
+        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth, timeout=60) as first,
+        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth, timeout=60) as second,
+    ):
+        assert (first.status_code, second.status_code) == (200, 200)
+        for now in events(url, **auth):
+            if now["waiting"] and now["waiting"][0]["forecast_ttft_s"] is not None:
+                break
+    (waiting,) = now["waiting"]
+    assert waiting["lacks"] == "max_num_seqs" and waiting["forecast_ttft_s"] > waiting["age_s"]
+    (running,) = now["running"]
+    assert running["num_blocks"] == sum(count for _, count, _ in now["blocks"][0])
+
+
+def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
+    """A server that stops ends its events in good order."""
+    with live(*EMULATED) as server:
+        stream = events(server.url)
+        next(stream)
+        assert server.stop() == 0
+        list(stream)

@@ -1,0 +1,61 @@
+"""The live page shows what is there, in the scheduler's order, and each block once."""
+
+from actors.core.policies import ShortestPrompt
+from actors.messages import Generate, Sampling
+from actors.metrics.metrics import Metrics
+from actors.metrics.recent import Recent, percentiles
+from actors.metrics.snapshot import snapshot, waiting_in_order
+from tests.actors.fakes import read
+from tests.test_fates import ask, served
+
+
+def test_percentiles_count_how_often() -> None:
+    """The smallest value with at least that share at or below it."""
+    assert percentiles([]) == ()
+    assert percentiles([(1.0, 90), (2.0, 9), (3.0, 1)]) == (1.0, 2.0, 2.0)
+    assert percentiles([(5.0, 1)]) == (5.0, 5.0, 5.0)
+
+
+def test_what_is_expected_follows_from_what_ended() -> None:
+    """Nothing known: as many again; the limit is never exceeded."""
+    recent = Recent()
+    assert recent.remaining_tokens(40, 1000) == 40
+    assert recent.remaining_tokens(40, 7) == 7
+    assert recent.remaining_tokens(0, 1000) == 16
+
+
+async def test_blocks_are_those_of_the_running_requests() -> None:
+    """Disjoint spans, as many blocks as are held; a shared prefix is nobody's alone."""
+    metrics = Metrics(1, 128)
+    async with served(listeners=[metrics], block_size=4, max_num_seqs=2) as (_, client):
+        answers = [await ask(client, name, max_tokens=60) for name in ("a", "b", "c")]
+        for answer in answers[:2]:
+            await anext(answer.stream)
+        shown = snapshot(metrics, metrics.clock.now_s(), {"c": 2.0})
+        engine = metrics.engines[0]
+        (spans,) = shown["blocks"]  # type: ignore[misc]
+        held = [block for first, count, _ in spans for block in range(first, first + count)]
+        assert len(held) == len(set(held)) == engine.num_blocks - engine.num_free_blocks
+        assert {holder for _, _, holder in spans} == {-1, 0, 1}
+        (waiting,) = shown["waiting"]  # type: ignore[misc]
+        assert waiting["id"] == "c" and waiting["lacks"] == "max_num_seqs" and waiting["behind"] is None
+        assert waiting["forecast_ttft_s"] == waiting["age_s"] + 2.0
+        assert [each["id"] for each in shown["running"]] == ["a", "b"]  # type: ignore[attr-defined]
+        for answer in answers:
+            await read(answer)
+    shown = snapshot(metrics, 0.0, {})
+    assert shown["blocks"] == [[]] and not shown["running"] and len(shown["ended"]) == 3  # type: ignore[arg-type]
+
+
+async def test_who_waits_is_listed_in_the_policys_order() -> None:
+    """The next one first, whenever it came."""
+    metrics = Metrics(1, 128)
+    async with served(listeners=[metrics], max_num_seqs=1, policy=ShortestPrompt()) as (_, client):
+        first = await ask(client, "first", max_tokens=30)
+        await anext(first.stream)
+        for name, prompt in (("long", "x" * 50), ("short", "x"), ("middle", "x" * 20)):
+            await client.ask(Generate(prompt, Sampling(max_tokens=2), request_id=name))
+        await anext(first.stream)
+        await anext(first.stream)
+        order = [request.request_id for request in waiting_in_order(metrics)]
+    assert order == ["short", "middle", "long"]

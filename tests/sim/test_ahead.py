@@ -1,0 +1,70 @@
+"""What is forecast is what the simulator itself would have done."""
+
+import pytest
+
+from actors.messages import Submit
+from actors.metrics.forecast import Accuracy, Known
+from actors.metrics.measured import Measured
+from sim.ahead import Ahead
+from sim.cost.calibrated import Calibrated
+from tests.actors.fakes import engine_config
+
+COST = Calibrated(step=0.01, per_token=0.001, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)
+
+
+def known(name: str, prompt: int, tokens: int, expected: int) -> Known:
+    """A request that waits if it has no tokens, and decodes otherwise."""
+    return Known(name, prompt, tokens, prompt + tokens - 1 if tokens else 0, expected, tokens > 0, 0, None)
+
+
+def ahead(**fields: object) -> Ahead:
+    forecaster = Ahead(engine_config(**fields), COST)
+    forecaster._num_blocks = [257]
+    return forecaster
+
+
+def test_an_idle_server_needs_one_step() -> None:
+    """Of the whole prompt, if it fits into a step."""
+    assert ahead().first_tokens_s(0, [], [known("a", 20, 0, 5)]) == {"a": pytest.approx(0.01 + 0.02)}
+
+
+def test_a_long_prompt_needs_several() -> None:
+    """32 tokens a step, the first token with the last chunk."""
+    found = ahead().first_tokens_s(0, [], [known("a", 70, 0, 5)])
+    assert found == {"a": pytest.approx(3 * 0.01 + 0.07)}
+
+
+def test_who_waits_for_a_running_slot_waits_for_the_first_to_end() -> None:
+    """One slot: nine more tokens of one request, then the prompt of the other; its own tokens are free."""
+    found = ahead(max_num_seqs=1).first_tokens_s(0, [known("a", 50, 3, 9)], [known("b", 20, 0, 5)])
+    assert found == {"b": pytest.approx(9 * (0.01 + 0.001) + 0.01 + 0.02)}
+
+
+def test_a_prompt_half_way_goes_on_before_those_that_wait() -> None:
+    """It computes at least what is left of it."""
+    half = Known("a", 64, 0, 32, 5, False, 0, None)
+    found = ahead(max_num_seqs=1).first_tokens_s(0, [half], [known("b", 4, 0, 5)])
+    assert found["a"] < found["b"]
+
+
+def test_what_can_never_be_said_is_left_out() -> None:
+    """No blocks known, nothing learned, or too far ahead."""
+    assert Ahead(engine_config(), COST).first_tokens_s(0, [], [known("a", 20, 0, 5)]) == {}
+    unlearned = Ahead(engine_config(), None)
+    unlearned._num_blocks = [257]
+    assert unlearned.first_tokens_s(0, [], [known("a", 20, 0, 5)]) == {}
+
+
+def test_a_forecast_is_judged_by_the_first_token_that_came() -> None:
+    """The first forecast counts; a request that ended without a token says nothing."""
+    accuracy, requests = Accuracy(), {}
+    for name in ("a", "b"):
+        requests[name] = Measured(Submit(name, 0.0, 4, 4))
+        accuracy.forecast(requests[name], 1.1)
+        accuracy.forecast(requests[name], 9.0)
+    assert accuracy.median_error is None
+    requests["a"].first_s = 1.0
+    del requests["b"]
+    accuracy.settle(requests)
+    accuracy.settle(requests)
+    assert list(accuracy.errors) == [pytest.approx(0.1)]
