@@ -149,9 +149,14 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: 
     On a virtual clock the work takes no time, so that equal runs stay equal. A cancelled caller waits for the
     work to end, unless the work may be abandoned.
     """
-    if _ordered_clock() is None:
+    if uses_threads():
         return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon_on_cancel)
     return work(*args)
+
+
+def uses_threads() -> bool:
+    """Whether blocking work runs in threads: not on a virtual clock."""
+    return _ordered_clock() is None
 
 
 def _ordered_clock() -> OrderedClock | None:

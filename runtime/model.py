@@ -4,21 +4,22 @@ Shapes: T tokens of the step; N requests of a span, Q query tokens of each, B bl
 longest; R sampling requests; V tokens of the vocabulary.
 """
 
-import numpy as np
+import logging
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
 from actors.core.logprobs import PromptLogprobs
 from runtime.attention import StepAttention
-from runtime.attention.groups import Group
-from runtime.attention.step import LayerProbe, PagedStep
-from runtime.attention.varlen import Sequences, is_available
+from runtime.attention.step import LayerProbe
+from runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows, put
 from runtime.facts import first_line
+from runtime.graphs import DecodeGraphs, Recorder
 from runtime.ladder import padded
 from runtime.lora import Adapters
+from runtime.means import Means, choose
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.library import kernels
 from runtime.native.recognised import recognised
@@ -26,6 +27,7 @@ from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.scoring import can_score, kept_states, score
 from runtime.step import Span, Step
 
+_LOG = logging.getLogger("sundog.model")
 PROBE_TOKENS = 3
 MOST_APART = 0.05
 """Of the logits' size: bf16 rounds to 0.004 in every layer, and a wrong layer is off by its whole size."""
@@ -108,51 +110,103 @@ class Model:
         cache: PagedKVCache,
         max_model_len: int,
         adapters: Adapters | None = None,
+        means: Means | None = None,
     ) -> None:
         self._model = model
         self._adapters = adapters
         self._cache = cache
         self._device = model.device
+        self._max_model_len = max_model_len
+        self._means = choose(cache) if means is None else means
+        self._graphs: DecodeGraphs | None = None
         self._can_score: bool | None = None
         """None until the first request for its prompt's log probabilities."""
         library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
         self._decoder = None if library is None else recognised(library, model, cache, max_model_len)
 
-    def logits(self, step: Step) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.
 
-        Call it in inference mode, like everything that touches its tensors.
+        `inputs` are the step's own on the device, of which tokens may have been replaced there. Call it in
+        inference mode, like everything that touches its tensors.
         """
-        self._cache.wipe(self._put(step.wiped_B))
         adapted = self._adapters is not None and self._adapters.begin(step.adapter_T, self._device)
         # Scores need the states that the library's layers leave, adapters the layers that they change.
         needs_layers = adapted or bool(step.scored)
-        if self._decoder is not None and not needs_layers and self._decoder.takes(len(step.token_T)):
+        is_whole = self._decoder is not None and inputs is None and not needs_layers
+        if is_whole and self._decoder is not None and self._decoder.takes(len(step.token_T)):
+            self._cache.wipe(torch.from_numpy(step.wiped_B))
             arrays = StepArrays(step.spans, step.slot_T)
             return self._decoder.run(arrays, step.position_T, step.sample_rows_R, token_T=step.token_T)
-        paged = self._attention(step)
+        inputs = self.inputs(step) if inputs is None else inputs
+        self._cache.wipe(inputs.wiped_B)
+        if not needs_layers and self._size(step) is not None:
+            assert self._graphs is not None
+            return self._graphs.logits(inputs)[: len(step.sample_rows_R)]
+        if self._native is not None:
+            return self._pass(inputs, self._native.step(step.spans, step.slot_T))[: len(step.sample_rows_R)]
+        return self._forward(inputs, step.spans)[: len(step.sample_rows_R)]
+
+    def inputs(self, step: Step) -> Inputs[Tensor]:
+        """The arrays of a step on the device, padded as its computation needs them."""
+        found = gathered(step)
+        if (size := self._size(step)) is not None:
+            found = padded_requests(found, size)
+        elif self._device.type == "cpu":  # whose kernels are made for one size each
+            found = padded_rows(found, padded)
+        return put(found, self._device)
+
+    @torch.inference_mode()
+    def record(self, recorder: Recorder, max_num_seqs: int) -> None:
+        """Record decode steps from now on; those of adapters and of other layers stay as they are.
+
+        Where attention depends on the lengths, or something in the model on its numbers, a line says so.
+        """
+        means = self._means
+        if not means.is_static:
+            _LOG.info("decode steps are not recorded: attention gathers keys")
+            return
+        name = self._model.config.model_type
+        try:
+            self._graphs = DecodeGraphs(
+                self._forward,
+                recorder,
+                self._device,
+                max_num_seqs=max_num_seqs,
+                max_model_len=self._max_model_len,
+                block_size=self._cache.block_size,
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a recording of this model raises
+            _LOG.warning("decode steps of %s are not recorded: %s", name, first_line(error))
+
+    def _size(self, step: Step) -> int | None:
+        return None if self._graphs is None or step.adapter_T is not None else self._graphs.size(step)
+
+    def _forward(self, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> Tensor:
+        """The logits of the sampling rows, padding included."""
+        return self._pass(inputs, self._means.step(self._cache, inputs, spans))
+
+    def _pass(self, inputs: Inputs[Tensor], paged: StepAttention) -> Tensor:
         output = self._model(
-            input_ids=self._put(self._pad(step.token_T))[None],
-            position_ids=self._put(self._pad(step.position_T))[None],
+            input_ids=inputs.token_T[None],
+            position_ids=inputs.position_T[None],
             use_cache=False,
-            logits_to_keep=self._put(self._pad(step.sample_rows_R)),
+            logits_to_keep=inputs.sample_rows_R,
             paged=paged,
         )
-        logits_RV: Tensor = output.logits[0, : len(step.sample_rows_R)]
+        logits_RV: Tensor = output.logits[0]
         return logits_RV
 
-    def _attention(self, step: Step) -> StepAttention:
-        if self._native is not None:
-            return self._native.step(step.spans, step.slot_T)
-        return PagedStep(
-            self._cache,
-            self._put(step.slot_T),
-            [self._group(span) for span in step.spans],
-            self._sequences(step.spans),
-        )
-
-    def scored_logits(self, step: Step) -> tuple[Tensor, tuple[PromptLogprobs, ...]]:
+    def scored_logits(
+        self, step: Step, inputs: Inputs[Tensor] | None = None
+    ) -> tuple[Tensor, tuple[PromptLogprobs, ...]]:
         """The logits of `logits`, and the log probabilities of the step's `scored` prompt tokens.
 
         Of a model whose head cannot be asked alone there are none.
@@ -160,50 +214,7 @@ class Model:
         if self._can_score is None:
             self._can_score = can_score(self._model)
         if not self._can_score:
-            return self.logits(step), ()
+            return self.logits(step, inputs), ()
         with kept_states(self._model) as states:
-            logits_RV = self.logits(step)
+            logits_RV = self.logits(step, inputs)
         return logits_RV, score(self._model, states, step.scored)
-
-    def _pad(self, array: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Pad with zeros to a size on the ladder, on a CPU, whose kernels are made for one size each."""
-        size = padded(len(array)) if self._device.type == "cpu" else len(array)
-        if size == len(array):
-            return array
-        out = np.zeros(size, array.dtype)
-        out[: len(array)] = array
-        return out
-
-    def _put(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
-
-    def _group(self, span: Span) -> Group:
-        first_N1 = self._put(span.first_position_N)[:, None]
-        position_NQ = first_N1 + torch.arange(span.num_queries, device=self._device)
-        fresh = len(span.first_position_N) == 1 and int(span.first_position_N[0]) == 0
-        return Group(span.start, self._put(span.table_NB), position_NQ, self._cache.block_size, fresh)
-
-    def _sequences(self, spans: tuple[Span, ...]) -> Sequences | None:
-        """All requests of the step for one call, on a device that has such a call."""
-        if self._device.type != "cuda" or not is_available():
-            return None
-        num_requests = [len(span.first_position_N) for span in spans]
-        num_queries_R = np.repeat([span.num_queries for span in spans], num_requests)
-        num_keys_R = np.concatenate([s.first_position_N + s.num_queries for s in spans])
-        width = max(span.table_NB.shape[1] for span in spans)
-        tables = [np.pad(s.table_NB, ((0, 0), (0, width - s.table_NB.shape[1]))) for s in spans]
-        return Sequences(
-            self._put(_starts(num_queries_R)).int(),
-            self._put(_starts(num_keys_R)).int(),
-            self._put(num_keys_R).int(),
-            self._put(np.concatenate(tables)).int(),
-            max_queries=int(num_queries_R.max()),
-            max_keys=int(num_keys_R.max()),
-            num_keys=int(num_keys_R.sum()),
-        )
-
-
-def _starts(count_R: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of R neighbours begins, and where the last ends: [R + 1]."""
-    starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(count_R)))
-    return starts

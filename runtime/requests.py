@@ -14,6 +14,7 @@ import numpy as np
 from actors.core.batch import Admission, Batch, Chunk
 from runtime.drafts import Drafts, accepted_rows
 from runtime.lora.column import AdapterColumn
+from runtime.prompts import Prompts
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
@@ -46,13 +47,13 @@ class Requests:
         self._drafts = drafts
         self._row: dict[str, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
-        self._known: dict[str, Ints] = {}
-        self._scored: dict[str, int] = {}
-        """How many likeliest tokens are wanted beside each of the prompt, of requests that want any."""
+        self._prompts = Prompts()
         self._decoding: dict[str, int] = {}
         self._table = np.zeros((num_rows, -(-max_model_len // block_size) + 1), np.int64)
         self._num_blocks = np.zeros(num_rows, np.int64)
         self._num_computed = np.zeros(num_rows, np.int64)
+        self._admission = np.zeros(num_rows, np.int64)
+        """How many requests have had the row before."""
         self._last_token = np.zeros(num_rows, np.int64)
         self._decode_rows: Ints | None = None
         self._tainted: set[int] = set()
@@ -88,31 +89,39 @@ class Requests:
             if chunk.samples:
                 self._decoding[chunk.request_id] = self._row[chunk.request_id]
                 self._decode_rows = None
-                del self._known[chunk.request_id]
+                self._prompts.caught_up(chunk.request_id)
         return step
 
     def advance(self, step: Step, sampled: Sampled) -> list[int]:
         """Append the sampled tokens to their requests; returns the rows whose tokens count.
 
-        Rows behind a draft that was not what its request sampled do not count. A request that failed goes on
-        with token 0 until a batch names it in `finished`.
+        Rows behind a draft that was not what its request sampled do not count. Of requests that have gone
+        since, nothing is noted. A request that failed goes on with token 0 until a batch names it in
+        `finished`.
         """
         names = step.request_ids
         kept = accepted_rows(step, sampled) if self._drafts is not None else list(range(len(names)))
-        rows = [self._row[names[at]] for at in kept]
-        tokens = [sampled.tokens[at] for at in kept]
+        is_here_R = self._admission[step.row_R] == step.admission_R
+        here = [at for at in kept if is_here_R[at]]
+        rows = step.row_R[here].tolist()
+        tokens = [sampled.tokens[at] for at in here]
         self._last_token[rows] = tokens
         self._sampling.advance(rows, tokens)
-        for at in kept:
+        for at in here:
             if at in sampled.failed:
-                row = self._row[names[at]]
+                row = int(step.row_R[at])
                 self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
         if self._drafts is not None:
             if len(kept) < len(names):
-                np.subtract.at(self._num_computed, [self._row[name] for name in names], 1)
+                np.subtract.at(self._num_computed, step.row_R, 1)
                 np.add.at(self._num_computed, rows, 1)
-            self._drafts.extend([names[at] for at in kept], tokens)
+            self._drafts.extend([names[at] for at in here], tokens)
         return kept
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether some request's next token depends on what its last ones were, beside the model."""
+        return self._drafts is not None or self._sampling.looks_back
 
     def tables(self) -> Tables:
         """The block tables as they are now."""
@@ -135,9 +144,9 @@ class Requests:
         if row is None:
             raise ValueError(f"request {request_id} is preempted, but does not run")
         self._free.append(row)
+        self._admission[row] += 1
         self._sampling.forget(row)
-        self._known.pop(request_id, None)
-        self._scored.pop(request_id, None)
+        self._prompts.forget(request_id)
         if self._drafts is not None:
             self._drafts.forget(request_id)
         if self._decoding.pop(request_id, None) is not None:
@@ -147,15 +156,12 @@ class Requests:
         request_id = admission.request_id
         if request_id in self._row:
             raise ValueError(f"request {request_id} is admitted twice")
-        if admission.token_ids is None or len(admission.token_ids) != admission.num_tokens:
-            raise ValueError(f"request {request_id} comes without its {admission.num_tokens} tokens")
+        self._prompts.admit(admission)
+        assert admission.token_ids is not None
         if not self._free:
             self._grow()
         self._row[request_id] = row = self._free.pop()
-        self._known[request_id] = np.array(admission.token_ids, np.int64)
         sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
-        if sampling.prompt_logprobs is not None and admission.num_tokens == num_prompt:
-            self._scored[request_id] = sampling.prompt_logprobs  # with its first token it has had them all
         self._num_computed[row] = admission.num_computed_tokens
         # Shorter tables are padded with block 0, not with what an earlier request left behind.
         self._num_blocks[row] = self._table[row] = 0
@@ -178,7 +184,7 @@ class Requests:
     def _grow(self) -> None:
         old, new = len(self._table), 2 * len(self._table)
         self._table = np.resize(self._table, (new, self._table.shape[1]))
-        for name in ("_num_blocks", "_num_computed", "_last_token"):
+        for name in ("_num_blocks", "_num_computed", "_last_token", "_admission"):
             setattr(self, name, np.resize(getattr(self, name), new))
         self._sampling.grow(new)
         self._free.extend(range(new - 1, old - 1, -1))
@@ -194,7 +200,8 @@ class Requests:
         return tuple(self._decoding), self._decode_rows
 
     def _step(self, decode_ids: tuple[str, ...], decode_rows: Ints, batch: Batch) -> Step:
-        parts = [*self._decode_parts(decode_ids, decode_rows, batch), *map(self._chunk_part, batch.chunks)]
+        decodes = list(self._decode_parts(decode_ids, decode_rows, batch))
+        parts = [*decodes, *map(self._chunk_part, batch.chunks)]
         try:
             step, rows = assemble(parts, self.tables())
         except IndexError as late:
@@ -206,7 +213,11 @@ class Requests:
             choices=self.choices(rows),
             wiped_B=np.array(sorted(wiped), np.int64),
             adapter_T=self._adapters.of_tokens(parts),
-            scored=self._to_score(batch.chunks, len(step.token_T)) if self._scored else (),
+            scored=self._to_score(batch.chunks, len(step.token_T)) if self._prompts.has_scored else (),
+            row_R=rows.row_R,
+            admission_R=self._admission[rows.row_R],
+            # A draft is accepted or replaced on the host, which knows the last token then.
+            fed_F=np.concatenate([_NO_ROWS, *(part.row_N for part in decodes if self._drafts is None)]),
         )
 
     def _decode_parts(self, ids: tuple[str, ...], rows: Ints, batch: Batch) -> Iterator[Part]:
@@ -223,28 +234,17 @@ class Requests:
 
     def _chunk_part(self, chunk: Chunk) -> Part:
         row_N = np.array([self._row[chunk.request_id]], np.int64)
-        tokens = self._chunk_tokens(chunk)
-        names = (chunk.request_id,)
-        return Part(names, row_N, self._num_computed[row_N], chunk.num_tokens, tokens, int(chunk.samples))
+        first_N = self._num_computed[row_N]
+        tokens = self._prompts.tokens(chunk, int(first_N[0]))
+        return Part((chunk.request_id,), row_N, first_N, chunk.num_tokens, tokens, int(chunk.samples))
 
     def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
-        """The prompt tokens that these chunks predict: each one's next, but for the last of the prompt."""
-        scored, start = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
+        """The prompt tokens that these chunks, the last rows of the step, predict."""
+        found, row = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
         for chunk in chunks:
-            num_top = self._scored.get(chunk.request_id)
-            if num_top is not None:
-                first = int(self._num_computed[self._row[chunk.request_id]]) + 1
-                tokens = self._known[chunk.request_id][first : first + chunk.num_tokens]
-                scored.append(Scored(chunk.request_id, start, first, tuple(tokens.tolist()), num_top))
-            start += chunk.num_tokens
-        return tuple(scored)
+            found.append(self._prompts.scored(chunk, self.num_computed(chunk.request_id), row))
+            row += chunk.num_tokens
+        return tuple(each for each in found if each is not None)
 
-    def _chunk_tokens(self, chunk: Chunk) -> Ints:
-        known = self._known[chunk.request_id]
-        first = int(self._num_computed[self._row[chunk.request_id]])
-        end = first + chunk.num_tokens
-        if end > len(known) or chunk.samples != (end == len(known)):
-            raise ValueError(
-                f"request {chunk.request_id}: {chunk} from token {first} does not fit its {len(known)} tokens"
-            )
-        return known[first:end]
+
+_NO_ROWS: Ints = np.empty(0, np.int64)

@@ -6,7 +6,7 @@ Shapes: T tokens of the step; N requests of a part or span, B blocks of its long
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Step:
     adapter_T: Ints | None = None
     """The number of each token's adapter, 0 for none; None where no token has one."""
     scored: tuple[Scored, ...] = ()
+    row_R: Ints = field(default_factory=lambda: _NONE)
+    """Each sampling row's request, by its row in the tables, and which admission to that row it is."""
+    admission_R: Ints = field(default_factory=lambda: _NONE)
+    fed_F: Ints = field(default_factory=lambda: _NONE)
+    """The rows in the tables of requests that decode their last token, the step's first tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,11 @@ FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 250, 60, 500
 
 LONG_FILES: dict[str, int] = {}
 """And how long each may be."""
-LONG_FUNCTIONS: dict[str, int] = {}
+LONG_FUNCTIONS: dict[str, int] = {
+    # Triton passes numbers one by one: forty parameters, a line each, and the calls that give them.
+    "runtime/attention/decode_kernel.py:attend_split": 110,
+    "runtime/attention/decoding.py:by_kernel": 75,
+}
 
 FLOORS = (
     "sim.files",

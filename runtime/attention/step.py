@@ -4,28 +4,43 @@ Shapes: T tokens of the step; H query heads, K key/value heads; D key width, E v
 """
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
+from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.varlen import Sequences, attend_all, can_attend
 from runtime.paged_cache import LayerShape, PagedKVCache
 
 
+class Special(TypedDict):
+    """What a layer's attention is besides a softmax over its scores."""
+
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks_H: Tensor | None
+
+
 @dataclass(frozen=True, slots=True)
 class PagedStep:
     """Keeps each layer's keys and values in their slots, then attends over the block tables.
 
-    `groups` cover the rows of the step in order. Rows beyond those of `slots_T` are padding: they
-    leave nothing in the cache and attend to nothing.
+    The first rows are those of `decodes`, if there are any; `groups` cover the others in order. `sequences`
+    are the requests behind the decodes, or all of them if it `covers_all`. Rows beyond those of `slots_T`
+    are padding: they leave nothing in the cache and attend to nothing.
     """
 
     cache: PagedKVCache
     slots_T: Tensor
     groups: list[Group]
+    decodes: Decodes | None = None
+    decode: DecodeAttention = by_gathering
     sequences: Sequences | None = None
+    covers_all: bool = False
 
     def attend(
         self,
@@ -44,24 +59,23 @@ class PagedStep:
             q_THD, k_TKD, v_TKE = q_THD[:num_rows], k_TKD[:num_rows], v_TKE[:num_rows]
         keys_SPKD, values_SPKE = self.cache.keys_SPKD[layer], self.cache.values_SPKE[layer]
         self.cache.write(layer, self.slots_T, k_TKD, v_TKE)
-        plain = softcap is None and sinks_H is None
-        if self.sequences is not None and plain and can_attend(q_THD, values_SPKE):
-            return attend_all(self.sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window)
-        outs = [
-            attend_group(
-                group,
-                q_THD,
-                k_TKD,
-                v_TKE,
-                keys_SPKD,
-                values_SPKE,
-                scaling=scaling,
-                window=window,
-                softcap=softcap,
-                sinks_H=sinks_H,
-            )
-            for group in self.groups
-        ]
+        sequences = self.sequences
+        if softcap is not None or sinks_H is not None or not can_attend(q_THD, values_SPKE):
+            sequences = None
+        if sequences is not None and self.covers_all:
+            return attend_all(sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window)
+        outs, num_decodes = [], 0
+        special = Special(scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H)
+        if self.decodes is not None:
+            num_decodes = len(self.decodes.num_keys_N)
+            q_NHD = q_THD[:num_decodes]
+            outs.append(self.decode(self.decodes, q_NHD, keys_SPKD, values_SPKE, **special))
+        if sequences is not None:
+            q_RHD = q_THD[num_decodes:]
+            outs.append(attend_all(sequences, q_RHD, keys_SPKD, values_SPKE, scaling=scaling, window=window))
+        else:
+            for group in self.groups:
+                outs.append(attend_group(group, q_THD, k_TKD, v_TKE, keys_SPKD, values_SPKE, **special))
         if num_padding:
             outs.append(q_THD.new_zeros(num_padding, q_THD.shape[1], v_TKE.shape[-1]))
         return outs[0] if len(outs) == 1 else torch.cat(outs)

@@ -10,6 +10,7 @@ H query heads, K key/value heads, D width; S blocks, P slots a block.
 import functools
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ FA2_PAGE = 256
 MAX_WIDTH = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sequences:
-    """All requests of a step: where their queries begin, how many keys each has, and where.
+    """Some requests of a step: where their queries begin, how many keys each has, and where.
 
     `first_query_R1` and `first_key_R1` begin with 0 and end with T and L; all are int32.
     """
@@ -33,32 +34,48 @@ class Sequences:
     max_queries: int
     max_keys: int
     num_keys: int
+    _slots_L: Tensor | None = None
 
     def key_slots_L(self, block_size: int) -> Tensor:
-        """The slots of all keys, request after request."""
-        device = self.table_RB.device
-        request_L = torch.repeat_interleave(
-            torch.arange(len(self.table_RB), device=device), self.num_keys_R, output_size=self.num_keys
-        )
-        position_L = torch.arange(self.num_keys, device=device) - self.first_key_R1[request_L]
-        block_L = self.table_RB[request_L, position_L // block_size]
-        return block_L * block_size + position_L % block_size
+        """The slots of all keys, request after request; made once a step, whatever the number of layers."""
+        if self._slots_L is None:
+            device = self.table_RB.device
+            request_L = torch.repeat_interleave(
+                torch.arange(len(self.table_RB), device=device), self.num_keys_R, output_size=self.num_keys
+            )
+            position_L = torch.arange(self.num_keys, device=device) - self.first_key_R1[request_L]
+            block_L = self.table_RB[request_L, position_L // block_size]
+            self._slots_L = block_L * block_size + position_L % block_size
+        return self._slots_L
 
 
 @functools.cache
-def is_available() -> bool:
-    """Whether this torch and this GPU have the call, with block tables and grouped heads."""
+def parameters() -> frozenset[str]:
+    """What this torch's call takes; nothing if there is none, or no GPU for it."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return False
-    has = inspect.signature(varlen_attn).parameters
-    needed = ("window_size", "enable_gqa", "seqused_k", "block_table")
-    return (
-        all(name in has for name in needed)
-        and torch.cuda.is_available()
-        and torch.cuda.get_device_capability()[0] >= 8
-    )
+        return frozenset()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < 8:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def is_available() -> bool:
+    """Whether there is a call that keeps to causal order and to windows."""
+    return "window_size" in parameters()
+
+
+def reads_tables(block_size: int) -> bool:
+    """Whether the call reads blocks of this size through block tables, without copying keys."""
+    has_tables = {"block_table", "seqused_k"} <= parameters()
+    return has_tables and (block_size % FA2_PAGE == 0 or _is_fa3())
+
+
+def _is_fa3() -> bool:
+    from torch.nn.attention import current_flash_attention_impl
+
+    return current_flash_attention_impl() == "FA3"
 
 
 def can_attend(q_THD: Tensor, values_SPKE: Tensor) -> bool:
@@ -80,11 +97,11 @@ def attend_all(
     window: int | None,
 ) -> Tensor:
     """The output [T, H, D] of all rows of the step."""
-    from torch.nn.attention import current_flash_attention_impl
     from torch.nn.attention.varlen import varlen_attn
 
     block_size = keys_SPKD.shape[1]
-    is_fa3 = current_flash_attention_impl() == "FA3"
+    # Without the parameter, the kernel takes grouped heads as they are.
+    grouped: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in parameters() else {}
     attend = functools.partial(
         varlen_attn,
         q_THD.contiguous(),
@@ -93,14 +110,14 @@ def attend_all(
         max_k=sequences.max_keys,
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=q_THD.shape[1] != keys_SPKD.shape[2],
+        **grouped,
     )
-    if is_fa3 or block_size % FA2_PAGE == 0:
+    if reads_tables(block_size):
         out_THD = attend(
             key=keys_SPKD,
             value=values_SPKD,
             # FlashAttention 3 takes either a table or this, FlashAttention 2 always this.
-            cu_seq_k=None if is_fa3 else sequences.first_key_R1,
+            cu_seq_k=None if _is_fa3() else sequences.first_key_R1,
             seqused_k=sequences.num_keys_R,
             block_table=sequences.table_RB,
         )

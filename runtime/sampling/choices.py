@@ -1,13 +1,15 @@
-"""How the next tokens of a step's requests are chosen, as columns. Numbers only, no device.
+"""How the next tokens of a step's requests are chosen, as columns on the host, and on a device.
 
 Shapes: R requests that sample in this step.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from runtime.sampling.edits import Edit
 from runtime.structured.matcher import Matcher
@@ -36,6 +38,17 @@ class Choices:
     matchers: Pairs[Matcher] = ()
     failed: Pairs[str] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the columns say it all, so that a device can choose without the host."""
+        return not (self.edits or self.logprobs or self.matchers or self.failed)
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """What a device needs of them, in the order of `Columns`."""
+        with np.errstate(divide="ignore"):
+            log_min_p_R = np.log(self.min_p_R)
+        return self.temperature_R, self.top_k_R, self.top_p_R, log_min_p_R, self.uniform_R
+
     def of(self, rows: NDArray[np.int64]) -> "Choices":
         """The choices of some of the rows, in this order."""
         return Choices(
@@ -49,6 +62,20 @@ class Choices:
             _of(self.matchers, rows),
             _of(self.failed, rows),
         )
+
+
+class Columns(NamedTuple):
+    """The numbers of `Choices` where the logits are; a weight is at least `min_p` of the largest one."""
+
+    temperature_R: Tensor
+    top_k_R: Tensor
+    top_p_R: Tensor
+    log_min_p_R: Tensor
+    uniform_R: Tensor
+
+    @classmethod
+    def of(cls, choices: Choices, device: torch.device) -> "Columns":
+        return cls(*(torch.from_numpy(column).to(device) for column in choices.columns()))
 
 
 def _of(pairs: Pairs[T], rows: NDArray[np.int64]) -> Pairs[T]:

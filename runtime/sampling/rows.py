@@ -52,6 +52,11 @@ class SamplingRows:
         self._matchers: dict[int, Matcher] = {}
         self._failed: dict[int, str] = {}
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether some row's choice depends on the tokens that it has been given."""
+        return bool(self._rules or self._matchers)
+
     def grow(self, num_rows: int) -> None:
         for name in COLUMNS:
             setattr(self, name, np.resize(getattr(self, name), num_rows))

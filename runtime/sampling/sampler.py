@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.core.logprobs import TokenLogprobs
 from runtime.sampling import edits
-from runtime.sampling.choices import Choices
+from runtime.sampling.choices import Choices, Columns
 from runtime.sampling.draw import draw
 from runtime.sampling.logprobs import token_logprobs
 from runtime.sampling.mask import Bitmasks
@@ -109,7 +109,7 @@ def _pick(
     changed: Mapping[int, Tensor] = NOTHING_CHANGED,
 ) -> Sampled:
     """The likeliest token of greedy rows, a drawn one of others; `changed` rows replace those given."""
-    drawn = np.flatnonzero((choices.temperature_R > 0) & best_R.isfinite().cpu().numpy())
+    drawn = np.flatnonzero(choices.temperature_R > 0)
     if drawn.size:
         row_D = torch.from_numpy(drawn).to(logits_RV.device)
         is_all = drawn.size == len(token_R)
@@ -117,8 +117,25 @@ def _pick(
         for d, row in enumerate(drawn.tolist() if changed else ()):
             if row in changed:
                 logits_DV[d] = changed[row]
-        token_R[row_D] = draw(logits_DV, best_R[row_D].float(), choices if is_all else choices.of(drawn))
+        own = choices if is_all else choices.of(drawn)
+        columns = Columns.of(own, logits_RV.device)
+        token_R[row_D] = draw(logits_DV, best_R[row_D].float(), own, columns)
     return _sampled(best_R, token_R)
+
+
+def pick(logits_RV: Tensor, choices: Choices | None, columns: Columns | None) -> Tensor:
+    """The tokens [R] of plain choices, -1 where there is none; on CUDA nothing waits for the device."""
+    best_R, token_R = _likeliest(logits_RV)
+    if choices is not None and columns is not None:
+        drawn_R = draw(logits_RV.float(), best_R.float(), choices, columns)
+        token_R = torch.where(columns.temperature_R > 0, drawn_R, token_R)
+    return torch.where(best_R.isfinite(), token_R, -1)
+
+
+def named(tokens: list[int]) -> Sampled:
+    """Those of `pick`, once they have come to the host."""
+    failed = {row: NO_TOKEN for row, token in enumerate(tokens) if token < 0}
+    return Sampled([max(token, 0) for token in tokens] if failed else tokens, failed)
 
 
 def _logprobs(
@@ -136,10 +153,7 @@ def _logprobs(
 
 def _sampled(best_R: Tensor, token_R: Tensor) -> Sampled:
     """Give a token to each row whose largest logit is a number."""
-    if (sound_R := best_R.isfinite()).all():
-        return Sampled(token_R.tolist())
-    failed = {row: NO_TOKEN for row, sound in enumerate(sound_R.tolist()) if not sound}
-    return Sampled(token_R.where(sound_R, 0).tolist(), failed)
+    return named(torch.where(best_R.isfinite(), token_R, -1).tolist())
 
 
 def _likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime import backend
+from runtime import backend, opening
 from runtime.linear import PackedLinear, PartOfProduct, noted_inputs, pack_linears
 from runtime.loader import load_model
 from runtime.model import answers_as, probe_layers, probe_logits
@@ -112,7 +112,7 @@ async def test_a_model_that_merging_changes_is_served_unmerged(
         seen.append(model)
         return False
 
-    monkeypatch.setattr(backend, "answers_as", never)
+    monkeypatch.setattr(opening, "answers_as", never)
     served = backend.TorchBackend(tmp_path, dtype="bfloat16", max_model_len=64, num_gpu_blocks=64)
     await served.load()
     assert any(isinstance(module, PartOfProduct) for module in seen[0].modules())

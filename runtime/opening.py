@@ -1,0 +1,175 @@
+"""A model folder opened: its weights, its cache as large as memory allows, and the engine of both.
+
+Nothing here waits for anything but the device.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from actors.speculative_config import SpeculativeConfig
+from runtime.facts import check_context
+from runtime.loader import import_torch, load_model
+
+# Before anything that imports torch, since it sets how torch's threads wait.
+import_torch()
+
+# ruff: noqa: E402
+import torch
+from transformers import PreTrainedModel
+
+from runtime.drafts import Drafts
+from runtime.engine import Engine
+from runtime.graphs import on_cuda
+from runtime.linear import let_go_of_files, noted_inputs, pack_linears
+from runtime.lora import Adapters
+from runtime.memory import give_back_free
+from runtime.model import Model, answers_as, probe_layers, probe_logits
+from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
+from runtime.requests import Requests
+from runtime.speculator import DraftModel, PromptLookup, Speculator
+from runtime.structured.grammars import Grammars
+from runtime.threads import set_threads
+
+_LOG = logging.getLogger(__name__)
+
+
+class Opening:
+    """A decoder-only Hugging Face model from a local folder, on a paged cache.
+
+    `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
+    the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
+    `num_threads` None leaves torch's choice; `grammars` None refuses constraints; `adapters` are
+    folders of LoRA adapters by name. `ahead` launches a step before the one before it has ended (None: on
+    CUDA), if it is asked for by then. Every error in the settings or a folder is a ConfigError from `open`.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        device: str = "cpu",
+        dtype: str = "auto",
+        block_size: int = 16,
+        num_gpu_blocks: int | None = None,
+        max_model_len: int,
+        max_num_batched_tokens: int = 2048,
+        max_num_seqs: int = 256,
+        gpu_memory_utilization: float | None = None,
+        seed: int = 0,
+        eos_token_ids: Sequence[int] = (),
+        num_threads: int | None = None,
+        num_sharing: int = 1,
+        speculation: SpeculativeConfig | None = None,
+        grammars: Grammars | None = None,
+        adapters: Mapping[str, Path] | None = None,
+        max_lora_rank: int = 16,
+        ahead: bool | None = None,
+    ) -> None:
+        self._is_ahead = device.startswith("cuda") if ahead is None else ahead
+        self._model_dir = Path(model_dir)
+        self._device = device
+        self._dtype = dtype
+        self._block_size = block_size
+        self._num_gpu_blocks = num_gpu_blocks
+        self._max_model_len = max_model_len
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_seqs = max_num_seqs
+        self._utilization = gpu_memory_utilization
+        self._num_threads = num_threads
+        self._num_sharing = num_sharing
+        self._adapter_folders = adapters or {}
+        self._max_lora_rank = max_lora_rank
+        self._seed = seed
+        self._grammars = grammars
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._speculation = speculation
+
+    def open(self) -> tuple[Engine, Model, int]:
+        """The engine, its model, and the number of blocks."""
+        if self._num_threads is not None:
+            set_threads(self._num_threads)
+        check_context(self._model_dir, self._max_model_len)
+        names = tuple(self._adapter_folders)
+        adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
+        model, layers, step_bytes = self._open(self._model_dir, adapters)
+        draft, draft_layers, _ = self._open_draft()
+        has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
+        num_blocks = choose_num_blocks(
+            block_bytes([*layers, *draft_layers], self._block_size),
+            has_bytes,
+            block_size=self._block_size,
+            max_model_len=self._max_model_len,
+            max_num_seqs=self._max_num_seqs,
+            wanted=self._num_gpu_blocks,
+        )
+
+        def with_cache(
+            model: PreTrainedModel, layers: list[LayerShape], adapters: Adapters | None = None
+        ) -> Model:
+            cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
+            return Model(model, cache, self._max_model_len, adapters)
+
+        drafts = None if self._speculation is None else Drafts()
+        block_size, ends = self._block_size, self._eos_token_ids
+        requests = Requests(block_size, self._max_model_len, self._seed, ends, drafts, self._grammars, names)
+        speculator = None
+        if drafts is not None:
+            speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
+        served = with_cache(model, layers, adapters)
+        if model.device.type == "cuda":
+            served.record(on_cuda(model.device), self._max_num_seqs)
+        give_back_free()
+        return Engine(requests, served, speculator, ahead=self._is_ahead), served, num_blocks
+
+    def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
+        """The draft model, if drafts come from one."""
+        if self._speculation is None or self._speculation.model is None:
+            return None, [], 0
+        folder = Path(self._speculation.model)
+        check_context(folder, self._max_model_len)
+        return self._open(folder)
+
+    def _speculator(self, drafts: Drafts, draft: Model | None) -> Speculator:
+        asked = self._speculation
+        assert asked is not None
+        if draft is not None:
+            return DraftModel(draft, drafts, asked.num_tokens, self._max_model_len)
+        return PromptLookup(drafts, asked.num_tokens, self._max_model_len, asked.lookup_min, asked.lookup_max)
+
+    def _open(
+        self, folder: Path, adapters: Adapters | None = None
+    ) -> tuple[PreTrainedModel, list[LayerShape], int]:
+        """The model, packed where that gives the library's own answer, and what a probe says of it."""
+        model = self._read(folder, adapters)
+        with noted_inputs(model) as together:
+            layers, step_bytes = self._probe(model)
+        if together:
+            expected = probe_logits(model)
+            pack_linears(model, together)
+            if not answers_as(model, expected):
+                _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
+                model = self._read(folder, adapters)
+                pack_linears(model)
+            let_go_of_files(model)
+        if adapters is not None:
+            adapters.check_called()
+        return model, layers, step_bytes
+
+    def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
+        """The model's weights, with the layers that adapters change."""
+        model = load_model(folder, device=self._device, dtype=self._dtype)
+        if adapters is not None:
+            adapters.attach(model)
+        return model
+
+    def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
+        """The layers, and on CUDA the bytes that the largest step takes while it runs."""
+        if model.device.type != "cuda":
+            return probe_layers(model), 0
+        torch.cuda.reset_peak_memory_stats(model.device)
+        before = torch.cuda.memory_allocated(model.device)
+        layers = probe_layers(model, self._max_num_batched_tokens, self._max_num_seqs)
+        step_bytes = torch.cuda.max_memory_allocated(model.device) - before
+        torch.cuda.empty_cache()
+        return layers, step_bytes

@@ -1,0 +1,159 @@
+"""Steps launched before the last has come back, on recordings, answer as one step at a time does.
+
+What a GPU does is done here on the CPU: tokens fed back, padded decodes, one upload, no look at a number.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.core.config import SchedulerConfig
+from actors.core.sampling import Sampling
+from runtime.attention.decoding import by_gathering
+from runtime.backend import TorchBackend
+from runtime.engine import Engine
+from runtime.graphs import replayed
+from runtime.loader import load_model
+from runtime.means import Means
+from runtime.model import Model, probe_layers
+from runtime.paged_cache import PagedKVCache
+from runtime.requests import Requests
+from tests.runtime.driver import Driver
+from tests.runtime.models import build_model, generate, random_prompt
+from tests.runtime.scheduled import Asked, Looks, Said, answers
+
+LIMITS = {"max_model_len": 128, "block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 5}
+Opener = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("llama")
+    build_model("llama", folder)
+    return folder
+
+
+def engine(folder: Path, *, num_blocks: int, ahead: bool) -> Engine:
+    """With `ahead`, as on a GPU: decodes padded to recordings, and tokens fed back."""
+    model = load_model(folder, dtype="float32")
+    cache = PagedKVCache(probe_layers(model), num_blocks, 4, model.device)
+    served = Model(model, cache, 128, means=Means(by_gathering) if ahead else None)
+    if ahead:
+        served._native = served._decoder = None  # which compute on arrays of the host
+        served.record(replayed, LIMITS["max_num_seqs"])
+    return Engine(Requests(4, 128, 0, ()), served, None, ahead=ahead)
+
+
+def said(folder: Path, requests: dict[str, Asked], *, num_blocks: int = 60, ahead: bool) -> Said:
+    config = SchedulerConfig(num_gpu_blocks=num_blocks, async_scheduling=ahead, **LIMITS)  # type: ignore[arg-type]
+    return answers(engine(folder, num_blocks=num_blocks, ahead=ahead), requests, config)
+
+
+def mixture(seed: int, sampling: Callable[[int], Sampling]) -> dict[str, Asked]:
+    """Prompts of all lengths, some of which begin alike, arriving over time."""
+    rng, shared = random.Random(seed), random_prompt(99, 24)
+    return {
+        str(i): Asked(
+            shared[: rng.choice((0, 0, 16, 24))] + random_prompt(i, rng.randint(1, 40)),
+            rng.randint(1, 16),
+            sampling(i),
+            arrives=rng.randint(0, 12),
+        )
+        for i in range(9)
+    }
+
+
+def greedy(_number: int) -> Sampling:
+    return Sampling(temperature=0.0)
+
+
+def drawn(number: int) -> Sampling:
+    filters = ({}, {"top_k": 20}, {"top_p": 0.8}, {"top_k": 40, "top_p": 0.9, "min_p": 0.05})
+    return Sampling(temperature=0.0 if number % 5 == 4 else 0.9, seed=number, **filters[number % 4])  # type: ignore[arg-type]
+
+
+def remembering(number: int) -> Sampling:
+    """Some look back at their tokens, some want log probabilities, others neither."""
+    kinds = ({}, {"repetition_penalty": 1.5}, {"logprobs": 2}, {"frequency_penalty": 1.0, "min_tokens": 4})
+    return Sampling(temperature=0.7, seed=number, **kinds[number % 4])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sampling", [greedy, drawn, remembering])
+@pytest.mark.parametrize("num_blocks", [200, 24])
+def test_steps_launched_ahead_sample_the_same_tokens(
+    folder: Path, sampling: Callable[[int], Sampling], num_blocks: int
+) -> None:
+    """Chunked, mixed, on cached prefixes, and preempted where blocks are few."""
+    requests = mixture(num_blocks, sampling)
+    plain = said(folder, requests, num_blocks=num_blocks, ahead=False)
+    ahead = said(folder, requests, num_blocks=num_blocks, ahead=True)
+    assert ahead.most_under_way == 2 and plain.most_under_way == 1
+    assert ahead.num_hits and (num_blocks == 200 or ahead.num_preempted)
+    assert ahead.tokens == plain.tokens
+    assert all(len(ahead.tokens[name]) == asked.num_tokens for name, asked in requests.items())
+    assert {name: [each.token_id for each in kept] for name, kept in ahead.logprobs.items()} == {
+        name: ahead.tokens[name] for name in plain.logprobs
+    }
+
+
+def test_an_aborted_request_takes_nothing_from_who_gets_its_row(folder: Path) -> None:
+    """Its token comes back when another request has its place in the tables."""
+    requests = mixture(3, greedy)
+    some = {
+        name: Asked(
+            asked.prompt, asked.num_tokens, asked.sampling, asked.arrives, 14 if int(name) % 3 else None
+        )
+        for name, asked in requests.items()
+    }
+    ahead, plain = said(folder, some, ahead=True), said(folder, requests, ahead=False)
+    cut = [name for name in some if len(ahead.tokens[name]) < len(plain.tokens[name])]
+    assert cut
+    for name, tokens in ahead.tokens.items():
+        assert tokens == plain.tokens[name][: len(tokens)]
+        assert name in cut or tokens == plain.tokens[name]
+
+
+@pytest.mark.parametrize(
+    "sampling", [greedy, lambda n: Sampling(seed=n), lambda n: Sampling(seed=n, top_k=9)]
+)
+def test_no_step_looks_at_a_number_of_the_device(folder: Path, sampling: Callable[[int], Sampling]) -> None:
+    """Launching prefills, mixtures and decodes waits for nothing; only tokens come to the host."""
+    requests = {
+        name: Asked(a.prompt, a.num_tokens, sampling(int(name))) for name, a in mixture(1, greedy).items()
+    }
+    served = engine(folder, num_blocks=60, ahead=True)
+    config = SchedulerConfig(num_gpu_blocks=60, async_scheduling=True, **LIMITS)  # type: ignore[arg-type]
+    with Looks() as looks:
+        answers(served, requests, config)
+    assert looks.num_looks == 0
+    with Looks() as looks:
+        assert float(torch.ones(1)) == 1.0
+    assert looks.num_looks == 1
+
+
+@pytest.mark.wall_clock
+async def test_threads_that_launch_ahead_give_the_same_tokens(folder: Path) -> None:
+    """The backend as a GPU has it, but for the GPU: two threads, and steps asked for one after another."""
+    from transformers import AutoModelForCausalLM
+
+    backend = TorchBackend(
+        folder, dtype="float32", block_size=4, num_gpu_blocks=200, max_model_len=128, ahead=True
+    )
+    await backend.load()
+    driver, prompts = Driver(backend), {name: random_prompt(ord(name), 9 + ord(name) % 7) for name in "abc"}
+    for name, prompt in prompts.items():
+        driver.submit(name, prompt)
+    outputs = await driver.run(6)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.eos_token_id = None
+    for name, prompt in prompts.items():
+        assert outputs[name] == generate(model, prompt, len(outputs[name]))
+    driver.submit("a", prompts["a"])
+    driver._admitted *= 2
+    with pytest.raises(ValueError, match="admitted twice"):
+        await driver.step()
+    await backend.close()
