@@ -52,8 +52,9 @@ class Generate:
 
     `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
     counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
-    `tenant`, the three targets and `predicted_tokens` are for policies (`Submit` defines them). `n` choices
-    are asked for: each is a request of the engine's, with an id and a seed of its own (`front/fan_out.py`).
+    `tenant`, `session`, the three targets and `predicted_tokens` are for policies (`Submit` defines them).
+    `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
+    (`front/fan_out.py`).
     `reading` says how text becomes tokens.
     """
 
@@ -71,6 +72,7 @@ class Generate:
     slo_tpot_s: float | None
     slo_e2e_s: float | None
     adapter: Adapter | None
+    session: str | None
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Generate:
         slo_tpot_s: float | None = None,
         slo_e2e_s: float | None = None,
         adapter: Adapter | None = None,
+        session: str | None = None,
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -103,6 +106,7 @@ class Generate:
         self.slo_tpot_s = slo_tpot_s
         self.slo_e2e_s = slo_e2e_s
         self.adapter = adapter
+        self.session = session
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.policies.policy import class_name, defines
+from actors.core.routers import RoundRobin, RouterPolicy
 from actors.speculative_config import SpeculativeConfig
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
-
-ROUTERS = ("round-robin", "least-requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     policy: Policy = field(default_factory=Fcfs)
     replicas: int = 1
-    router: str = "round-robin"
+    router: RouterPolicy = field(default_factory=RoundRobin)
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
     refuse_never_fit: bool = False
@@ -43,8 +42,6 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ConfigError(f"replicas is {self.replicas}: it must be at least 1")
-        if self.router not in ROUTERS:
-            raise ConfigError(f"router is {self.router!r}: known are {', '.join(ROUTERS)}")
         if self.max_waiting is not None and self.max_waiting < 1:
             raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
         if self.max_logprobs < -1:

@@ -143,13 +143,20 @@ class PolicyFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterFailed:
+    """The Router tells AsyncLLM that its policy failed, and round-robin took over for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
     """The Router tells AsyncLLM that no engine was up for these requests."""
 
     request_ids: tuple[str, ...]
 
 
-EngineNews = EngineDown | EngineUp | PolicyFailed | Undelivered
+EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered
 """What AsyncLLM is told of the engines."""
 
 

@@ -11,7 +11,8 @@ import trio
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
-from actors.core.policies import Fcfs
+from actors.core.policies import Fcfs, Policy
+from actors.core.routers import RoundRobin
 from actors.engine.backend import Backend
 from actors.engine.crash import summary
 from actors.engine.engine_core import run_engine_core
@@ -21,7 +22,16 @@ from actors.front.async_llm import AsyncLLM
 from actors.front.codec import TextCodec, Vocabulary
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
-from actors.messages import Cancel, CheckHealth, EngineRefs, EngineUp, Generate, Heard
+from actors.messages import (
+    Cancel,
+    CheckHealth,
+    EngineRefs,
+    EngineUp,
+    Generate,
+    Heard,
+    PolicyFailed,
+    StepOutput,
+)
 from actors.router.router import Router
 
 log = logging.getLogger("sundog")
@@ -51,7 +61,7 @@ async def open_graph(
         for listener in listeners:
             await listening.start(_listen, listener, supervision.fates.listener, name=listener.name)
         async with trio.open_nursery() as nursery:
-            router = Router("router", config.router, tap=tap)
+            router = _router(config, fallback, tap)
             intake = _intake(config, codec, vocabulary or Vocabulary())
             readers = [PromptReader(f"prompt-reader-{kind}", intake, tap=tap) for kind in ("long", "longest")]
             async_llm = AsyncLLM(
@@ -65,9 +75,9 @@ async def open_graph(
             )
             router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
-            supervisors = []
+            supervisors, heard_by = [], _heard_by(router, async_llm, listeners)
             for replica, backend in enumerate(backends):
-                run_core = partial(run_engine_core, replica, config, [async_llm, *listeners], fallback, tap)
+                run_core = partial(run_engine_core, replica, config, heard_by, fallback, tap)
                 name = f"supervisor-{replica}"
                 supervisor = EngineSupervisor(replica, supervision, run_core, router.ref(name, counted=False))
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
@@ -92,6 +102,25 @@ async def open_graph(
 
 def _intake(config: EngineConfig, codec: TextCodec | None, vocabulary: Vocabulary) -> Intake:
     return Intake(config, codec, vocabulary, block_hasher(config.prefix_caching_hash_algo))
+
+
+def _router(config: EngineConfig, fallback: Policy | None, tap: Tap | None) -> Router:
+    """The Router; where policies are replaced, its own is by round-robin."""
+    return Router(
+        "router",
+        config.router,
+        seed=config.seed,
+        fallback=None if fallback is None else RoundRobin(),
+        tap=tap,
+    )
+
+
+def _heard_by(
+    router: Router, async_llm: AsyncLLM, listeners: Sequence[Actor[Heard]]
+) -> list[Actor[StepOutput | PolicyFailed]]:
+    """Who is told what engines do: the Router first, if its policy asks."""
+    always: list[Actor[StepOutput | PolicyFailed]] = [async_llm, *listeners]
+    return [router, *always] if router.follows_steps else always
 
 
 class _Opening:

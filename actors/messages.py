@@ -32,6 +32,7 @@ from actors.engine_messages import (
     PolicyFailed,
     Refused,
     ResetPrefixCache,
+    RouterFailed,
     Undelivered,
 )
 from actors.step_output import StepOutput
@@ -67,6 +68,7 @@ __all__ = [
     "Refused",
     "Released",
     "ResetPrefixCache",
+    "RouterFailed",
     "Sampling",
     "Siblings",
     "StepOutput",

@@ -1,15 +1,18 @@
-"""Policies as they are asked for: by name, or as a class in a user's file.
+"""Policies and routers as they are asked for: by name, or as a class in a user's file.
 
 A file is read and run here, once; what it holds is checked before anything starts and then wrapped
-(`actors/core/policies/guard.py`), because it is not our code.
+(`guard.py` in `actors/core/policies/` and `actors/core/routers/`), because it is not our code.
 """
 
 import ast
 import importlib.util
 import re
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Generic, TypeVar
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean, unknown
@@ -17,11 +20,49 @@ from actors.core.policies import POLICIES, Policy
 from actors.core.policies.arguments import construct
 from actors.core.policies.check import check_policy, freeze
 from actors.core.policies.guard import Guarded
+from actors.core.routers import ROUTERS, RouterPolicy
+from actors.core.routers.guard import GuardedRouter, check_router
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
 UNREPEATABLE = ("random", "secrets", "time", "datetime", "uuid")
 """Modules whose answers differ from run to run."""
-INSTEAD = "a run must repeat: take view.random(request, ...) and view.now_s"
+
+
+P = TypeVar("P", Policy, RouterPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[P]):
+    """What is asked for by name: the known ones, and what a user's class must be and is wrapped in."""
+
+    word: str
+    known: Mapping[str, Callable[..., P]]
+    base: type[P]
+    check: Callable[[P, str], None]
+    wrap: Callable[[P, str], P]
+    remembers: str
+    instead: str
+    """What to use in place of other clocks and random numbers."""
+
+
+POLICY = Kind(
+    "policy",
+    POLICIES,
+    Policy,
+    check_policy,
+    Guarded,
+    "a policy remembers in view.memory",
+    "a run must repeat: take view.random(request, ...) and view.now_s",
+)
+ROUTER = Kind(
+    "router",
+    ROUTERS,
+    RouterPolicy,
+    check_router,
+    GuardedRouter,
+    "a router remembers in fleet.memory",
+    "a run must repeat: take fleet.random(request, ...) and fleet.now_s",
+)
 
 
 def find_policy(text: str) -> Policy:
@@ -30,53 +71,62 @@ def find_policy(text: str) -> Policy:
     Either may be followed by parameters: `vtc:output_weight=4,input_weight=1`. Raises ConfigError
     that suggests the nearest name, or says what is wrong with the file, its class or a parameter.
     """
+    return _found(POLICY, text)
+
+
+def find_router(text: str) -> RouterPolicy:
+    """The router policy called `NAME` or `FILE.py:NAME`, as `find_policy` finds policies."""
+    return _found(ROUTER, text)
+
+
+def _found(kind: Kind[P], text: str) -> P:
     in_file = IN_FILE.fullmatch(text)
     if in_file is not None:
         file, class_name, arguments = in_file.groups()
-        return _from_file(Path(file), class_name, arguments or "")
+        return _from_file(kind, Path(file), class_name, arguments or "")
     name, _, arguments = text.partition(":")
-    if name in POLICIES:
-        return construct(name, POLICIES[name], arguments)
+    if name in kind.known:
+        return construct(f"{kind.word} {name}", kind.known[name], arguments)
     if name.endswith(".py"):
-        raise ConfigError(f"policy {text!r} names no class: {name}:CLASS")
-    raise unknown("policy", name, POLICIES, also=", or FILE.py:NAME")
+        raise ConfigError(f"{kind.word} {text!r} names no class: {name}:CLASS")
+    raise unknown(kind.word, name, kind.known, also=", or FILE.py:NAME")
 
 
-def _from_file(file: Path, class_name: str, arguments: str) -> Guarded:
+def _from_file(kind: Kind[P], file: Path, class_name: str, arguments: str) -> P:
     name = f"{file}:{class_name}"
-    found = _class(file, class_name)
-    policy = freeze(construct(name, found, arguments))
-    check_policy(policy, name)
-    return Guarded(policy, name)
+    what = f"{kind.word} {name}"
+    policy = freeze(construct(what, _class(kind, file, class_name), arguments), kind.remembers)
+    kind.check(policy, what)
+    return kind.wrap(policy, name)
 
 
-def _class(file: Path, class_name: str) -> type[Policy]:
-    module = _load(file)
+def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
+    module = _load(kind, file)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         others = [
             n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__
         ]
-        raise ConfigError(f"policy file {file} has no class {class_name}.{did_you_mean(class_name, others)}")
-    if Policy not in found.__mro__ or found is Policy:
-        raise ConfigError(
-            f"class {class_name} in {file} is not a policy: let it inherit from actors.core.policies.Policy"
-        )
+        hint = did_you_mean(class_name, others)
+        raise ConfigError(f"{kind.word} file {file} has no class {class_name}.{hint}")
+    if kind.base not in found.__mro__ or found is kind.base:
+        base = f"{kind.base.__module__.removesuffix('.policy')}.{kind.base.__name__}"
+        raise ConfigError(f"class {class_name} in {file} is not a {kind.word}: let it inherit from {base}")
     return found
 
 
-def _load(file: Path) -> ModuleType:
+def _load(kind: Kind[P], file: Path) -> ModuleType:
     """Run a user's file as a module of its own, in which dataclasses and annotations resolve."""
     try:
         source = file.read_text(encoding="utf-8")
         tree = ast.parse(source, str(file))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"policy file {file} cannot be read: {reason}") from None
+        raise ConfigError(f"{kind.word} file {file} cannot be read: {reason}") from None
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise ConfigError(f"policy file {file} cannot be loaded: {_one_line(error)}") from None
-    _refuse_unrepeatable(file, tree)
-    name = f"sundog_policy_file.{file.stem}"
+        raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from None
+    _refuse_unrepeatable(kind, file, tree)
+    name = f"sundog_{kind.word}_file.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -84,7 +134,7 @@ def _load(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"policy file {file} cannot be loaded: {_one_line(error)}") from error
+        raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from error
     return module
 
 
@@ -95,13 +145,13 @@ def _one_line(error: BaseException) -> str:
 # --- what would make two runs differ --------------------------------------------------------------
 
 
-def _refuse_unrepeatable(file: Path, tree: ast.Module) -> None:
+def _refuse_unrepeatable(kind: Kind[P], file: Path, tree: ast.Module) -> None:
     """Refuse imports of other clocks and random numbers: a policy uses the run's own."""
     for node in ast.walk(tree):
         for name in _used(node):
             if name.split(".")[0] in UNREPEATABLE or name.startswith(("numpy.random", "os.urandom")):
                 line = getattr(node, "lineno", 0)
-                raise ConfigError(f"policy file {file}, line {line}, uses {name}: {INSTEAD}")
+                raise ConfigError(f"{kind.word} file {file}, line {line}, uses {name}: {kind.instead}")
 
 
 def _used(node: ast.AST) -> list[str]:

@@ -168,6 +168,7 @@ def counting_tokens(
             predicted_tokens=None if predictor is None else predictor.predict(request),
             slo_tpot_s=request.slo_tpot_s,
             slo_e2e_s=request.slo_e2e_s,
+            session=request.session,
         )
 
     return generate_for

@@ -13,6 +13,8 @@ from sundog.options.simulation import Load, Target
 WORKLOAD = "workload."
 VARIED: dict[str, Row] = {row.name: row for record in (Engine, Target, Load) for row in rows(record)}
 """The options that a sweep may vary."""
+NAMED = ("policy", "router")
+"""Options whose values have parameters, and may name a file."""
 
 
 def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
@@ -40,7 +42,7 @@ def _values(name: str, text: str) -> list[Any]:
         hint = did_you_mean(name, VARIED)
         raise ConfigError(f"--vary has {name}, no option of engines or targets, nor workload.….{hint}")
     values = split_values(text)
-    if name != "policy":  # Its own reader takes the backslashes (actors/core/policies/arguments.py).
+    if name not in NAMED:  # Their own reader takes the backslashes (actors/core/policies/arguments.py).
         values = [_unescaped(value) for value in values]
     return [row.take(value, "--vary") for value in values]
 
@@ -48,8 +50,8 @@ def _values(name: str, text: str) -> list[Any]:
 def split_values(text: str) -> list[str]:
     r"""The values between commas, as they were written.
 
-    A comma with a backslash before it separates nothing, nor does one between the parameters of a policy: in
-    `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
+    A comma with a backslash before it separates nothing, nor does one between the parameters of a policy or
+    a router: in `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
     """
     found = [""]
     for token in re.findall(r"\\.|,|[^,\\]+|\\$", text, re.DOTALL):

@@ -10,7 +10,7 @@ import click
 
 from actors.config import ConfigError
 from actors.core.names import unknown
-from sundog.axes import axes, with_fields
+from sundog.axes import NAMED, axes, with_fields
 from sundog.cell import Plan, changed
 from sundog.ends import Stopped, remark
 from sundog.experiment import Experiment
@@ -151,7 +151,7 @@ def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
     options = recorded((plan.engine, plan.target, plan.load, plan.terms, reading), plan.where, folder)
     here = Path.cwd()
     named = {value: folder for value in options.values() if isinstance(value, str)}
-    named |= {str(cell["policy"]): here for cell in plan.folder.cells if "policy" in cell}
+    named |= {str(cell[name]): here for cell in plan.folder.cells for name in NAMED if name in cell}
     return {
         **options,
         "resample": plan.resample,

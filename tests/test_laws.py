@@ -17,6 +17,7 @@ import trio
 from actors.clock import Event, now_s, sleep_until
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
+from actors.core.routers.least import LeastRequests
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import (
@@ -170,7 +171,7 @@ WORLDS = {
     "async": {"async_scheduling": True},
     "async-counts": {"async_scheduling": True, "counts": True},
     "priority": {"policy": Priority()},
-    "three-replicas": {"replicas": 3, "router": "least-requests"},
+    "three-replicas": {"replicas": 3, "router": LeastRequests()},
     "no-cache": {"enable_prefix_caching": False, "lockstep": False},
 }
 
@@ -393,6 +394,7 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "slo_ttft_s",
         "slo_tpot_s",
         "slo_e2e_s",
+        "session",
         "predicted_tokens",
         "adapter",
     }

@@ -16,7 +16,8 @@ class Submit:
     cache, None when nothing is known about them. `arrival_s` is on the run's clock. `slo_ttft_s`
     is the wanted time to the first token, `slo_tpot_s` that from token to token, `slo_e2e_s` that to the
     end. `predicted_tokens` is a guess, made before the engine, of the
-    answer's length; right or wrong, it orders requests and ends none.
+    answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
+    of one conversation.
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class Submit:
     slo_tpot_s: float | None
     slo_e2e_s: float | None
     adapter: Adapter | None
+    session: str | None
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Submit:
         slo_tpot_s: float | None = None,
         slo_e2e_s: float | None = None,
         adapter: Adapter | None = None,
+        session: str | None = None,
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -71,6 +74,7 @@ class Submit:
         self.slo_tpot_s = slo_tpot_s
         self.slo_e2e_s = slo_e2e_s
         self.adapter = adapter
+        self.session = session
 
 
 class Status(enum.Enum):

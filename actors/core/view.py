@@ -1,10 +1,10 @@
 """What a policy may look at beside the requests: facts of the past alone."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from actors.core.chance import drawn
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.request import Request, Status
@@ -77,8 +77,7 @@ class View:
         It does not depend on how often or in which order it is asked for.
         """
         names = [part.request_id if isinstance(part, Request) else part for part in key]
-        digest = hashlib.blake2b(repr((self._seed, names)).encode(), digest_size=8).digest()
-        return (int.from_bytes(digest, "big") >> 11) / 2.0**53
+        return drawn(self._seed, names)
 
     def num_output_tokens(self, request: Request) -> int:
         """Output tokens of the request so far."""

@@ -33,6 +33,7 @@ from actors.messages import (
     ReadPrompt,
     Refused,
     Released,
+    RouterFailed,
     Siblings,
     StepOutput,
     Submit,
@@ -91,7 +92,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._engine_down(message)
             case EngineUp():
                 self._engine_up(message)
-            case PolicyFailed():
+            case PolicyFailed() | RouterFailed():
                 self._replicas.policy_failed(message)
             case Undelivered():
                 self._lost(message.request_ids)
@@ -176,8 +177,7 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _rescue(self) -> None:
         """Send requests that wait for an engine to one that is up; end them if none ever will be."""
-        health = self._replicas.health()
-        if not self._stranded or health.status == "restarting":
+        if not self._stranded or (health := self._replicas.health()).status == "restarting":
             return
         stranded, self._stranded = self._stranded, {}
         for request in stranded.values():

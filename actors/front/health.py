@@ -2,23 +2,28 @@
 
 from typing import Literal
 
-from actors.messages import EngineDown, Health, PolicyFailed, Refused
+from actors.messages import EngineDown, Health, PolicyFailed, Refused, RouterFailed
 
 
 class ReplicaHealth:
     """Which replicas are up, restarting or dead, and which are served by another policy."""
 
-    __slots__ = ("_down", "_num_replicas", "_replaced")
+    __slots__ = ("_down", "_num_replicas", "_replaced", "_router")
 
     def __init__(self, num_replicas: int) -> None:
         self._num_replicas = num_replicas
         self._down: dict[int, EngineDown] = {}
         self._replaced: dict[int, PolicyFailed] = {}
         """Replicas served by another policy than the one asked for."""
+        self._router: RouterFailed | None = None
+        """Why requests are routed by another policy than the one asked for."""
 
-    def policy_failed(self, failed: PolicyFailed) -> None:
-        """A replica goes on with another policy, until it is started again."""
-        self._replaced[failed.replica] = failed
+    def policy_failed(self, failed: PolicyFailed | RouterFailed) -> None:
+        """A replica goes on with another policy until it is started again, or the Router does for good."""
+        if isinstance(failed, RouterFailed):
+            self._router = failed
+        else:
+            self._replaced[failed.replica] = failed
 
     def down(self, down: EngineDown) -> None:
         """A replica is lost; with `retry_after_s` None for good."""
@@ -33,7 +38,8 @@ class ReplicaHealth:
         """The health of all replicas now, with the reasons of those that are down."""
         waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
         known: dict[int, EngineDown | PolicyFailed] = {**self._replaced, **self._down}
-        reasons = [f"replica {number}: {why.reason}" for number, why in sorted(known.items())]
+        reasons = [] if self._router is None else [self._router.reason]
+        reasons += [f"replica {number}: {why.reason}" for number, why in sorted(known.items())]
         return Health(
             status=self._status(bool(waits)),
             replicas=tuple(self._replica(number) for number in range(self._num_replicas)),
@@ -53,7 +59,7 @@ class ReplicaHealth:
 
     def _status(self, is_restarting: bool) -> Literal["healthy", "degraded", "restarting", "dead"]:
         if not self._down:
-            return "degraded" if self._replaced else "healthy"
+            return "degraded" if self._replaced or self._router else "healthy"
         if len(self._down) < self._num_replicas:
             return "degraded"
         return "restarting" if is_restarting else "dead"

@@ -183,6 +183,7 @@ class Intake:
             slo_tpot_s=generate.slo_tpot_s,
             slo_e2e_s=generate.slo_e2e_s,
             adapter=generate.adapter,
+            session=generate.session,
         )
 
     def _hash_prompt(self, tokens: Tokens, salt: str | None, adapter: Adapter | None) -> tuple[object, ...]:

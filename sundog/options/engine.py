@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.config import ROUTERS, ConfigError, EngineConfig, SchedulerConfig
+from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
-from actors.policy_file import find_policy
+from actors.core.routers import ROUTERS
+from actors.policy_file import find_policy, find_router
 from actors.speculative_config import SpeculativeConfig, parse_speculative_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.row import ENGINE, SCHEDULER, option, rows
@@ -168,7 +169,10 @@ class Engine:
         section=REPLICAS,
     )
     router: str = option(
-        "round-robin", Choice(ROUTERS), "Which replica a request goes to.", section=REPLICAS, to=ENGINE
+        "round-robin",
+        Text("ROUTER", is_path=True),
+        f"Which replica a request goes to: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies.",
+        section=REPLICAS,
     )
     max_waiting: int | None = option(
         None,
@@ -204,8 +208,13 @@ class Engine:
             chosen["num_speculative_tokens"] = asked.num_tokens
             chosen["num_lookahead_tokens"] = asked.num_lookahead_tokens
         scheduler = SchedulerConfig(**{**chosen, **self._given(SCHEDULER)})
-        policy = find_policy(self.policy)
-        return EngineConfig(scheduler=scheduler, policy=policy, speculation=asked, **self._given(ENGINE))
+        return EngineConfig(
+            scheduler=scheduler,
+            policy=find_policy(self.policy),
+            router=find_router(self.router),
+            speculation=asked,
+            **self._given(ENGINE),
+        )
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

@@ -11,6 +11,7 @@ import pytest
 from actors.core.batch import StepResult
 from actors.core.plan import plan
 from actors.core.request import Submit
+from actors.core.routers.least import LeastRequests
 from actors.core.update import update
 from actors.policy_file import find_policy
 from sim.schedule.decision_log import DecisionLog
@@ -68,7 +69,7 @@ async def test_a_refused_request_ends_with_the_reason_and_others_go_on(
 ) -> None:
     """Its stream's one delta says so; the answers of the others are whole, and the router counts neither."""
     policy = find_policy(written(tmp_path, FULL, HEAD))
-    async with served(policy=policy, replicas=num_replicas, max_num_seqs=1, router="least-requests") as (
+    async with served(policy=policy, replicas=num_replicas, max_num_seqs=1, router=LeastRequests()) as (
         _,
         client,
     ):

@@ -13,6 +13,8 @@ from actors.clock import Event
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.request import Request
+from actors.core.routers import RoundRobin
+from actors.core.routers.least import LeastRequests
 from actors.graph import open_graph
 from actors.messages import Cancel, Capacity
 from actors.policy_file import find_policy
@@ -70,7 +72,7 @@ def random_config(seed: int) -> EngineConfig:
         scheduler=limits,
         policy=find_policy(rng.choice(["fcfs", "priority"])),
         replicas=rng.choice([1, 1, 3]),
-        router=rng.choice(["round-robin", "least-requests"]),
+        router=rng.choice([RoundRobin(), LeastRequests()]),
     )
 
 
@@ -174,7 +176,7 @@ def test_under_async_scheduling_most_steps_are_in_runs() -> None:
 
 def test_the_same_input_gives_the_same_bytes_however_trio_shuffles() -> None:
     """Five runs of three replicas under preemption."""
-    config = replace(random_config(1), replicas=3, router="least-requests", decode_runs=True)
+    config = replace(random_config(1), replicas=3, router=LeastRequests(), decode_runs=True)
     runs = {digest(replay(random_trace(5), config, COST, Capacity(24, 16))) for _ in range(5)}
     assert len(runs) == 1
 

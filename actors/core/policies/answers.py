@@ -18,7 +18,10 @@ ANY = (Exception, SystemExit)
 """Whatever a user's code raises; an `exit()` in it ends the policy, not the server."""
 
 
-GUARDS = tuple(str(Path(__file__).with_name(name)) for name in ("guard.py", "patience.py"))
+GUARDS = tuple(
+    str(Path(__file__).parents[1] / name)
+    for name in ("policies/guard.py", "policies/patience.py", "routers/guard.py")
+)
 """The code that calls a user's."""
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a policy, as text: `vtc:input_weight=1,output_weight=4`.
+"""Parameters of a policy or a router, as text: `vtc:input_weight=1,output_weight=4`.
 
 Each is KEY=VALUE; a comma or a backslash that belongs to a value has a backslash before it. The type of a
 value is the one that the policy declares, or, without a declaration, the one its text looks like.
@@ -8,20 +8,20 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import get_type_hints
+from typing import TypeVar, get_type_hints
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
-from actors.core.policies.policy import Policy
 
+T = TypeVar("T")
 PART = re.compile(r"(?:\\.|[^,\\])+")
 WHOLE = re.compile(r"[+-]?\d+")
 TRUTH = {"true": True, "false": False}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def construct(name: str, make: Callable[..., Policy], text: str) -> Policy:
-    """The policy with these parameters. Raises ConfigError that names a wrong one."""
+def construct(what: str, make: Callable[..., T], text: str) -> T:
+    """The policy or router with these parameters. Raises ConfigError: `what` and which parameter is wrong."""
     parameters = inspect.signature(make).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     hints = _hints(make)
@@ -29,18 +29,18 @@ def construct(name: str, make: Callable[..., Policy], text: str) -> Policy:
     for part in PART.findall(text):
         key, equals, value = part.partition("=")
         if not (equals and key):
-            raise ConfigError(f"policy {name}: {part!r} is not KEY=VALUE")
+            raise ConfigError(f"{what}: {part!r} is not KEY=VALUE")
         if key not in known:
             hint = did_you_mean(key, known) + f" Known: {', '.join(known) or 'none'}."
-            raise ConfigError(f"policy {name} has no parameter {key}.{hint}")
+            raise ConfigError(f"{what} has no parameter {key}.{hint}")
         if key in values:
-            raise ConfigError(f"policy {name}: {key} is given twice")
-        values[key] = _value(name, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
+            raise ConfigError(f"{what}: {key} is given twice")
+        values[key] = _value(what, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
     try:
         return make(**values)
     except Exception as error:
         reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
-        raise ConfigError(f"policy {name}: {' '.join(reason.split())}") from error
+        raise ConfigError(f"{what}: {' '.join(reason.split())}") from error
 
 
 def _hints(make: object) -> dict[str, object]:
@@ -51,16 +51,16 @@ def _hints(make: object) -> dict[str, object]:
         return {}
 
 
-def _value(name: str, key: str, text: str, kind: object) -> object:
+def _value(what: str, key: str, text: str, kind: object) -> object:
     number = _number(text)
     if number is not None and math.isnan(number):
-        raise ConfigError(f"policy {name}: {key} is {text!r}: it must be a number")
+        raise ConfigError(f"{what}: {key} is {text!r}: it must be a number")
     if kind is str:
         return text
     if kind in (int, float, bool):
         value = TRUTH.get(text.lower()) if kind is bool else number
         if value is None or (kind is int and not isinstance(value, int)):
-            raise ConfigError(f"policy {name}: {key} is {text!r}: it must be {WORDS[kind]}")
+            raise ConfigError(f"{what}: {key} is {text!r}: it must be {WORDS[kind]}")
         return value
     if number is not None:
         return number

@@ -8,7 +8,7 @@ themselves.
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from operator import attrgetter
 
-from actors.core.request import Request
+from actors.core.request import Request, Submit
 from actors.core.view import View
 
 
@@ -22,8 +22,8 @@ class ReadOnlySubmit:
 
     __slots__ = ("_submit",)
 
-    def __init__(self, request: Request) -> None:
-        self._submit = request.submit
+    def __init__(self, submit: Submit) -> None:
+        self._submit = submit
 
     request_id = _fact("_submit.request_id")
     arrival_s = _fact("_submit.arrival_s")
@@ -41,6 +41,7 @@ class ReadOnlySubmit:
     slo_tpot_s = _fact("_submit.slo_tpot_s")
     slo_e2e_s = _fact("_submit.slo_e2e_s")
     adapter = _fact("_submit.adapter")
+    session = _fact("_submit.session")
 
 
 class ReadOnlyRequest:
@@ -50,7 +51,7 @@ class ReadOnlyRequest:
 
     def __init__(self, request: Request, view: View) -> None:
         self._request = request
-        self._submit = ReadOnlySubmit(request)
+        self._submit = ReadOnlySubmit(request.submit)
         self._view = view
 
     submit = _fact("_submit")

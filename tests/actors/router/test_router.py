@@ -9,6 +9,7 @@ from actors.actor import Ref
 from actors.engine.engine_core import EngineRefs
 from actors.graph import open_graph
 from actors.messages import Abort, Accepted, Cancel, Capacity, Generate, Released, Sampling, Submit
+from actors.policy_file import find_router
 from actors.router.router import Router
 from tests.actors.fakes import FakeBackend, engine_config, read
 
@@ -32,7 +33,7 @@ def submit(name: str) -> Submit:
 
 
 def connected(policy: str, num_replicas: int) -> tuple[Router, list[Wire]]:
-    router, wires = Router("router", policy), [Wire() for _ in range(num_replicas)]
+    router, wires = Router("router", find_router(policy)), [Wire() for _ in range(num_replicas)]
     for wire in wires:
         ref: Any = wire
         router.connect(EngineRefs(ref, ref, Capacity(9, 4)))

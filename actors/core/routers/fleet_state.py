@@ -1,0 +1,145 @@
+"""What a Router knows of its replicas: which are up, what each was sent, and which blocks each should have.
+
+A plain record with one owner, the Router; router policies look at it through a `Fleet`. Law: `num_requests`
+and `num_tokens` of a replica are those of the requests that were sent there and have not ended.
+"""
+
+from collections.abc import Callable
+
+from actors.core.batch import Batch
+from actors.core.request import Submit
+from actors.core.routers.prefix_index import PrefixIndex
+
+
+class Sent:
+    """A request that its replica has not ended."""
+
+    __slots__ = ("num_prefill_tokens", "num_tokens", "replica")
+
+    def __init__(self, replica: int, num_tokens: int, num_prefill_tokens: int) -> None:
+        self.replica = replica
+        self.num_tokens = num_tokens
+        self.num_prefill_tokens = num_prefill_tokens
+        """Tokens of its prompt that are yet to be computed, as far as the Router has heard."""
+
+
+class FleetState:
+    """All replicas by number. `new_index` makes a replica's index of blocks, given how many it has."""
+
+    __slots__ = (
+        "_hits",
+        "_new_index",
+        "_sent",
+        "block_size",
+        "indexes",
+        "now_s",
+        "num_blocks",
+        "num_prefill_tokens",
+        "num_requests",
+        "num_tokens",
+        "seed",
+        "up",
+    )
+
+    def __init__(self, new_index: Callable[[int], PrefixIndex], seed: int) -> None:
+        self.seed = seed
+        self.now_s = 0.0
+        self.up: tuple[int, ...] = ()
+        """Replicas that may be sent requests, in order."""
+        self.block_size = 1
+        self.num_blocks: list[int] = []
+        self.num_requests: list[int] = []
+        self.num_tokens: list[int] = []
+        self.num_prefill_tokens: list[int] = []
+        self.indexes: list[PrefixIndex] = []
+        self._new_index = new_index
+        self._sent: dict[str, Sent] = {}
+        self._hits: dict[int, int] = {}
+        """Of the request that is being routed, the blocks that replicas have."""
+
+    def add(self, num_blocks: int, block_size: int) -> None:
+        """Know one more replica, which is up, with `num_blocks` blocks that requests may use."""
+        self.up = (*self.up, len(self.num_blocks))
+        self.block_size = block_size
+        self.num_blocks.append(num_blocks)
+        self.indexes.append(self._new_index(num_blocks))
+        for counts in (self.num_requests, self.num_tokens, self.num_prefill_tokens):
+            counts.append(0)
+
+    # --- a request -------------------------------------------------------------------------------
+
+    def begin(self, now_s: float) -> None:
+        """A request is about to be routed."""
+        self.now_s = now_s
+        self._hits.clear()
+
+    def num_hit_blocks(self, request: Submit, replica: int) -> int:
+        """How many of the prompt's first blocks the replica has; at least one token is left to compute."""
+        found = self._hits.get(replica)
+        if found is None:
+            keys, usable = request.block_hashes or (), (request.num_prompt_tokens - 1) // self.block_size
+            found = self._hits[replica] = min(self.indexes[replica].num_hit_blocks(keys), usable)
+        return found
+
+    def send(self, request: Submit, replica: int) -> None:
+        """A request goes to a replica."""
+        num_prompt_tokens = request.num_prompt_tokens
+        num_tokens = num_prompt_tokens + num_answer_tokens(request)
+        to_compute = num_prompt_tokens - self.num_hit_blocks(request, replica) * self.block_size
+        self._sent[request.request_id] = Sent(replica, num_tokens, to_compute)
+        self.num_requests[replica] += 1
+        self.num_tokens[replica] += num_tokens
+        self.num_prefill_tokens[replica] += to_compute
+        if request.block_hashes:
+            self.indexes[replica].sent(request.block_hashes)
+
+    def replica_of(self, request_id: str) -> int | None:
+        """Where a request is that has not ended."""
+        sent = self._sent.get(request_id)
+        return None if sent is None else sent.replica
+
+    def end(self, request_id: str) -> None:
+        """A request is over; one that was lost with its replica is known no more."""
+        sent = self._sent.pop(request_id, None)
+        if sent is not None:
+            self.num_requests[sent.replica] -= 1
+            self.num_tokens[sent.replica] -= sent.num_tokens
+            self.num_prefill_tokens[sent.replica] -= sent.num_prefill_tokens
+
+    # --- a replica -------------------------------------------------------------------------------
+
+    def lose(self, replica: int) -> tuple[str, ...]:
+        """A replica is down, with all that it held; returns its requests."""
+        lost = tuple(name for name, sent in self._sent.items() if sent.replica == replica)
+        for name in lost:
+            self.end(name)
+        self.up = tuple(number for number in self.up if number != replica)
+        self.indexes[replica] = self._new_index(self.num_blocks[replica])
+        return lost
+
+    def regain(self, replica: int) -> None:
+        """A replica may be sent requests again."""
+        self.up = tuple(sorted({*self.up, replica}))
+
+    def follow(self, batch: Batch) -> None:
+        """Take in what a replica's step computed of prompts. O(admissions and chunks)"""
+        for admission in batch.admitted:
+            sent = self._sent.get(admission.request_id)
+            if sent is not None:
+                self._to_compute(sent, admission.num_tokens - admission.num_computed_tokens)
+        for chunk in batch.chunks:
+            sent = self._sent.get(chunk.request_id)
+            if sent is not None:
+                rest = max(sent.num_prefill_tokens - chunk.num_tokens, 0)
+                self._to_compute(sent, 0 if chunk.samples else rest)
+
+    def _to_compute(self, sent: Sent, num_tokens: int) -> None:
+        self.num_prefill_tokens[sent.replica] += num_tokens - sent.num_prefill_tokens
+        sent.num_prefill_tokens = num_tokens
+
+
+def num_answer_tokens(request: Submit) -> int:
+    """How long the answer will be as far as is said: a prediction, else the client's limit, else nothing."""
+    if request.predicted_tokens is not None:
+        return request.predicted_tokens
+    return request.sampling.max_tokens or 0

@@ -1,0 +1,21 @@
+"""Taking turns."""
+
+from dataclasses import dataclass
+
+from actors.core.request import Submit
+from actors.core.routers.fleet import Fleet
+from actors.core.routers.policy import RouterPolicy
+
+
+@dataclass(frozen=True)
+class RoundRobin(RouterPolicy):
+    """Each replica in its turn, whatever it has to do."""
+
+    def new_memory(self) -> list[int]:
+        return [0]
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        up, turn = fleet.up, fleet.memory[0]
+        replica = next((replica for replica in up if replica >= turn), up[0])
+        fleet.memory[0] = (replica + 1) % fleet.num_replicas
+        return replica
