@@ -26,7 +26,7 @@ class MadeUpLogprobs(TokenSource):
     def __init__(self, source: TokenSource, vocab_size: int) -> None:
         self._source = source
         self._vocab_size = vocab_size
-        self._wanted: dict[str, int] = {}
+        self._wanted: dict[str, tuple[int, ...] | int] = {}
         self._prompts: dict[str, Admission] = {}
         """Of requests that want their prompt's, until it is computed."""
         self._due: list[Admission] = []
@@ -40,7 +40,7 @@ class MadeUpLogprobs(TokenSource):
         for admission in batch.admitted:
             sampling = admission.sampling
             if sampling.logprobs is not None:
-                self._wanted[admission.request_id] = sampling.logprobs
+                self._wanted[admission.request_id] = sampling.logprob_token_ids or sampling.logprobs
             if sampling.prompt_logprobs is not None and admission.num_tokens == admission.num_prompt_tokens:
                 self._prompts[admission.request_id] = admission
         if self._prompts:
@@ -66,12 +66,10 @@ class MadeUpLogprobs(TokenSource):
         tokens = tuple(self._made_up(token, num_top) for token in token_ids[1:])
         return PromptLogprobs(admission.request_id, 1, tokens)
 
-    def _made_up(self, token: int, num_top: int) -> TokenLogprobs:
-        ranks = range(min(num_top, self._vocab_size))
+    def _made_up(self, token: int, likely: int | tuple[int, ...]) -> TokenLogprobs:
+        size = self._vocab_size
+        if isinstance(likely, int):
+            likely = tuple([(token + rank) % size for rank in range(min(likely, size))])
         return TokenLogprobs(
-            token,
-            HALF,
-            1,
-            tuple([(token + rank) % self._vocab_size for rank in ranks]),
-            tuple([(rank + 1) * HALF for rank in ranks]),
+            token, HALF, 1, likely, tuple([((each - token) % size + 1) * HALF for each in likely])
         )

@@ -53,7 +53,9 @@ EXCEPTIONS = {
 
 
 def as_vllm(error: ApiError) -> dict[str, object]:
-    """`code` is the status; an unknown URL has HTTP's phrase, an unknown model an exception's name."""
+    """`code` is the status; an unknown URL has HTTP's phrase, a missing key nothing but itself."""
+    if error.status == 401:
+        return {"error": "Unauthorized"}
     phrase = HTTPStatus(error.status).phrase
     kind = phrase if error.code == UNKNOWN_URL else EXCEPTIONS.get(error.status, phrase)
     return _spelled(error, kind, error.status)

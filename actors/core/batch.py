@@ -231,7 +231,7 @@ class Finish:
 
     request_id: str
     reason: str
-    stop_reason: int | None
+    stop_reason: int | str | None
     error: str | None
     retry_after_s: float | None
 
@@ -239,7 +239,7 @@ class Finish:
         self,
         request_id: str,
         reason: str,
-        stop_reason: int | None = None,
+        stop_reason: int | str | None = None,
         error: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:

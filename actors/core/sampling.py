@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from actors.core.constraint import Constraint
 from actors.core.pooling import Pooling
+from actors.core.repetition import Repetition
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,12 @@ class Sampling:
     `bad_words_token_ids` are the sequences of tokens that they became. `allowed_token_ids` None allows all.
 
     `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
-    token alone), `prompt_logprobs` for those of the prompt's tokens. `constraint` says what the answer must
-    look like. With `pooling` the prompt's vector is the answer: one token is counted, and means nothing.
+    token alone), or of `logprob_token_ids` instead; `prompt_logprobs` for those of the prompt's tokens.
+    `constraint` says what the answer must look like. With `pooling` the prompt's vector is the answer: one
+    token is counted, and means nothing.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
-    reads the rest. Stop strings and special tokens concern AsyncLLM alone: with
+    reads the rest. Stop strings, `repetition` and special tokens concern AsyncLLM alone: with
     `include_stop_str_in_output` the text ends with what stopped it, and special tokens have a text where
     `skip_special_tokens` is off, without spaces between them where `spaces_between_special_tokens` is, too.
     """
@@ -47,6 +49,8 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+    repetition: Repetition | None = None
     constraint: Constraint | None = None
     pooling: Pooling | None = None
 

@@ -2,6 +2,7 @@
 
 import logging
 
+from actors.core.repetition import Repetition
 from actors.core.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
 from actors.messages import Finish, PromptLogprobs, Submit, TokenLogprobs
@@ -12,6 +13,7 @@ log = logging.getLogger("sundog.front")
 MOST_LOSSES = 3
 """A request that was lost with this many engines is given to no other: it may be what kills them."""
 LOST = "the engine failed while it answered this request; the server's log says why"
+REPEATED = Finish("", "repetition", "repetition_detected")
 UNDECODABLE = "a token could not be turned into text; the server's log says why"
 
 
@@ -32,6 +34,7 @@ class ActiveRequest:
         "decoder",
         "has_begun",
         "is_admitted",
+        "last_tokens",
         "num_cached_tokens",
         "num_fed",
         "num_losses",
@@ -48,7 +51,9 @@ class ActiveRequest:
         sampling = submit.sampling
         self.stop_strings = StopStrings(sampling.stop, sampling.include_stop_str_in_output)
         self.num_fed = 0
-        """Its tokens so far, if it has stop strings."""
+        """Its tokens so far, if it has stop strings or may repeat itself too often."""
+        self.last_tokens: list[int] = []
+        """Those that are looked at for repetitions."""
         self.num_cached_tokens = 0
         self.is_admitted = False
         """Until then, what comes for its id is for an earlier request of that id."""
@@ -94,11 +99,19 @@ class ActiveRequest:
         delta = Delta(shown, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
         if stop is not None:
             return delta.merged(Delta(finish_reason="stop", stop_reason=stop))
+        if finish is None and sampling.repetition is not None and self._repeats(token, sampling.repetition):
+            finish = REPEATED
         if finish is None:
             return delta
         cut_off = "" if self.decoder is None else self.decoder.flush()
         rest = self.stop_strings.flush() + cut_off
         return delta.merged(Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason))
+
+    def _repeats(self, token: int, repetition: Repetition) -> bool:
+        """Whether the answer ends because it says the same again and again."""
+        self.num_fed += not self.submit.sampling.stop
+        self.last_tokens = [*self.last_tokens, token][-repetition.most_tokens :]
+        return self.num_fed >= self.submit.sampling.min_tokens and repetition.ends(self.last_tokens)
 
     def _watch(self, text: str) -> tuple[str, str | None]:
         """What of a token's text may be shown, and the stop string that ends in it, if it may end there."""

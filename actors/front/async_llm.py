@@ -227,7 +227,7 @@ class AsyncLLM(Actor[FrontMessage]):
         if delta.finish_reason is None:
             request.stream.put(delta)
         elif finish is None:
-            self._cut(request, delta, "stop" if delta.finish_reason == "stop" else "abort")
+            self._cut(request, delta, "abort" if delta.finish_reason == "error" else "stop")
         else:
             self._end(request, delta)
 

@@ -61,7 +61,9 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
         return _refused("min_tokens", sampling.min_tokens, advice)
     if not all(sampling.stop):
         return Refused("stop has an empty string: leave it out", param="stop")
-    return _tokens("stop_token_ids", sampling.stop_token_ids, vocabulary_size)
+    return _tokens("stop_token_ids", sampling.stop_token_ids, vocabulary_size) or _tokens(
+        "logprob_token_ids", sampling.logprob_token_ids, vocabulary_size
+    )
 
 
 def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:

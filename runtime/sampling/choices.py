@@ -17,14 +17,16 @@ from runtime.structured.matcher import Matcher
 T = TypeVar("T")
 Pairs = tuple[tuple[int, T], ...]
 """What few rows have, by the row's number."""
+Likely = int | tuple[int, ...]
+"""The tokens listed beside a row's own: so many likeliest ones, or these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
     """How the next tokens of R requests are chosen; `top_k_R` 0 is off.
 
-    `edits` change single logits first. `logprobs` says of how many likeliest tokens a row's log probabilities
-    are wanted beside those of its own, `matchers` keep rows to a grammar, `failed` says why a row's request
+    `edits` change single logits first. `logprobs` says of which tokens a row's log probabilities are wanted
+    beside those of its own, `matchers` keep rows to a grammar, `failed` says why a row's request
     cannot sample at all.
     """
 
@@ -34,7 +36,7 @@ class Choices:
     min_p_R: NDArray[np.float32]
     uniform_R: NDArray[np.float64]
     edits: Pairs[Edit] = ()
-    logprobs: Pairs[int] = ()
+    logprobs: Pairs[Likely] = ()
     matchers: Pairs[Matcher] = ()
     failed: Pairs[str] = ()
 

@@ -10,35 +10,41 @@ import torch
 from torch import Tensor
 
 from actors.core.logprobs import TokenLogprobs
+from runtime.sampling.choices import Likely
 
 MOST_LOGITS = 2**23
 """At a time: 32 MiB in float32, whatever the number of rows."""
 
 
 def token_logprobs(
-    logits_NV: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+    logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely]
 ) -> list[TokenLogprobs]:
-    """For each row those of its token and of its `num_top` likeliest. O(N × V)."""
+    """For each row those of its token, and of that many likeliest or of the tokens named. O(N × V)."""
     size = max(1, MOST_LOGITS // logits_NV.shape[1])
     found: list[TokenLogprobs] = []
     for start in range(0, len(logits_NV), size):
         part = slice(start, start + size)
-        found += _part(logits_NV[part], token_ids[part], num_top[part])
+        found += _part(logits_NV[part], token_ids[part], likely[part])
     return found
 
 
-def _part(logits_NV: Tensor, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
+def _part(logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely]) -> list[TokenLogprobs]:
     logprob_NV = logits_NV.log_softmax(-1, dtype=torch.float32)
     token_N1 = torch.tensor(token_ids, device=logits_NV.device)[:, None]
     own_N1 = logprob_NV.gather(1, token_N1)
     ranks = _ranks(logprob_NV, own_N1)
     own = own_N1[:, 0].tolist()
-    top_NK = logprob_NV.topk(min(max(num_top), logits_NV.shape[1]), dim=-1)
+    most = max([k for k in likely if isinstance(k, int)], default=0)
+    top_NK = logprob_NV.topk(min(most, logits_NV.shape[1]), dim=-1)
     ids, values = top_NK.indices.tolist(), top_NK.values.tolist()
-    return [
-        TokenLogprobs(token, own[n], ranks[n], tuple(ids[n][:k]), tuple(values[n][:k]))
-        for n, (token, k) in enumerate(zip(token_ids, num_top, strict=True))
-    ]
+    found = []
+    for n, (token, k) in enumerate(zip(token_ids, likely, strict=True)):
+        if isinstance(k, int):
+            beside = tuple(ids[n][:k]), tuple(values[n][:k])
+        else:
+            beside = k, tuple(logprob_NV[n, list(k)].tolist())
+        found.append(TokenLogprobs(token, own[n], ranks[n], *beside))
+    return found
 
 
 def _ranks(logprob_NV: Tensor, own_N1: Tensor) -> list[int]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.sampling import Sampling
-from runtime.sampling.choices import Choices
+from runtime.sampling.choices import Choices, Likely
 from runtime.sampling.rules import Rules
 from runtime.structured.grammars import Grammars
 from runtime.structured.matcher import Matcher
@@ -48,7 +48,7 @@ class SamplingRows:
         self._key = np.zeros(num_rows, np.uint64)
         self._min_position = np.zeros(num_rows, np.int64)
         self._rules: dict[int, Rules] = {}
-        self._logprobs: dict[int, int] = {}
+        self._logprobs: dict[int, Likely] = {}
         self._matchers: dict[int, Matcher] = {}
         self._failed: dict[int, str] = {}
 
@@ -98,7 +98,7 @@ class SamplingRows:
         self._rules.pop(row, None)
         self._logprobs.pop(row, None)
         if sampling.logprobs is not None:
-            self._logprobs[row] = sampling.logprobs
+            self._logprobs[row] = sampling.logprob_token_ids or sampling.logprobs
         rules = Rules(sampling, self._eos_token_ids, token_ids, num_prompt_tokens)
         if rules.change_logits:
             self._rules[row] = rules

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.core.logprobs import TokenLogprobs
 from runtime.sampling import edits
-from runtime.sampling.choices import Choices, Columns
+from runtime.sampling.choices import Choices, Columns, Likely
 from runtime.sampling.draw import draw
 from runtime.sampling.logprobs import token_logprobs
 from runtime.sampling.mask import Bitmasks
@@ -139,15 +139,15 @@ def named(tokens: list[int]) -> Sampled:
 
 
 def _logprobs(
-    logits_RV: Tensor, wanted: list[tuple[int, int]], tokens: list[int]
+    logits_RV: Tensor, wanted: list[tuple[int, Likely]], tokens: list[int]
 ) -> dict[int, TokenLogprobs]:
-    """Those of the rows' tokens in the logits as the model gave them, with that many likeliest."""
+    """Those of the rows' tokens in the logits as the model gave them, and of others in their place."""
     if not wanted:
         return {}
     rows = [row for row, _ in wanted]
     is_all = len(rows) == len(logits_RV)
     logits_NV = logits_RV if is_all else logits_RV[torch.tensor(rows, device=logits_RV.device)]
-    found = token_logprobs(logits_NV, [tokens[row] for row in rows], [num_top for _, num_top in wanted])
+    found = token_logprobs(logits_NV, [tokens[row] for row in rows], [likely for _, likely in wanted])
     return dict(zip(rows, found, strict=True))
 
 

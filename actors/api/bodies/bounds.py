@@ -17,6 +17,9 @@ MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 4096
 MAX_PROMPTS = 1024
+MAX_LOGPROB_TOKEN_IDS = 1024
+MAX_PATTERN_TOKENS = 1024
+"""Compared after every token, as often as they are to be repeated."""
 MAX_CHOICES = 1024
 """Of one answer: choices of a prompt times prompts."""
 MAX_PROMPT_TOKENS = 2**22
@@ -29,7 +32,7 @@ NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX)]
 NumTokensFrom1 = Annotated[int, Field(ge=1, le=INT32_MAX)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
-Temperature = Annotated[float, Field(ge=0, le=1e6)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 TopK = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]

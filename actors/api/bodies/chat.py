@@ -23,7 +23,6 @@ from actors.core.constraint import Constraint
 from actors.messages import ChatMessage, Reading
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {}
-ROLES = ("system", "developer", "user", "assistant", "tool")
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call")
 
 
@@ -60,18 +59,14 @@ def _text_of_part(index: int, part: object) -> str:
 class MessageBody(JsonObject):
     """One turn; an assistant's turn may come back as it was sent, with its null and empty fields."""
 
-    role: Annotated[Name, Field(json_schema_extra={"enum": [*ROLES]})]
+    role: Name
+    """Any that the model's chat template knows."""
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
     tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Name | None = None
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for content that no template is given."""
-        if self.role not in ROLES:
-            raise invalid(
-                f"{where}.role is {shown(self.role)}: the roles {', '.join(ROLES)} are supported.",
-                f"{where}.role",
-            )
         for name in UNSUPPORTED_IN_MESSAGE:
             if value := (self.model_extra or {}).get(name):
                 raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
@@ -110,6 +105,8 @@ class ChatBody(Templated, SamplingBody):
     top_logprobs: NumLogprobs = 0
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool = True
+    return_prompt_text: bool = False
+    include_reasoning: bool = True
 
     def reading(self) -> Reading:
         """How the conversation becomes a prompt; raises 400 for what its template cannot be given."""
@@ -144,6 +141,11 @@ class ChatBody(Templated, SamplingBody):
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
         return self.top_logprobs if self.logprobs else None
+
+    @property
+    def num_echoed(self) -> int | None:
+        """As in vLLM, `echo` alone asks for them."""
+        return self.top_logprobs if self.echo else None
 
     @property
     def token_limit(self) -> int | None:

@@ -11,6 +11,8 @@ from actors.api.errors import invalid
 
 DEFAULT_MAX_TOKENS = 16
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "include_reasoning": (True,),
+    "reasoning_effort": (),
     "parallel_tool_calls": (True, False),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -28,7 +30,7 @@ PromptInput = (
 
 def as_prompts(value: object) -> tuple[Prompt, ...]:
     """`prompt` in its four forms (text, texts, ids, lists of ids); raises ValueError."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return (value,)
     if isinstance(value, list) and value:
         if type(value[0]) is int:
@@ -41,7 +43,7 @@ def as_prompts(value: object) -> tuple[Prompt, ...]:
             return tuple(_as_ids(each) for each in value)
     raise ValueError(
         "must be a string, a list of strings, a list of token ids, or a list of lists of token"
-        " ids, none of the lists empty"
+        " ids, neither the string nor a list empty"
     )
 
 

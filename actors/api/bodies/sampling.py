@@ -6,6 +6,7 @@ from pydantic import Field, PlainValidator
 
 from actors.api.bodies.bounds import (
     MAX_CHOICES,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
@@ -28,6 +29,7 @@ from actors.api.bodies.logits import (
     Penalty,
     RepetitionPenalty,
 )
+from actors.api.bodies.repetition import RepetitionBody
 from actors.api.bodies.shown import ShownBody
 from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.bodies.terms import TermsBody
@@ -59,7 +61,6 @@ class SamplingBody(ShownBody, TermsBody):
     """What completions and chat completions have in common; defaults are vLLM's."""
 
     n: NumChoices = 1
-    best_of: NumChoices | None = None
     max_tokens: NumTokensFrom1 | None = None
     min_tokens: NumTokens = 0
     temperature: Temperature = 1.0
@@ -77,6 +78,8 @@ class SamplingBody(ShownBody, TermsBody):
     bad_words: BadWords = ()
     allowed_token_ids: AllowedTokenIds | None = None
     prompt_logprobs: NumLogprobs | None = None
+    logprob_token_ids: Annotated[list[TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] = Field(default=[])
+    repetition_detection: RepetitionBody | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -84,6 +87,11 @@ class SamplingBody(ShownBody, TermsBody):
     def num_logprobs(self) -> int | None:
         """Of how many likeliest tokens log probabilities are wanted beside each new token's own."""
         raise NotImplementedError
+
+    @property
+    def num_echoed(self) -> int | None:
+        """The same for the prompt's tokens, where nothing but `echo` asks for them."""
+        return self.num_logprobs if self.echo else None
 
     def sampling(self, max_tokens: int | None, defaults: SamplingDefaults = NEUTRAL) -> Sampling:
         """The sampling parameters, with `max_tokens` as the route defines it; raises 400.
@@ -99,10 +107,15 @@ class SamplingBody(ShownBody, TermsBody):
             raise invalid(
                 "prompt_logprobs is only given with a whole answer: leave out stream.", "prompt_logprobs"
             )
-        asked, given = self.prompt_logprobs, self.model_fields_set
+        given, detection = self.model_fields_set, self.repetition_detection
+        temperature = self.temperature if "temperature" in given else defaults.temperature
+        if self.n > 1 and temperature == 0:
+            raise invalid(f"n is {self.n}: with temperature 0 all choices are equal; ask for 1.", "n")
+        if self.logprob_token_ids and self.num_logprobs is None:
+            raise invalid("logprob_token_ids is only allowed with logprobs.", "logprob_token_ids")
         top_k = self.top_k if "top_k" in given else defaults.top_k
         return Sampling(
-            temperature=self.temperature if "temperature" in given else defaults.temperature,
+            temperature=temperature,
             top_k=top_k if top_k > 0 else None,
             top_p=self.top_p if "top_p" in given else defaults.top_p,
             seed=None if self.seed == -1 else self.seed,
@@ -121,7 +134,9 @@ class SamplingBody(ShownBody, TermsBody):
             bad_words=self.bad_words,
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             logprobs=self.num_logprobs,
-            prompt_logprobs=self.num_logprobs if self.echo and asked is None else asked,
+            prompt_logprobs=self.num_echoed if self.prompt_logprobs is None else self.prompt_logprobs,
+            logprob_token_ids=tuple(self.logprob_token_ids),
+            repetition=None if detection is None else detection.repetition(),
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
@@ -138,13 +153,7 @@ class SamplingBody(ShownBody, TermsBody):
         return self.response_format or self.structured_outputs
 
     def check_choices(self, num_prompts: int) -> None:
-        """Raises 400 for more choices than one answer has, or for choices that would be thrown away."""
-        if self.best_of not in (None, self.n):
-            raise invalid(
-                f"best_of is {self.best_of}: only n ({self.n}) is supported, since all choices are returned.",
-                "best_of",
-                "unsupported_parameter",
-            )
+        """Raises 400 for more choices than one answer has."""
         if num_prompts * self.n > MAX_CHOICES:
             most = max(MAX_CHOICES // num_prompts, 1)
             raise invalid(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import MAX_PARTS
+from actors.api.bodies.bounds import MAX_PARTS, Name
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.tools import Tools, for_template
 from actors.api.errors import invalid
@@ -31,6 +31,7 @@ class Templated(JsonObject):
     chat_template_kwargs: dict[str, object] = Field(default={})
     documents: Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)] | None = None
     tools: Tools = Field(default=[])
+    reasoning_effort: Name | None = None
 
     def templated(self, reading: Reading) -> Reading:
         """`reading` with what the template is given; raises 400 for what it cannot be given."""
@@ -45,10 +46,11 @@ class Templated(JsonObject):
                 message = f"chat_template_kwargs.{name} is not allowed: the request's own fields say it."
                 raise invalid(message, "chat_template_kwargs")
         documents: dict[str, object] = {} if self.documents is None else {"documents": self.documents}
+        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         tools = {"tools": for_template(self.tools)} if self.tools else {}
         return replace(
             reading,
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
-            template_arguments={**self.chat_template_kwargs, **documents, **tools},
+            template_arguments={**effort, **self.chat_template_kwargs, **documents, **tools},
         )

@@ -94,7 +94,7 @@ class ChatShape:
             "choices": [self._message(view, delta) for view, delta in choices],
             "prompt_logprobs": first_view.prompt_logprobs(first_delta),
             "prompt_token_ids": first_view.prompt_ids,
-            "prompt_text": None,
+            "prompt_text": first_view.prompt_text,
         }
 
     def _message(self, view: ChoiceView, delta: Delta) -> Json:
@@ -123,6 +123,7 @@ class ChatShape:
                 "choices": [_choice(view, {"role": self._role, "content": ""})],
                 "prompt_token_ids": view.prompt_ids,
             }
+            | ({} if view.prompt_text is None else {"prompt_text": view.prompt_text})
             for view in views
         ]
         return chunks + [

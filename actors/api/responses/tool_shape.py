@@ -15,13 +15,14 @@ class TextFormat:
 
     `calls` says how calls are written, `named` which function all content is the arguments of, `thinks`
     whether there may be reasoning, and whether it begins without its mark. Without `parallel` one call is
-    shown.
+    shown, without `shows_thoughts` no reasoning.
     """
 
     calls: CallFormat | None = None
     named: str | None = None
     thinks: bool | None = None
     parallel: bool = True
+    shows_thoughts: bool = True
 
     @property
     def is_plain(self) -> bool:
@@ -46,6 +47,7 @@ class AnswerText:
         reasoning, content = "", text
         if self._thoughts is not None:
             reasoning, content = self._thoughts.feed(text, is_last)
+            reasoning = reasoning if self._form.shows_thoughts else ""
         if self._form.named is not None:
             return "", reasoning, self._arguments(self._form.named, content)
         if self._calls is None:

@@ -15,7 +15,7 @@ class Wanted:
 
     `logprobs` and `prompt_logprobs` count the likeliest tokens to be listed, None for none at all.
     `echoes` are the texts that come before those of each prompt's choices, None where none do; with
-    `only_echo` nothing else is shown.
+    `only_echo` nothing else is shown. `prompt_texts` are the prompts as the model reads them, if wanted.
     """
 
     usage: UsageWanted = "never"
@@ -25,6 +25,7 @@ class Wanted:
     token_ids: bool = False
     echoes: tuple[str, ...] | None = None
     only_echo: bool = False
+    prompt_texts: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -51,6 +52,12 @@ class ChoiceView:
     def prompt_ids(self) -> list[int] | None:
         """The prompt's tokens, if they were asked for."""
         return list(self.choice.asked.prompt_token_ids) if self.wanted.token_ids else None
+
+    @property
+    def prompt_text(self) -> str | None:
+        """The prompt as the model reads it, if it was asked for."""
+        texts = self.wanted.prompt_texts
+        return texts[self.choice.asked.index] if texts else None
 
     def token_ids(self, delta: Delta) -> list[int] | None:
         """The new tokens, if they were asked for."""

@@ -12,6 +12,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.responses.shapes import ChatShape
 from actors.api.responses.tool_shape import ToolShape
+from actors.api.routes.completions import text_of
 from actors.api.routes.generate import Answering
 
 
@@ -30,6 +31,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
         sampling = body.sampling(body.token_limit, context.model.defaults)
         constrained = sampling.constraint is not None
         form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
+        form = replace(form, shows_thoughts=body.include_reasoning)
         if form.calls is not None and form.calls.keeps_special:
             sampling = replace(sampling, skip_special_tokens=False)
         role = body.answering_role
@@ -37,6 +39,9 @@ def chat_routes(context: ApiContext) -> Blueprint:
         answering = Answering(context, request, shape, body, adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
+        if body.return_prompt_text:
+            text = await text_of(context, choices.all[0].asked.prompt_token_ids)
+            wanted = replace(wanted, prompt_texts=(text,))
         return await answering.respond(answer_id, choices, wanted)
 
     return routes

@@ -48,7 +48,11 @@ async def _echoes(context: ApiContext, body: CompletionBody, choices: Choices) -
         if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
             texts.append(prompt)
         else:
-            assert context.codec is not None, "token ids came from it"
-            decode = partial(context.codec.decode, tokens[index], skip_special_tokens=False)
-            texts.append(await run_blocking(decode))
+            texts.append(await text_of(context, tokens[index]))
     return tuple(texts)
+
+
+async def text_of(context: ApiContext, prompt: tuple[int, ...]) -> str:
+    """A prompt as the model reads it, special tokens shown."""
+    assert context.codec is not None, "token ids came from it"
+    return await run_blocking(partial(context.codec.decode, prompt, skip_special_tokens=False))

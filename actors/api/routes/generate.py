@@ -57,7 +57,7 @@ class Answering:
         body = self.body
         return Wanted(
             usage=body.usage_wanted(),
-            logprobs=sampling.logprobs,
+            logprobs=-1 if sampling.logprob_token_ids else sampling.logprobs,
             prompt_logprobs=sampling.prompt_logprobs,
             tokens_as_ids=body.return_tokens_as_token_ids,
             token_ids=body.return_token_ids,

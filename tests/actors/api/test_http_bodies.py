@@ -125,7 +125,6 @@ def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
 @pytest.mark.parametrize(
     "turn",
     [
-        {"role": "function", "content": "42"},
         {"role": "user"},
         {"role": "user", "content": "", "tool_calls": [{"function": {"name": "f"}}]},
         {"role": "assistant", "content": "", "tool_call_id": "1"},

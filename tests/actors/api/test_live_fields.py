@@ -57,7 +57,7 @@ def test_an_echo_is_the_prompt_and_then_the_answer(any_server: Live) -> None:
         alone = complete(any_server, prompt, echo=True, max_tokens=0)
         assert alone["choices"][0]["text"] == text
         assert alone["usage"]["completion_tokens"] == 1
-    pieces = chunks(any_server, "completions", prompt=[FOX, "The"], echo=True, n=2)
+    pieces = chunks(any_server, "completions", prompt=[FOX, "The"], echo=True, n=2, temperature=1)
     for index, prompt in enumerate([FOX, FOX, "The", "The"]):
         texts = [c["text"] for piece in pieces for c in piece["choices"] if c["index"] == index]
         assert "".join(texts).startswith(prompt) and len("".join(texts)) > len(prompt)
@@ -214,9 +214,6 @@ def test_a_clients_own_request_id_is_kept(any_server: Live) -> None:
     [
         ("prompt_embeds", "AAAA"),
         ("logprob_token_ids", [1]),
-        ("return_token_offsets", True),
-        ("return_prompt_text", True),
-        ("repetition_detection", {"max_pattern_size": 3}),
         ("watermarking", True),
         ("use_beam_search", True),
         ("suffix", "end"),
@@ -266,3 +263,42 @@ def test_answers_have_the_keys_of_vllm(any_server: Live) -> None:
     assert piece.keys() == CHOICE - {"routed_experts"} | {"text", "prompt_token_ids"}
     piece = chunks(any_server, "chat/completions", messages=CHAT)[1]["choices"][0]
     assert piece.keys() == CHOICE - {"routed_experts", "stop_reason"} | {"delta"}
+
+
+def test_an_answer_ends_when_it_repeats_itself(torch_server: Live) -> None:
+    """After `min_count` patterns, but not before `min_tokens`; a stream ends so, too."""
+    same = {"logit_bias": {"70": 100}, "max_tokens": 30}
+    detection = {"max_pattern_size": 3, "min_pattern_size": 2, "min_count": 3}
+    for more, num_tokens in (({}, 6), ({"min_tokens": 9}, 9), ({"stop": ["zzz"]}, 6)):
+        answer = complete(torch_server, repetition_detection=detection, **same, **more)
+        choice = answer["choices"][0]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("repetition", "repetition_detected")
+        assert answer["usage"]["completion_tokens"] == num_tokens
+    assert complete(torch_server, **same)["usage"]["completion_tokens"] == 30
+    for wrong in ({"max_pattern_size": 2}, {"min_pattern_size": 1}, {"max_pattern_size": -1}, {"size": 1}):
+        error = refused(torch_server, "completions", repetition_detection=wrong)
+        assert error["param"].startswith("repetition_detection")
+
+
+def test_log_probabilities_of_named_tokens(any_server: Live) -> None:
+    """Instead of the likeliest ones, beside the token's own; only with `logprobs`."""
+    answer = complete(any_server, logprobs=1, logprob_token_ids=[70, 71], return_tokens_as_token_ids=True)
+    for token, top in zip(
+        *(answer["choices"][0]["logprobs"][name] for name in ("tokens", "top_logprobs")), strict=True
+    ):
+        assert list(top) == list(dict.fromkeys([token, "token_id:70", "token_id:71"]))
+    listed = chat(any_server, logprobs=True, logprob_token_ids=[70])["choices"][0]["logprobs"]["content"]
+    assert all(len(each["top_logprobs"]) <= 2 for each in listed)
+    for wrong in ({}, {"logprobs": 1, "logprob_token_ids": [10**6]}):
+        fields = {"logprob_token_ids": [70], **wrong}
+        assert refused(any_server, "completions", **fields)["param"] == "logprob_token_ids"
+
+
+def test_a_conversation_is_shown_as_the_model_reads_it(torch_server: Live) -> None:
+    """`return_prompt_text`, whole and streamed; roles are the template's affair."""
+    text = "<|bos|><|critic|>No.<|end|><|assistant|>"
+    messages = [{"role": "critic", "content": "No."}]
+    assert chat(torch_server, messages, return_prompt_text=True)["prompt_text"] == text
+    body = {"messages": messages, "max_tokens": 1, "stream": True, "return_prompt_text": True}
+    first = post(torch_server, "chat/completions", **body).text.splitlines()[0]
+    assert json.loads(first.removeprefix("data: "))["prompt_text"] == text

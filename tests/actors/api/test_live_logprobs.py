@@ -62,8 +62,9 @@ def test_prompt_logprobs_are_vllms(torch_server: Live) -> None:
 def test_the_official_client_reads_the_logprobs_of_chat(torch_server: Live) -> None:
     """Token, bytes, log probability and the likeliest ones; streamed they are the same."""
     asked: Any = {"model": "", "messages": CHAT, "max_tokens": 6, "temperature": 0, "logprobs": True}
+    several = asked | {"n": 2, "temperature": 1, "extra_body": {"top_k": 1}}
     with openai.OpenAI(base_url=f"{torch_server.url}/v1", api_key="none", max_retries=0) as client:
-        choice = client.chat.completions.create(**asked, top_logprobs=2, n=2).choices[1]
+        choice = client.chat.completions.create(**several, top_logprobs=2).choices[1]
         pieces = list(client.chat.completions.create(**asked, top_logprobs=2, stream=True))
         bare = client.chat.completions.create(**asked).choices[0]
     assert choice.logprobs is not None and choice.logprobs.content is not None
