@@ -38,7 +38,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self.name = name
         self.mailbox: Mailbox[M_contra] = Mailbox(name, self, capacity)
         self._tap = guarded(tap)
-        self._message: M_contra | None = None
+        self.message: M_contra | None = None
         self._reply: Reply[object] | None = None
         """The message being handled, or handled last, and where its answer goes."""
         self._left: list[Reply[object]] = []
@@ -124,7 +124,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         mailbox.is_free = False
         try:
             while True:
-                self._message, self._reply = message, reply
+                self.message, self._reply = message, reply
                 mailbox.num_handled += 1
                 mailbox.last_s = self.clock.now_s()
                 given: object = self.handle(message)
@@ -182,7 +182,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             raise
         finally:
             self._cease()
-        self._message = None
+        self.message = None
 
     async def _work(self) -> None:
         mailbox = self.mailbox
@@ -220,7 +220,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             self.wake()
 
     def _explain(self, error: BaseException) -> None:
-        message = None if self.mailbox.is_free else self._message
+        message = None if self.mailbox.is_free else self.message
         explain(error, self.name, message, self.statistics())
 
     def _cease(self) -> None:
@@ -242,7 +242,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             await self.run()
             await self.closed()
         except Exception as error:
-            if self._message is None:
+            if self.message is None:
                 self._explain(error)
             raise
         finally:

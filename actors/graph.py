@@ -13,9 +13,9 @@ from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.core.policies import Fcfs, Policy
 from actors.core.routers import RoundRobin
-from actors.engine.backend import Backend
+from actors.engine.backend import Engine
 from actors.engine.crash import summary
-from actors.engine.engine_core import run_engine_core
+from actors.engine.engine_core import run_engine
 from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
 from actors.front.async_llm import AsyncLLM
@@ -40,7 +40,7 @@ log = logging.getLogger("sundog")
 @asynccontextmanager
 async def open_graph(
     config: EngineConfig,
-    backends: Sequence[Backend],
+    backends: Sequence[Engine],
     *,
     codec: TextCodec | None = None,
     vocabulary: Vocabulary | None = None,
@@ -77,7 +77,7 @@ async def open_graph(
             client = async_llm.ref("client")
             supervisors, heard_by = [], _heard_by(router, async_llm, listeners)
             for replica, backend in enumerate(backends):
-                run_core = partial(run_engine_core, replica, config, heard_by, fallback, tap)
+                run_core = partial(run_engine, replica, config, heard_by, fallback, tap)
                 name = f"supervisor-{replica}"
                 supervisor = EngineSupervisor(replica, supervision, run_core, router.ref(name, counted=False))
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)

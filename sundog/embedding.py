@@ -1,6 +1,5 @@
 """What `sundog serve` makes of a model that makes vectors."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,16 +8,11 @@ from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, Engine
 from sundog.options.serving import Serving
 
 if TYPE_CHECKING:
-    from runtime.embedding.backend import EmbeddingBackend
     from runtime.serve import RealModel
 
 
-def embedding_graph(
-    real: "RealModel", serving: Serving, engine: Engine
-) -> tuple[EngineConfig, "Callable[[int], EmbeddingBackend]"]:
-    """The deployment and what makes its backends: prompts are whole, and nothing of them is kept."""
-    from runtime.serve import embedding_backends
-
+def embedding_config(real: "RealModel", serving: Serving, engine: Engine) -> EngineConfig:
+    """The deployment: prompts are whole, and nothing of them is kept."""
     for option, given in (
         ("--enable-lora", serving.enable_lora),
         ("--speculative-config", engine.speculative_config is not None),
@@ -36,5 +30,4 @@ def embedding_graph(
         async_scheduling=False,
         num_gpu_blocks=None,
     )
-    config = replace(config, scheduler=whole)
-    return config, embedding_backends(real, config, device=serving.device, dtype=engine.dtype)
+    return replace(config, scheduler=whole)

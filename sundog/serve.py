@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import click
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
 from sundog.ends import remark
+from sundog.engine_process import Orders, adapters_of, engine_processes
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.row import rows
@@ -19,12 +21,11 @@ from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Logging, Target
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
-from sundog.torch_limits import refuse_what_torch_cannot
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
     from actors.api.serve_graph import ServerOptions
-    from actors.engine.backend import Backend
+    from actors.engine.backend import Engine as AnyEngine
     from actors.front.codec import Vocabulary
     from actors.sampling_defaults import SamplingDefaults
     from runtime.serve import RealModel
@@ -39,8 +40,8 @@ class Served:
 
     name: str
     config: EngineConfig
-    new_backend: "Callable[[int], Backend]"
-    """Makes the backend of a replica."""
+    new_engine: "Callable[[int], AnyEngine]"
+    """Makes what a replica runs on."""
     vocabulary: "Vocabulary"
     real: "RealModel"
     """Whose tokenizer and chat template are used."""
@@ -64,22 +65,27 @@ def serve(
     `sundog calibrate MODEL` there, at the pace of the engine that was measured.
     """
     needs_folder(serving.record, serving.messages, "--record")
-    import trio
-
-    from actors.api.serve_graph import serve_graph
-    from actors.sampling_defaults import differing
-    from sim.ahead import Ahead
 
     options = _options(serving)
     options.check_address()
     log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
     model = _one_model(model_argument, serving.model)
-    served = (
-        _real(model, serving, engine, costs)
-        if serving.simulate is None
-        else _emulated(model, serving.simulate, serving, engine, costs)
-    )
+    with ExitStack() as stack:
+        if serving.simulate is None:
+            served = _real(model, serving, engine, costs, stack)
+        else:
+            served = _emulated(model, serving.simulate, serving, engine, costs)
+        _run(served, serving, logged, options)
+
+
+def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOptions") -> None:
+    """Serve until told to stop."""
+    import trio
+
+    from actors.api.serve_graph import serve_graph
+    from actors.sampling_defaults import differing
+    from sim.ahead import Ahead
 
     defaults = _defaults(served, serving)
 
@@ -95,7 +101,7 @@ def serve(
             partial(
                 serve_graph,
                 config,
-                served.new_backend,
+                served.new_engine,
                 _shown(served, config, defaults),
                 served.real.tokenizer,
                 served.vocabulary,
@@ -157,49 +163,20 @@ def _one_model(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs) -> Served:
-    """A model's folder, computed by torch."""
+def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs, stack: ExitStack) -> Served:
+    """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
     for row in rows(Costs):
         if getattr(costs, row.name) != row.default:
             raise ConfigError(f"{row.flag} is only for --simulate: a real model takes the time that it takes")
-    from actors.pooler_config import parse_pooler_config
-    from runtime.serve import RealModel, torch_backends
-    from sundog.embedding import embedding_graph
-
-    pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
-    real = RealModel.open(model, serving.served_model_name, serving.runner, pooler)
-    refuse_what_torch_cannot(engine)
-    if real.embedding is not None:
-        config, new_embedder = embedding_graph(real, serving, engine)
-        return Served(real.name, config, new_embedder, real.vocabulary, real)
-    config = engine.config(real.max_position_embeddings)
-    adapters = _adapters(serving, real.name)
-    new_backend = torch_backends(
-        real,
-        config,
-        device=serving.device,
-        dtype=engine.dtype,
-        seed=engine.seed,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        adapters=adapters,
-        max_lora_rank=serving.max_lora_rank,
+    if serving.messages and not serving.in_process:
+        raise ConfigError("--messages sees the actors of one process: give --in-process, too")
+    orders = Orders(model=model, serving=serving, engine=engine)
+    new_engine = None if serving.in_process else engine_processes(orders, stack)
+    found = orders.open()
+    real = found.real
+    return Served(
+        real.name, found.config, new_engine or found.backends(), real.vocabulary, real, found.adapters
     )
-    return Served(real.name, config, new_backend, real.vocabulary, real, adapters)
-
-
-def _adapters(serving: Serving, model: str) -> tuple[Adapter, ...]:
-    """The adapters of `--lora-modules`; their names are each other's and the model's no more than once."""
-    if serving.lora_modules and not serving.enable_lora:
-        raise ConfigError("--lora-modules is given without --enable-lora: add it")
-    adapters: list[Adapter] = []
-    for given in serving.lora_modules:
-        name, _, path = given.partition("=")
-        if not (name and path):
-            raise ConfigError(f"--lora-modules is {given}: give NAME=DIR")
-        if name in [model, *(adapter.name for adapter in adapters)]:
-            raise ConfigError(f"--lora-modules is {given}: another model is called {name}")
-        adapters.append(Adapter(name, path))
-    return tuple(adapters)
 
 
 def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
@@ -237,7 +214,7 @@ def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, cos
         new_backend,
         vocabulary,
         real,
-        _adapters(serving, name),
+        adapters_of(serving, name),
         simulated.cost,
         simulated.remarks,
     )

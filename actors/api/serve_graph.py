@@ -18,7 +18,7 @@ from actors.api.routes.operations import server_version
 from actors.api.signals import Stopping, obey_signals
 from actors.config import EngineConfig
 from actors.core.policies.policy import class_name
-from actors.engine.backend import Backend
+from actors.engine.backend import Engine
 from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
@@ -55,7 +55,7 @@ class ServerOptions:
 
 async def serve_graph(
     config: EngineConfig,
-    new_backend: Callable[[int], Backend],
+    new_backend: Callable[[int], Engine],
     served: ServedModel,
     codec: TextCodec,
     vocabulary: Vocabulary,

@@ -1,10 +1,10 @@
-"""The seam between the graph and a world: what a Runner runs."""
+"""The seam between the graph and a world: what a Runner runs, or a whole core that runs elsewhere."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, runtime_checkable
 
-from actors.actor import Reply
-from actors.messages import Batch, Capacity, StepResult
+from actors.actor import Ref, Reply
+from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
 
 class Backend(Protocol):
@@ -37,3 +37,24 @@ class DoesRuns(Protocol):
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""
         ...
+
+
+class Listener(Protocol):
+    """Who hears of every step: an actor, or one that is reached elsewhere."""
+
+    def ref(self, sender: str, *, counted: bool = True) -> Ref[StepOutput | PolicyFailed]:
+        """Its address for `sender`."""
+        ...
+
+
+@runtime_checkable
+class RemoteCore(Protocol):
+    """A core in another process: scheduler, KV cache, executor and runners, with a backend of their own."""
+
+    async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
+        """Run it to its end, as `run_engine_core` runs one here; whatever ends it early is raised."""
+        ...
+
+
+Engine = Backend | RemoteCore
+"""What a replica runs on."""

@@ -13,12 +13,12 @@ from actors.config import EngineConfig
 from actors.core.policies import Policy
 from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
-from actors.engine.backend import Backend
+from actors.engine.backend import Backend, Engine, Listener, RemoteCore
 from actors.engine.executor import Executor
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import EngineRefs, Load, PolicyFailed, StepOutput
+from actors.messages import EngineRefs, Load, PolicyFailed
 
 log = logging.getLogger("sundog.engine")
 
@@ -26,21 +26,39 @@ CLOSE_S = 10.0
 """How long a backend may take to release what it holds, after the core was cut or crashed."""
 
 
+async def run_engine(
+    replica: int,
+    config: EngineConfig,
+    listeners: Sequence[Listener],
+    fallback: Policy | None,
+    tap: Tap | None,
+    engine: Engine,
+    on_up: Callable[[EngineRefs], None],
+) -> None:
+    """Run a replica's core to its end, here or wherever its `engine` is."""
+    if isinstance(engine, RemoteCore):
+        await engine.run_core(listeners, on_up)
+    else:
+        await run_engine_core(replica, config, listeners, fallback, tap, [engine], on_up)
+
+
 async def run_engine_core(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor[StepOutput | PolicyFailed]],
+    listeners: Sequence[Listener],
     fallback: Policy | None,
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
+    on_actors: Callable[[Sequence[Actor[Never]]], None] = lambda actors: None,
 ) -> None:
     """Run a core to its end, and release everything that `backends`, one per rank, took.
 
-    When a user's policy fails, the `fallback` takes over; None: the core crashes.
+    When a user's policy fails, the `fallback` takes over; None: the core crashes. `on_actors` is told of the
+    actors before the core is up.
     """
     try:
-        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up)
+        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up, on_actors)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             for backend in backends:
@@ -50,11 +68,12 @@ async def run_engine_core(
 async def _run_actors(
     replica: int,
     config: EngineConfig,
-    listeners: Sequence[Actor[StepOutput | PolicyFailed]],
+    listeners: Sequence[Listener],
     fallback: Policy | None,
     tap: Tap | None,
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
+    on_actors: Callable[[Sequence[Actor[Never]]], None],
 ) -> None:
     """Start from the leaves, report the addresses, and end when all actors have.
 
@@ -104,6 +123,7 @@ async def _run_actors(
         refs = EngineRefs(scheduler.ref("router"), manager.ref("router"), capacity)
         await start(manager)
         await start(scheduler)
+        on_actors([scheduler, manager, executor, *runners])
         on_up(refs)
 
 

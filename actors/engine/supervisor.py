@@ -6,14 +6,14 @@ whatever the table of fates says.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
 
 from actors.actor import Ref
 from actors.clock import now_s, sleep_until
-from actors.engine.backend import Backend
+from actors.engine.backend import Engine
 from actors.engine.crash import block, root_cause, summary
 from actors.fates import SIMULATED, Fate, Fates
 from actors.messages import EngineDown, EngineRefs, EngineUp
@@ -21,8 +21,8 @@ from actors.messages import EngineDown, EngineRefs, EngineUp
 log = logging.getLogger("sundog.engine")
 
 OnUp = Callable[[EngineRefs], None]
-RunCore = Callable[[Sequence[Backend], OnUp], Awaitable[None]]
-"""Runs an engine core on its backends until it ends, and says when it is ready."""
+RunCore = Callable[[Engine, OnUp], Awaitable[None]]
+"""Runs a core on its engine until it ends, and says when it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Supervision:
     """
 
     fates: Fates = SIMULATED
-    new_backend: Callable[[int], Backend] | None = None
+    new_backend: Callable[[int], Engine] | None = None
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class EngineSupervisor:
         self._has_been_up = self._is_stopping = False
 
     async def run(
-        self, backend: Backend, *, task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED
+        self, backend: Engine, *, task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Run until the core ends because all have hung up, until it is dead for good, or until `stop`."""
         with self._scope:
@@ -101,7 +101,7 @@ class EngineSupervisor:
         else:
             self._engine.close()
 
-    async def _run_once(self, backend: Backend, report: OnUp) -> float | None:
+    async def _run_once(self, backend: Engine, report: OnUp) -> float | None:
         """Run a core to its end; returns how long to wait before the next, None for no next one."""
 
         def up(engine: EngineRefs) -> None:
@@ -110,7 +110,7 @@ class EngineSupervisor:
 
         self._started_s = now_s()
         try:
-            await self._run_core([backend], up)
+            await self._run_core(backend, up)
         except Exception as error:  # noqa: BLE001  # whatever a core raises is a crash
             cause = root_cause(error)
             if self._supervision.fates.engine is not Fate.RESTARTED or not self._has_been_up:

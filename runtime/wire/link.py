@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from actors.actor import Actor, ActorDied, Ref, Reply
+from actors.actor import Actor, ActorDied, Ref, Reply, Tap
 from actors.mailbox import MailboxFull
 from runtime.wire.channel import Inlet, Outlet
 from runtime.wire.frames import Frame, Frames, Kind, WireError
@@ -54,7 +54,7 @@ class Link:
         """Let the other end reach this actor, by its name."""
         self._exports[actor.name] = actor
 
-    async def open(self, name: str, sender: str, *, counted: bool = True) -> Ref[Any]:
+    async def open(self, name: str, sender: str, *, counted: bool = True, tap: Tap | None = None) -> Ref[Any]:
         """The address of an actor at the other end; ActorDied if there is none of this name."""
         opened: Reply[int] = Reply()
         number = self._number(opened)
@@ -67,7 +67,7 @@ class Link:
         except BaseException:
             self.signal(Kind.HANG_UP, number)
             raise
-        return Ref(outlet.mailbox, sender, counted=counted)
+        return Ref(outlet.mailbox, sender, tap, counted=counted)
 
     async def run(self) -> None:
         """Carry frames until the connection ends, or until cancelled."""
@@ -78,6 +78,11 @@ class Link:
                 nursery.cancel_scope.cancel()
         finally:
             self.end("the link was closed")
+
+    async def flush(self) -> None:
+        """Wait until all that was said has been sent, or the link has ended."""
+        while self._unsent and self.why_ended is None:  # noqa: ASYNC110  # once in the life of a process
+            await trio.sleep(0.001)
 
     def end(self, why: str) -> None:
         """Cut the connection; harmless when repeated."""
@@ -102,24 +107,15 @@ class Link:
 
     def send(self, kind: Kind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
         """Send a message that an actor here was given for one there. Never waits."""
-        try:
-            tag, body = self._packer.pack(message)
-            packed = Frame(kind, channel, 0, tag, body)
-        except WireError:
-            self._packer.forget()
-            self._send_frame(Frame(Kind.FORGET, 0))
-            raise
-        self._send_frame(packed if reply is None else packed._replace(number=self._number(reply)))
+        tag, body = self._pack(message)
+        self._send_frame(Frame(kind, channel, 0 if reply is None else self._number(reply), tag, body))
 
     def answer(self, number: int, value: object, error: BaseException | None) -> None:
         """Give the answer to a question of the other end, or say why there is none."""
         if error is None:
             try:
-                tag, body = self._packer.pack(value)
-                return self._send_frame(Frame(Kind.ANSWER, 0, number, tag, body))
+                return self._send_frame(Frame(Kind.ANSWER, 0, number, *self._pack(value)))
             except WireError as unsendable:
-                self._packer.forget()
-                self._send_frame(Frame(Kind.FORGET, 0))
                 error = unsendable
         self._send_frame(Frame(Kind.FAILED, 0, number, body=str(error).encode(errors="replace")))
 
@@ -128,6 +124,14 @@ class Link:
         if kind is Kind.HANG_UP:
             self._outlets.pop(channel, None)
         self._send_frame(Frame(kind, channel))
+
+    def _pack(self, message: object) -> tuple[int, bytes]:
+        try:
+            return self._packer.pack(message)
+        except WireError:
+            self._packer.forget()
+            self._send_frame(Frame(Kind.FORGET, 0))
+            raise
 
     def _number(self, reply: Reply[Any]) -> int:
         """The number under which this reply is answered."""
@@ -149,14 +153,12 @@ class Link:
                 num_sent = self._socket.send(data)
             except BlockingIOError:
                 num_sent = 0
-            except OSError as error:  # the reading task learns of it, too, and ends the link
-                log.debug("%s does not take what is sent: %s", self.peer, error)
-                return
-            if num_sent == len(data):
-                return
+            except OSError:
+                return  # the reading task learns of it, too, and ends the link
             data = data[num_sent:]
-        self._unsent += data
-        self._has_unsent.set()
+        if data:
+            self._unsent += data
+            self._has_unsent.set()
 
     async def _write(self) -> None:
         """Send what the socket did not take at once."""

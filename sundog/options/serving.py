@@ -8,6 +8,7 @@ from sundog.options.row import option
 
 ACCESS = "Access"
 LORA = "LoRA adapters"
+PROCESSES = "Processes"
 RECORDING = "Recording"
 LOGGING = "Logging"
 
@@ -77,6 +78,20 @@ class Serving:
         "The largest body of a request, in MiB; a larger one is refused with 413.",
         section=ACCESS,
     )
+    in_process: bool = option(
+        False,
+        Switch(pair=False),
+        "Compute the model in the server's own process; simulated ones always are.",
+        section=PROCESSES,
+    )
+    stall_timeout_s: float = option(
+        10.0,
+        Real(1, 86_400),
+        "Restart an engine process that gives no sign of life for so many seconds.",
+        flag="--stall-timeout",
+        section=PROCESSES,
+    )
+
     grace_s: float = option(
         30.0,
         Real(0, 86_400),

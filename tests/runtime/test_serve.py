@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import openai
+import psutil
 import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
@@ -158,7 +159,7 @@ def test_a_prompt_beyond_the_context_is_a_bad_request(served: Server) -> None:
 
 
 def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
-    """Nothing is cut: the last chunk has a finish_reason, and the process ends well."""
+    """Nothing is cut: the last chunk has a finish_reason, the process ends well, and so do its children."""
     with sundog_serve("--api-key", "secret") as server:
         stream = server.client.completions.create(
             model="sundog-tiny",
@@ -169,10 +170,12 @@ def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
             extra_body={"ignore_eos": True},
         )
         next(stream)
+        children = psutil.Process(server.process.pid).children(recursive=True)
         server.process.send_signal(signal.SIGTERM)
         last = [chunk for chunk in stream if chunk.choices][-1]
         assert last.choices[0].finish_reason == "length"
         assert server.process.wait(STOP_S) == 0
+        assert len(children) == 2 and not any(child.is_running() for child in children)
 
 
 def test_a_port_in_use_is_one_clear_message() -> None:

@@ -7,7 +7,6 @@ from statistics import median
 
 import pytest
 
-from actors.engine.backend import Backend
 from sim.backend import CostBackend
 from sim.cost.work import StepWork
 from sundog.options.engine import Engine
@@ -42,7 +41,7 @@ def test_simulated_serving_takes_the_time_that_replays_take(costs: Costs) -> Non
     """The same defaults, and the same options: host overhead, scale and cost model."""
     engine = Engine()
     served = _emulated("qwen3-8b", "h100", Serving(simulate="h100"), engine, costs)
-    backend: Backend = served.new_backend(0)
+    backend = served.new_engine(0)
     assert isinstance(backend, CostBackend)
     target = Target(model="qwen3-8b", gpu="h100", **vars(costs))
     replayed = Simulated.of(engine, target).cost

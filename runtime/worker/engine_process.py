@@ -1,0 +1,155 @@
+"""An engine core in a process of its own, as the server sees it: up, watched, and over when it is over.
+
+The process may end at any moment, or stop without ending. Either is a crash of its engine (`docs/fates.md`).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+from actors.actor import Actor, ActorDied, Ref, Tap
+from actors.clock import now_s
+from actors.config import ConfigError
+from actors.engine.backend import Listener
+from actors.engine.reports import ActorReport
+from actors.messages import EngineRefs, PolicyFailed, StepOutput
+from runtime.wire.frames import WireError
+from runtime.wire.handshake import shake_hands
+from runtime.wire.link import Link
+from runtime.worker.forks import Forked, Forks, kill
+from runtime.worker.host import PULSE_S, server_offset_s
+from runtime.worker.life import how_it_ended
+from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
+
+LOOK_S = PULSE_S / 2
+STEP_S = 300.0
+"""An actor that handles one message for so long is stalled; the same as vLLM's limit for a step."""
+
+
+class EngineCrashed(Exception):
+    """The core in an engine process crashed; its notes say where."""
+
+
+class EngineProcessDied(Exception):
+    """An engine process ended, and did not say why."""
+
+
+class EngineStalled(Exception):
+    """An engine process, or an actor of it, does not go on; its notes say what each was doing."""
+
+
+class Door(Actor[Heard]):
+    """What an engine process tells: steps go to the listeners, the rest is remembered."""
+
+    def __init__(self, replica: int, listeners: Sequence[Ref[StepOutput | PolicyFailed]]) -> None:
+        super().__init__(f"door-{replica}")
+        self._listeners = listeners
+        self.actors: tuple[ActorReport, ...] = ()
+        """What the actors there were doing when it last gave a sign of life."""
+        self.heard_s = now_s()
+        self.num_silent = 0
+        """How often the watchdog has looked since: a server that stands still itself looks at nothing."""
+        self.end: CoreEnded | CoreFailed | None = None
+
+    def handle(self, message: Heard) -> None:
+        match message:
+            case StepOutput() | PolicyFailed():
+                for listener in self._listeners:
+                    listener.tell(message)
+            case Pulse():
+                self.actors, self.heard_s, self.num_silent = message.actors, now_s(), 0
+            case CoreEnded() | CoreFailed():
+                self.end = message
+            case _:
+                self.unknown(message)
+
+
+class EngineProcess:
+    """A replica's core in a process of its own (`RemoteCore`).
+
+    A process that is silent for `stall_s` is taken for stalled, and ended.
+    """
+
+    def __init__(self, replica: int, forks: Forks, stall_s: float, tap: Tap | None = None) -> None:
+        self._replica = replica
+        self._forks = forks
+        self._stall_s = stall_s
+        self._tap = tap
+
+    async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
+        """Run the process to its end. Raises what ended it, unless all had hung up on the core."""
+        forked = await self._forks.fork(self._replica)
+        name = f"scheduler-{self._replica}"
+        door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
+        status: int | None = None
+        try:
+            await self._run_link(forked, door, on_up)
+        finally:
+            with trio.CancelScope(shield=True):
+                if door.end is None:
+                    kill(forked.process)
+                status = await self._forks.reap(forked.process)
+        match door.end:
+            case None:
+                how = "ended" if status is None else how_it_ended(status)
+                raise EngineProcessDied(f"the engine process {forked.process} {how}")
+            case CoreFailed():
+                raise _error(door.end)
+
+    async def _run_link(self, forked: Forked, door: Door, on_up: Callable[[EngineRefs], None]) -> None:
+        """Carry messages until the link ends; raises EngineStalled."""
+        forked.link.sendall(f"{server_offset_s():.9f}".rjust(32).encode())
+        peer = f"the engine process {forked.process}"
+        try:
+            await shake_hands(forked.link, WORKER_MESSAGES, b"", called=False)
+        except WireError as error:
+            forked.link.close()
+            raise EngineProcessDied(f"{peer} could not be reached: {error}") from error
+        link = Link(forked.link, WORKER_MESSAGES, peer)
+        link.export(door)
+        hold = door.ref("engine-process")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(door.live)
+            nursery.start_soon(self._start, link, door, on_up)
+            await link.run()
+            hold.close()
+            nursery.cancel_scope.cancel()
+
+    async def _start(self, link: Link, door: Door, on_up: Callable[[EngineRefs], None]) -> None:
+        """Wait until the core is up, hand out its addresses, and watch it."""
+        replica, tap = self._replica, self._tap
+        with suppress(ActorDied):
+            host: Ref[Start] = await link.open(f"host-{replica}", "engine-process")
+            capacity = await host.ask(Start())
+            scheduler = await link.open(f"scheduler-{replica}", "router", tap=tap)
+            manager = await link.open(f"kv-cache-manager-{replica}", "router", tap=tap)
+            host.close()
+            on_up(EngineRefs(scheduler, manager, capacity))
+            await self._watch(door)
+        link.end("its core cannot be reached")
+
+    async def _watch(self, door: Door) -> None:
+        """Raise EngineStalled when the process, or an actor of it, does not go on."""
+        while True:
+            await trio.sleep(LOOK_S)
+            door.num_silent += 1
+            if door.num_silent * LOOK_S > self._stall_s:
+                raise _stalled(f"gave no sign of life for {now_s() - door.heard_s:.1f} s", door)
+            for each in door.actors:
+                if each.doing is not None and each.for_s > STEP_S:
+                    raise _stalled(f"does not go on: {each}", door)
+
+
+def _stalled(what: str, door: Door) -> EngineStalled:
+    error = EngineStalled(f"the engine process {what}")
+    for each in door.actors:
+        error.add_note(str(each))
+    return error
+
+
+def _error(failed: CoreFailed) -> Exception:
+    error = ConfigError(failed.cause) if failed.is_refusal else EngineCrashed(failed.cause)
+    for note in failed.notes:
+        error.add_note(note.strip())
+    return error

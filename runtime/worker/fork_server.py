@@ -1,0 +1,74 @@
+"""The fork server: a process that has imported everything, and forks an engine in milliseconds.
+
+Importing torch and transformers takes seconds; a fork of a process that has done so takes none of them, and
+shares the memory. It runs no event loop and computes nothing, so that a fork finds no thread at work.
+Requests come over a socket as `REQUEST`, answers go back as `ANSWER`:
+
+| request | number | answer |
+|---|---|---|
+| FORK, with a socket for the new process | the replica | its process id |
+| REAP | a process id | how it ended, as `waitpid` says; waits until it has |
+
+The first answer comes unasked: READY when everything is imported, or REFUSED with a text.
+"""
+
+import gc
+import os
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+
+from runtime.worker.life import begin_life
+
+REQUEST = struct.Struct("<ci")
+ANSWER = struct.Struct("<ci")
+FORK, REAP, READY, REFUSED = b"F", b"R", b"Y", b"N"
+
+Run = Callable[[int, socket.socket], None]
+"""The life of an engine process: its replica, and its end of the link."""
+
+
+def serve_forks(control: socket.socket, run: Run) -> None:
+    """Fork when asked, until the asker is gone."""
+    gc.collect()
+    gc.freeze()  # or the first collection of each fork would copy all that is shared
+    control.sendall(ANSWER.pack(READY, os.getpid()))
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
+        if not request:
+            return
+        command, number = REQUEST.unpack(request)
+        if command == FORK:
+            process = _fork(control, number, descriptors[0], run)
+            os.close(descriptors[0])
+            control.sendall(ANSWER.pack(FORK, process))
+        else:
+            control.sendall(ANSWER.pack(REAP, os.waitpid(number, 0)[1]))
+
+
+def refuse(control: socket.socket, why: str) -> None:
+    """Say in one line why there will be no engines."""
+    text = why.encode(errors="replace")
+    control.sendall(ANSWER.pack(REFUSED, len(text)) + text)
+
+
+def _fork(control: socket.socket, replica: int, descriptor: int, run: Run) -> int:
+    """The process id of a new engine process."""
+    parent = os.getpid()
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        begin_life(f"sundog engine {replica}", parent)
+        control.close()
+        os.set_inheritable(descriptor, False)
+        run(replica, socket.socket(fileno=descriptor))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

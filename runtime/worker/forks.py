@@ -1,0 +1,156 @@
+"""The server's side of the fork server: it is started once, and asked for engine processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from actors.config import ConfigError
+from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
+
+LEAVE_S = 2.0
+"""How long the fork server may take to say how a process ended, and to end."""
+
+
+class ForkServerDied(Exception):
+    """The fork server ended; the next fork starts another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """An engine process, and this end of the link to it."""
+
+    process: int
+    link: socket.socket
+
+
+class Forks:
+    """Makes engine processes; `command` starts the fork server, and reads `orders` from its stdin.
+
+    The command gets two further arguments: the descriptor of its socket and this process's id.
+    """
+
+    def __init__(self, command: Sequence[str], orders: bytes) -> None:
+        self._command = command
+        self._orders = orders
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._is_ready = False
+        self._one_at_a_time: trio.Lock | None = None
+
+    def start(self) -> None:
+        """Start the fork server, which then imports what engines need. Call it in the main thread.
+
+        A process is bound to the thread that starts it (PR_SET_PDEATHSIG).
+        """
+        self.close()
+        control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the server
+            )
+        control.setblocking(False)
+        self._control, self._is_ready = control, False
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(self._orders)
+
+    async def fork(self, replica: int) -> Forked:
+        """A new engine process. Raises ConfigError if the fork server says that there can be none."""
+        async with self._alone():
+            if self._process is None or self._process.poll() is not None:
+                self.start()
+            if not self._is_ready:
+                await self._answer(READY)
+                self._is_ready = True
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    self._ask(FORK, replica, theirs)
+                with trio.CancelScope(shield=True):
+                    process = await self._answer(FORK)
+            except BaseException:
+                ours.close()
+                raise
+            return Forked(process, ours)
+
+    async def reap(self, process: int) -> int | None:
+        """How an engine process ended, as `waitpid` says; None if nobody knows. It is killed if need be."""
+        with suppress(ForkServerDied):
+            async with self._alone():
+                self._ask(REAP, process)
+                for _ in range(2):
+                    with trio.move_on_after(LEAVE_S):
+                        return await self._answer(REAP)
+                    kill(process)
+                self.close()
+        return None
+
+    def close(self) -> None:
+        """End the fork server, and with it all engine processes that are left."""
+        if self._control is not None:
+            self._control.close()
+        process, self._process, self._control = self._process, None, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _alone(self) -> trio.Lock:
+        if self._one_at_a_time is None:
+            self._one_at_a_time = trio.Lock()
+        return self._one_at_a_time
+
+    def _ask(self, command: bytes, number: int, passed: socket.socket | None = None) -> None:
+        if self._control is None:
+            raise ForkServerDied("it was closed")
+        try:
+            socket.send_fds(
+                self._control, [REQUEST.pack(command, number)], [] if passed is None else [passed.fileno()]
+            )
+        except OSError as error:
+            raise ForkServerDied(f"it cannot be asked: {error}") from error
+
+    async def _answer(self, expected: bytes) -> int:
+        kind, number = ANSWER.unpack(await self._receive(ANSWER.size))
+        if kind == REFUSED:
+            raise ConfigError((await self._receive(number)).decode())
+        assert kind == expected, f"the fork server answers {kind!r}"
+        return int(number)
+
+    async def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            if self._control is None:
+                raise ForkServerDied("it was closed")
+            await trio.lowlevel.wait_readable(self._control)
+            try:
+                more = self._control.recv(size - len(data))
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise ForkServerDied(str(error)) from error
+            if not more:
+                code = "" if self._process is None else f" with code {self._process.wait()}"
+                raise ForkServerDied(f"the process that starts engines ended{code}")
+            data += more
+        return data
+
+
+def kill(process: int) -> None:
+    """End a process that is ours at once, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def module_command(module: str) -> list[str]:
+    """The command that runs a module in a Python like this one."""
+    return [sys.executable, "-m", module]

@@ -1,0 +1,33 @@
+"""How a process of ours lives: no longer than its parent, and deaf to what is meant for the server."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+ORPHANED = 3
+"""The exit code of a process whose parent was gone before it could be bound to it."""
+
+
+def begin_life(name: str, parent: int) -> None:
+    """Be called `name` (15 characters show), and be killed when the process `parent` dies, however it dies.
+
+    Signals to stop are for the server, which says by the link when its engines are to end.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(ORPHANED)
+
+
+def how_it_ended(status: int) -> str:
+    """What `waitpid` says, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    return f"was killed by {signal.Signals(-code).name} (signal {-code})"

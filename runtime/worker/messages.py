@@ -1,0 +1,46 @@
+"""What an engine process and its server say to each other, beside the messages of the graph."""
+
+from dataclasses import dataclass
+
+from actors.engine.reports import ActorReport
+from actors.messages import Capacity, PolicyFailed, StepOutput
+from runtime.wire.vocabulary import MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """EngineProcess asks the Host to start the core; answered when it is up."""
+
+    def answered_by(self, answer: Capacity) -> "Start":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The Host tells the Door twice a second that its event loop runs, and what its actors are doing."""
+
+    actors: tuple[ActorReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreEnded:
+    """The Host tells the Door that the core has ended, as all have hung up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFailed:
+    """The Host tells the Door why the core crashed, or could not start; `notes` say where.
+
+    It `is_refusal` where what was asked for cannot work.
+    """
+
+    cause: str
+    notes: tuple[str, ...]
+    is_refusal: bool
+
+
+Heard = StepOutput | PolicyFailed | Pulse | CoreEnded | CoreFailed
+"""What the Door is told."""
+
+WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, CoreEnded, CoreFailed)

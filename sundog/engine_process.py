@@ -1,0 +1,141 @@
+"""`python -m sundog.engine_process`: the process that engines of `sundog serve` are forked from.
+
+It reads the same options as the server, from its stdin, and makes of them what the server makes.
+"""
+
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError, EngineConfig
+from actors.core.adapter import Adapter
+from sundog.embedding import embedding_config
+from sundog.log_format import log_to_stderr
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.torch_limits import refuse_what_torch_cannot
+
+if TYPE_CHECKING:
+    from actors.engine.backend import Backend
+    from runtime.serve import RealModel
+    from runtime.worker.engine_process import EngineProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model's folder, with the configuration that it is served with."""
+
+    orders: "Orders"
+    real: "RealModel"
+    config: EngineConfig
+    adapters: tuple[Adapter, ...]
+
+    def backends(self) -> "Callable[[int], Backend]":
+        """What makes the backend of a replica; imports torch."""
+        from runtime.serve import embedding_backends, torch_backends
+
+        engine, serving = self.orders.engine, self.orders.serving
+        if self.real.embedding is not None:
+            return embedding_backends(self.real, self.config, device=serving.device, dtype=engine.dtype)
+        return torch_backends(
+            self.real,
+            self.config,
+            device=serving.device,
+            dtype=engine.dtype,
+            seed=engine.seed,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            adapters=self.adapters,
+            max_lora_rank=serving.max_lora_rank,
+        )
+
+    def new_backend(self, replica: int) -> "Backend":
+        """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
+        return self.backends()(replica)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What is to be served, as the command line said it: the same in every process."""
+
+    model: str | None
+    serving: Serving
+    engine: Engine
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        import msgspec
+
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> "Orders":
+        """From bytes."""
+        import msgspec
+
+        return msgspec.msgpack.decode(packed, type=Orders)
+
+    def open(self) -> Opened:
+        """Read the folder; refuses by name what cannot be served."""
+        from actors.pooler_config import parse_pooler_config
+        from runtime.serve import RealModel
+
+        serving = self.serving
+        pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
+        real = RealModel.open(self.model, serving.served_model_name, serving.runner, pooler)
+        refuse_what_torch_cannot(self.engine)
+        if real.embedding is not None:
+            return Opened(self, real, embedding_config(real, serving, self.engine), ())
+        config = self.engine.config(real.max_position_embeddings)
+        return Opened(self, real, config, adapters_of(serving, real.name))
+
+
+def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
+    """What makes a replica's process. They are forked from one that begins now, and ends with `stack`."""
+    from runtime.worker.engine_process import EngineProcess
+    from runtime.worker.forks import Forks, module_command
+
+    forks = Forks(module_command("sundog.engine_process"), orders.packed())
+    stack.callback(forks.close)
+    forks.start()
+    return lambda replica: EngineProcess(replica, forks, orders.serving.stall_timeout_s)
+
+
+def adapters_of(serving: Serving, model: str) -> tuple[Adapter, ...]:
+    """The adapters of `--lora-modules`; their names are each other's and the model's no more than once."""
+    if serving.lora_modules and not serving.enable_lora:
+        raise ConfigError("--lora-modules is given without --enable-lora: add it")
+    adapters: list[Adapter] = []
+    for given in serving.lora_modules:
+        name, _, path = given.partition("=")
+        if not (name and path):
+            raise ConfigError(f"--lora-modules is {given}: give NAME=DIR")
+        if name in [model, *(adapter.name for adapter in adapters)]:
+            raise ConfigError(f"--lora-modules is {given}: another model is called {name}")
+        adapters.append(Adapter(name, path))
+    return tuple(adapters)
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Become the fork server of the process `parent`, which is at the other end of a socket."""
+    from runtime.worker.fork_server import refuse, serve_forks
+    from runtime.worker.life import begin_life
+
+    begin_life("sundog engines", parent)
+    with socket.socket(fileno=descriptor) as control:
+        try:
+            orders = Orders.unpacked(sys.stdin.buffer.read())
+            log_to_stderr(orders.serving.log_format)
+            opened = orders.open()
+            new_backend = opened.backends() if orders.serving.device == "cpu" else opened.new_backend
+            from runtime.worker.host import run_host
+        except (ConfigError, ModuleNotFoundError) as error:
+            return refuse(control, str(error))
+        serve_forks(control, partial(run_host, opened.config, new_backend))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

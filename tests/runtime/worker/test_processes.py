@@ -1,0 +1,176 @@
+"""An engine in a process of its own, which real signals stop and kill (`docs/processes.md`)."""
+
+import random
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+pytest.importorskip("torch", reason="the engine extra is not installed")
+
+from actors.graph import open_graph
+from actors.messages import Accepted, Generate, Sampling
+from runtime.serve import RealModel, torch_backends
+from sundog.options.engine import Engine
+from tests.live import STOP_S, Live, Stream, live
+
+RESTART_S = 5.0
+"""Of an engine, on a machine that does nothing else; what the tests insist on is SOON_S."""
+SOON_S = 30.0
+STALL_S = 2.0
+SERVE = ("sundog", "serve", "--port", "0", "--stall-timeout", str(STALL_S), "--max-num-seqs", "2", "--debug")
+LONG = {"max_tokens": 300, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    """One that computes the embedded model in another process."""
+    with live(*SERVE) as running:
+        yield running
+
+
+def descendants(server: Live) -> list[psutil.Process]:
+    """The fork server, and the engine process that it made."""
+    return psutil.Process(server.process.pid).children(recursive=True)
+
+
+def engine(server: Live) -> psutil.Process:
+    """The engine process, once there is one."""
+    (forks,) = psutil.Process(server.process.pid).children()
+    deadline_s = time.monotonic() + SOON_S
+    while not (engines := forks.children()):
+        assert time.monotonic() < deadline_s, "no engine process"
+        time.sleep(0.01)
+    return engines[0]
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def gone(processes: list[psutil.Process]) -> None:
+    """Wait until none of these is there."""
+    deadline_s = time.monotonic() + SOON_S
+    while left := [process for process in processes if is_there(process)]:
+        assert time.monotonic() < deadline_s, f"{left} outlived their server"
+        time.sleep(0.01)
+
+
+def all_blocks_are_free(server: Live) -> None:
+    """As /metrics says once nothing runs."""
+    deadline_s = time.monotonic() + SOON_S
+    while True:
+        text = httpx.get(f"{server.url}/metrics", timeout=SOON_S).text
+        if re.search(r"^vllm:kv_cache_usage_perc.* 0(\.0)?$", text, re.MULTILINE):
+            return
+        assert time.monotonic() < deadline_s, text
+        time.sleep(0.05)
+
+
+def kill_and_check(server: Live, delay_s: float) -> None:
+    """Kill the engine under load: what had begun ends with an error, what had not is answered in full."""
+    plain = server.complete("The fox", max_tokens=20).json()["choices"][0]["text"]
+    streams = [Stream(server, prompt="The fox", **LONG) for _ in range(2)]
+    for stream in streams:
+        stream.begun.wait()
+    waiting = [Stream(server, prompt="The fox", max_tokens=20) for _ in range(3)]
+    for stream in waiting:
+        stream.accepted.wait()
+    time.sleep(delay_s)
+    engine(server).kill()
+    server.until_health(503)
+    assert server.until_health(200) < SOON_S
+    for stream in streams:
+        assert "engine failed" in stream.whole()[-1]["error"]["message"]
+    assert [stream.text for stream in waiting] == [plain] * 3
+    all_blocks_are_free(server)
+
+
+def test_a_killed_engine_ends_what_had_begun_and_answers_what_had_not(server: Live) -> None:
+    """kill -9; the log says by which signal, in one block."""
+    kill_and_check(server, 0.0)
+    said = "".join(server.said)
+    assert "was killed by SIGKILL (signal 9)" in said and "Traceback" not in said
+
+
+@pytest.mark.long
+def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun(server: Live) -> None:
+    """Ten times in a row, whenever; each time it is back in time."""
+    for number in range(10):
+        kill_and_check(server, random.Random(number).uniform(0.0, 0.3))
+
+
+def test_an_engine_that_is_stopped_is_noticed_reported_and_replaced(server: Live) -> None:
+    """SIGSTOP: /health is 503, and the log has what each of its actors was doing."""
+    stream = Stream(server, **LONG)
+    stream.begun.wait()
+    stopped = engine(server)
+    stopped.send_signal(signal.SIGSTOP)
+    server.until_health(503)
+    assert "gave no sign of life for" in server.health().text or server.health().status_code == 200
+    assert server.until_health(200) < SOON_S
+    assert "engine failed" in stream.whole()[-1]["error"]["message"]
+    said = "".join(server.said)
+    assert "EngineStalled: the engine process gave no sign of life for" in said
+    for actor in ("scheduler-0: ", "kv-cache-manager-0: ", "executor-0: ", "runner-0.0: "):
+        assert f"    {actor}" in said
+    gone([stopped])
+    assert server.complete(max_tokens=4).status_code == 200
+
+
+@pytest.mark.wall_clock
+async def test_a_core_elsewhere_answers_as_one_here(server: Live) -> None:
+    """The same text, and the same log probabilities to the last digit."""
+    asked = {"prompt": "The fox", "max_tokens": 20, "logprobs": 2, "temperature": 0}
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{server.url}/v1/completions", json=asked, timeout=SOON_S)
+    elsewhere = answer.json()["choices"][0]
+    model = RealModel.open(None)
+    config = Engine(max_num_seqs=2).config(model.max_position_embeddings)
+    generate = Generate("The fox", Sampling(temperature=0.0, max_tokens=20, logprobs=2))
+    graph = open_graph(
+        config, [torch_backends(model, config)(0)], codec=model.tokenizer, vocabulary=model.vocabulary
+    )
+    async with graph as here:
+        accepted = await here.ask(generate)
+        assert isinstance(accepted, Accepted)
+        deltas = [delta async for delta in accepted.stream]
+    assert "".join(delta.text for delta in deltas) == elsewhere["text"]
+    logprobs = [each.logprob for delta in deltas for each in delta.logprobs]
+    assert logprobs == elsewhere["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.long
+def test_the_process_that_engines_are_made_by_may_be_killed_too(server: Live) -> None:
+    """Its engine goes with it; another one takes seconds longer, as it has to import everything again."""
+    before = descendants(server)
+    before[0].kill()
+    server.until_health(503)
+    server.until_health(200)
+    gone(before)
+    assert server.complete(max_tokens=4).status_code == 200
+
+
+def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(server: Live) -> None:
+    """kill -9 under load, even while its engine is stopped. The last test: its server does not come back."""
+    asked = {"prompt": "The fox", "stream": True, **LONG}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=SOON_S) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        left = descendants(server)
+        assert len(left) == 2
+        left[1].send_signal(signal.SIGSTOP)
+        server.hurt(signal.SIGKILL)
+        server.process.wait(STOP_S)
+        gone(left)
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
+    folders = [Path(tempfile.gettempdir()), Path("/dev/shm")]
+    names = [path.name for folder in folders for path in folder.iterdir()]
+    assert not [name for name in names if str(left[0].pid) in name or str(server.process.pid) in name]
