@@ -8,6 +8,12 @@ import trio
 from actors.actor import Reply
 from actors.clock import run_blocking, uses_threads
 from actors.messages import Batch, Capacity, StepResult
+from runtime.loader import import_torch
+
+# Before anything that imports torch, since it sets how torch's threads wait.
+import_torch()
+
+# ruff: noqa: E402
 from runtime.engine import Engine
 from runtime.lane import Lane
 from runtime.model import Model
@@ -31,7 +37,7 @@ class TorchBackend(Opening):
     async def load(self) -> Capacity:
         """Read the weights and make the cache; raises ConfigError where either fails."""
         engine, model, num_blocks = await run_blocking(self.open)
-        self._loaded = Loaded(engine, model, Lane(engine) if self._is_ahead and uses_threads() else None)
+        self._loaded = Loaded(engine, model, Lane(engine) if engine.is_ahead and uses_threads() else None)
         return Capacity(num_blocks, self._block_size)
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:

@@ -54,13 +54,17 @@ class Engine:
         self._stream = new_stream(model.device) if ahead else None
 
     @property
+    def is_ahead(self) -> bool:
+        return self._last is not None
+
+    @property
     def speculates(self) -> bool:
         return self._speculator is not None
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> Flight:
         """Begin the batch's step, behind those that are under way. ValueError if it breaks the rules."""
-        if self._requests.looks_back:
+        if self._last is None or self._requests.looks_back:
             self._take_in()
         flight = Flight(batch, self._requests.fold(batch))
         self._flights.append(flight)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -64,19 +65,37 @@ def _loaded(
 
     if dtype not in DTYPES:
         raise LoadError(f"dtype {dtype!r} is unknown: use one of {', '.join(DTYPES)}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise LoadError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
+    device = chosen_device(device)
     library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
     try:
-        model, found = _read(folder, dtype, classes, attention)
+        model, found = _read(folder, device, dtype, classes, attention)
+        model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     except LoadError:
         raise
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            f"not enough memory on {device} for the weights of {folder}: {first_line(error)}; free some, or"
+            " serve a smaller model"
+        ) from error
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
         raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
     _check_found(folder, found)
-    model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     return model, sorted(found["unexpected_keys"])
+
+
+def chosen_device(device: str) -> str:
+    """The device that is meant: `auto` is a GPU if torch sees one. LoadError if it sees no such device."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise LoadError(
+            f"--device {device}: torch {torch.__version__} sees no CUDA device; give --device cpu,"
+            " or install a build of torch for this machine's driver"
+        )
+    return device
 
 
 class Found(TypedDict):
@@ -88,7 +107,7 @@ class Found(TypedDict):
 
 
 def _read(
-    folder: Path, dtype: str, classes: "_LazyAutoMapping", attention: str | None
+    folder: Path, device: str, dtype: str, classes: "_LazyAutoMapping", attention: str | None
 ) -> tuple["PreTrainedModel", Found]:
     """The model, and what the library found of its weights; quantised ones are multiplied out first."""
     import torch
@@ -117,6 +136,8 @@ def _read(
         dtype=chosen,
         state_dict=weights,
         attn_implementation=attention,
+        # Straight to the device, without a copy of all weights on the host.
+        device_map=device if device != "cpu" and find_spec("accelerate") else None,
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,

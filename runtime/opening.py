@@ -7,8 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from actors.core.config import ConfigError
 from actors.speculative_config import SpeculativeConfig
-from runtime.facts import check_context
+from runtime.facts import check_context, first_line
 from runtime.loader import import_torch, load_model
 
 # Before anything that imports torch, since it sets how torch's threads wait.
@@ -25,7 +26,9 @@ from runtime.linear import let_go_of_files, noted_inputs, pack_linears
 from runtime.lora import Adapters
 from runtime.memory import give_back_free
 from runtime.model import Model, answers_as, probe_layers, probe_logits
+from runtime.norms import fuse_norms
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
+from runtime.profile_run import measured
 from runtime.requests import Requests
 from runtime.speculator import DraftModel, PromptLookup, Speculator
 from runtime.structured.grammars import Grammars
@@ -66,7 +69,7 @@ class Opening:
         max_lora_rank: int = 16,
         ahead: bool | None = None,
     ) -> None:
-        self._is_ahead = device.startswith("cuda") if ahead is None else ahead
+        self._ahead = ahead
         self._model_dir = Path(model_dir)
         self._device = device
         self._dtype = dtype
@@ -87,6 +90,15 @@ class Opening:
 
     def open(self) -> tuple[Engine, Model, int]:
         """The engine, its model, and the number of blocks."""
+        try:
+            return self._opened()
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"not enough memory on the device for {self._model_dir}: {first_line(error)}; lower"
+                " --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens, or free some"
+            ) from error
+
+    def _opened(self) -> tuple[Engine, Model, int]:
         if self._num_threads is not None:
             set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
@@ -117,10 +129,12 @@ class Opening:
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
         served = with_cache(model, layers, adapters)
-        if model.device.type == "cuda":
+        is_cuda = model.device.type == "cuda"
+        if is_cuda:
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
-        return Engine(requests, served, speculator, ahead=self._is_ahead), served, num_blocks
+        is_ahead = is_cuda if self._ahead is None else self._ahead
+        return Engine(requests, served, speculator, ahead=is_ahead), served, num_blocks
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""
@@ -167,9 +181,5 @@ class Opening:
         """The layers, and on CUDA the bytes that the largest step takes while it runs."""
         if model.device.type != "cuda":
             return probe_layers(model), 0
-        torch.cuda.reset_peak_memory_stats(model.device)
-        before = torch.cuda.memory_allocated(model.device)
-        layers = probe_layers(model, self._max_num_batched_tokens, self._max_num_seqs)
-        step_bytes = torch.cuda.max_memory_allocated(model.device) - before
-        torch.cuda.empty_cache()
-        return layers, step_bytes
+        fuse_norms(model)
+        return measured(model, self._max_num_batched_tokens, self._max_num_seqs, self._max_model_len)

@@ -25,7 +25,9 @@ class Serving:
         Text("GPU"),
         "Answer with canned text at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
     )
-    device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
+    device: str = option(
+        "auto", Choice(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
+    )
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
