@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from actors.core.batch import Batch, Blocked, Finish
+from actors.core.kv_events import KvEvents
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.policies.policy import Rank
 
@@ -18,6 +19,7 @@ class StepOutput:
     `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
     is a token beside the one that it got; in `tokens` those of one request stand in order.
+    `kv_events` are recorded if a router asks for them, and come with steps that do more than decode on.
     """
 
     replica: int
@@ -37,6 +39,7 @@ class StepOutput:
     accepted: tuple[tuple[str, int], ...]
     ranks: tuple[tuple[str, Rank], ...]
     vectors: tuple[tuple[str, bytes], ...]
+    kv_events: KvEvents | None
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class StepOutput:
         accepted: tuple[tuple[str, int], ...] = (),
         ranks: tuple[tuple[str, Rank], ...] = (),
         vectors: tuple[tuple[str, bytes], ...] = (),
+        kv_events: KvEvents | None = None,
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -74,6 +78,7 @@ class StepOutput:
         self.prompt_logprobs = prompt_logprobs
         self.accepted = accepted
         self.ranks = ranks
+        self.kv_events = kv_events
         self.vectors = vectors
 
     @property

@@ -15,6 +15,8 @@ the middle leaves the null block in its place, which is skipped when the head co
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from actors.core.kv_events import KvChanges
+
 Key = object
 NULL = 0
 
@@ -31,6 +33,7 @@ class BlockPool:
         "_place",
         "_queue",
         "_readers",
+        "changes",
         "num_blocks",
         "num_free",
     )
@@ -48,6 +51,8 @@ class BlockPool:
         self._place: dict[int, int] = {}
         """Where the free blocks lie that have a key."""
         self._cached: dict[Key, dict[int, None]] = {}
+        self.changes: KvChanges | None = None
+        """What can be found anew or no more, if anybody asks."""
 
     @property
     def free_order(self) -> list[int]:
@@ -166,6 +171,8 @@ class BlockPool:
     def register(self, block: int, key: Key) -> None:
         """Remember that a held block holds the tokens that `key` stands for."""
         self._keys[block] = key
+        if self.changes is not None and key not in self._cached:
+            self.changes.is_stored[key] = True
         self._cached.setdefault(key, {})[block] = None
         self._readers.setdefault(block, 1)
 
@@ -202,6 +209,8 @@ class BlockPool:
             return
         if len(blocks) == 1:
             del self._cached[key]
+            if self.changes is not None:
+                self.changes.is_stored[key] = False
         else:
             del blocks[block]
         if self._readers[block] <= 1:
@@ -212,6 +221,8 @@ class BlockPool:
         if self.num_free != self.num_blocks - 1:
             return False
         self._tidy()
+        if self.changes is not None:
+            self.changes.is_stored.update(dict.fromkeys(self._cached, False))
         self._cached.clear()
         self._keys.clear()
         self._readers.clear()

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from actors.core.adapter import Adapter
+from actors.core.batch import Batch
 from actors.core.block_pool import BlockPool, Key
 from actors.core.config import SchedulerConfig
+from actors.core.kv_events import KvEvents
 from actors.core.request import Request
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
@@ -139,6 +141,17 @@ class KVCache:
         for block in request.block_ids[num_full:num_named]:
             self.pool.forget(block)
         request.num_registered_blocks = min(request.num_registered_blocks, num_full)
+
+    def take_events(self, batch: Batch, has_ended: bool) -> KvEvents | None:
+        """What has changed in the prefix cache, at the end of a step that does more than decode on.
+
+        What decodes take comes with the next such step: so events come at the same instants whether or not a
+        run of decodes is one event.
+        """
+        changes = self.pool.changes
+        if changes is None or not (has_ended or batch.admitted or batch.chunks or batch.preempted):
+            return None
+        return changes.take()
 
     def release(self, request: Request, *, returns: bool = False) -> None:
         """Take back all of the request's blocks; if it `returns`, it may find some again."""

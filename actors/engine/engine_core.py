@@ -9,7 +9,7 @@ import trio
 
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
-from actors.config import EngineConfig
+from actors.config import EngineConfig, SchedulerConfig
 from actors.core.policies import Policy
 from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
@@ -96,12 +96,7 @@ async def _run_actors(
             await start(actor)
         capacity = await executor_ref.ask(Load())
         scheduler_config = config.with_blocks(capacity.num_blocks)
-        manager = KVCacheManager(
-            f"kv-cache-manager-{replica}",
-            scheduler_config,
-            block_hasher(config.prefix_caching_hash_algo),
-            tap=tap,
-        )
+        manager = _kv_cache_manager(replica, config, scheduler_config, tap)
         refs_of_listeners = [listener.ref(scheduler_name, counted=False) for listener in listeners]
         scheduler = Scheduler(
             scheduler_name,
@@ -125,6 +120,19 @@ async def _run_actors(
         await start(scheduler)
         on_actors([scheduler, manager, executor, *runners])
         on_up(refs)
+
+
+def _kv_cache_manager(
+    replica: int, config: EngineConfig, limits: SchedulerConfig, tap: Tap | None
+) -> KVCacheManager:
+    """The owner of the pool; it records KV events if the router asks for them."""
+    return KVCacheManager(
+        f"kv-cache-manager-{replica}",
+        limits,
+        block_hasher(config.prefix_caching_hash_algo),
+        records_events=config.router.index == "events",
+        tap=tap,
+    )
 
 
 def _policy(

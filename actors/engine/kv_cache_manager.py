@@ -8,6 +8,7 @@ Scheduler, which applies them between two steps, in order with new requests and 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import BlockHasher, KVCache
+from actors.core.kv_events import KvChanges
 from actors.messages import Done, Refused, ResetPrefixCache
 
 
@@ -15,10 +16,18 @@ class KVCacheManager(Actor[ResetPrefixCache]):
     """The owner of one engine's KV cache."""
 
     def __init__(
-        self, name: str, config: SchedulerConfig, hash_block: BlockHasher | None, *, tap: Tap | None = None
+        self,
+        name: str,
+        config: SchedulerConfig,
+        hash_block: BlockHasher | None,
+        *,
+        records_events: bool = False,
+        tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._kv = KVCache(config, hash_block)
+        if records_events:
+            self._kv.pool.changes = KvChanges()
         self._is_lent = False
         self._scheduler: Ref[ResetPrefixCache] | None = None
 

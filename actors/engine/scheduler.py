@@ -224,6 +224,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             prompt_logprobs=result.prompt_logprobs,
             accepted=result.accepted,
             ranks=state.waiting.take_ranks(),
+            kv_events=state.kv.take_events(planned.batch, bool(finished)),
             vectors=result.vectors,
         )
         self._last_end_s = result.end_times_s[-1]

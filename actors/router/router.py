@@ -81,6 +81,8 @@ class Router(Actor[RouterMessage]):
         match message:
             case StepOutput():
                 self._state.follow(message.batch)
+                if (events := message.kv_events) is not None:
+                    self._state.indexes[message.replica].changed(events.stored, events.removed)
             case Submit():
                 self._submit((message,))
             case Siblings():
