@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def run_output(
-    directory: str | None, messages: bool, config: EngineConfig, num_blocks: int
+    directory: str | None, messages: bool, journal: bool | None, config: EngineConfig, num_blocks: int
 ) -> "RunOutput | Unkept":
     """The output of the replay that is running, to be used in a `with`."""
     needs_folder(directory, messages, "--out")
+    if journal and directory is None:
+        raise ConfigError("--journal needs a folder to write it to: give --out DIR")
     if directory is None:
         return _unkept()
     from sim.record.journal_rows import Header
@@ -28,7 +30,7 @@ def run_output(
 
     options = kept_options(directory)
     header = Header.of(config, num_blocks, replay_id(options, directory))
-    return RunOutput(directory, header, options, messages)
+    return RunOutput(directory, header, options, messages, journal=journal)
 
 
 def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput | Unkept":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sundog.blas import one_thread
 from sundog.ends import remark
 from sundog.options import Switch, Text, option
 from sundog.options.config_file import config_option
@@ -33,6 +34,12 @@ class Replay:
     )
     messages: bool = option(
         False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+    )
+    journal: bool | None = option(
+        None,
+        Switch(),
+        "With --out: keep what explain and perfetto read. If not given: of up to 100,000 requests.",
+        kept=False,
     )
     decode_runs: bool = option(
         True,
@@ -62,6 +69,7 @@ def replay(
     Prints what the requests of TRACE would have seen: TTFT, TPOT, inter-token latency, queueing, use of
     the KV cache. `traces/README.md` lists the formats.
     """
+    one_thread()
     from sundog.simulated import Simulated
 
     simulated = Simulated.of(engine, target)
@@ -102,7 +110,7 @@ def _played(
     predictor = None if load.predictor is None else _predictor(load.predictor, seed)
     held_against = simulated.terms(terms)
     with (
-        run_output(asked.out, asked.messages, config, simulated.capacity.num_blocks) as output,
+        run_output(asked.out, asked.messages, asked.journal, config, simulated.capacity.num_blocks) as output,
         progress(lambda: sum(1 for _ in islice(source, reading.limit))) as on_progress,
     ):
         try:

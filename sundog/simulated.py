@@ -12,7 +12,6 @@ from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
-from sim.explain.drafted import measured_drafts
 from sim.figures.terms import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
@@ -196,6 +195,8 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
         return asked
     if asked.proposed is not None:
         raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
+    from sim.explain.drafted import measured_drafts  # it brings the reader of journals along
+
     return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
 
 

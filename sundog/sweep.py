@@ -11,6 +11,7 @@ import click
 from actors.config import ConfigError
 from actors.core.names import unknown
 from sundog.axes import NAMED, axes, with_fields
+from sundog.blas import one_thread
 from sundog.cell import Plan, changed
 from sundog.ends import Stopped, remark
 from sundog.experiment import Experiment
@@ -92,6 +93,7 @@ def sweep(
     (SPEC.toml, docs/workloads.md) is drawn for each seed. Every setting is given the same requests, so
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
+    one_thread()
     from sim.figures.sweep.sweep import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
 

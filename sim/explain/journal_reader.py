@@ -40,6 +40,10 @@ def find_record(path: Path) -> Path:
     if path.is_dir():
         number = last_number(path)
         found = path / (numbered(JOURNAL, number) if number else JOURNAL)
+        if not found.is_file() and (path / SUMMARY).is_file():
+            raise JournalError(
+                f"{path} has no {JOURNAL}: a long replay keeps one with --journal, a measured run none"
+            )
         if not found.is_file():
             raise JournalError(
                 f"{path} has no {JOURNAL}: record a run with `sundog replay … --out {path}`"

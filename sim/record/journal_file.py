@@ -36,11 +36,15 @@ class JournalFile(Actor[Heard]):
 
     Memory is bounded by `FLUSH_LINES` lines. Raises RunError when it cannot write. A journal whose
     run crashes or is cancelled is the one most worth reading: it is completed, and its last line says that
-    the run broke off.
+    the run broke off. One of more than `most_requests` is removed.
     """
 
-    def __init__(self, directory: Path | str, header: Header, name: str = JOURNAL) -> None:
+    def __init__(
+        self, directory: Path | str, header: Header, name: str = JOURNAL, most_requests: float = math.inf
+    ) -> None:
         super().__init__("journal-file")
+        self.num_left = most_requests
+        """Requests that may still arrive; below 0 the journal is gone."""
         self._path = Path(directory) / name
         self._lines = [json.dumps({"journal": VERSION, **asdict(header)}, separators=(",", ":"))]
         self._origin_s = self._flush_due_s = 0.0
@@ -61,6 +65,8 @@ class JournalFile(Actor[Heard]):
         self._close()
 
     def handle(self, message: Heard) -> None:
+        if self.num_left < 0:
+            return
         match message:
             case StepOutput():
                 self._lines.append(_step_line(message, self._origin_s))
@@ -68,6 +74,9 @@ class JournalFile(Actor[Heard]):
                     # Nothing may follow for long, and readers shall see what has happened.
                     self._flush_due_s = 0.0
             case Submit():
+                self.num_left -= 1
+                if self.num_left < 0:
+                    return self._remove()
                 self._lines.append(_submit_line(message, self._origin_s))
             case EngineDown():
                 lost = {"lost": message.request_ids, "replica": message.replica}
@@ -81,6 +90,11 @@ class JournalFile(Actor[Heard]):
         self._file.write(lines)
         self._file.flush()
         self._flush_due_s = now_s() + FLUSH_S
+
+    def _remove(self) -> None:
+        self._close()
+        self._file = None
+        self._path.unlink(missing_ok=True)
 
     def _close(self) -> None:
         if self._file is not None:

@@ -5,6 +5,7 @@ says that it is a part. One that cannot work (a malformed trace, a full disk) le
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ from sim.record.run_writer import OnDisk, RunWriter
 
 log = logging.getLogger("sundog")
 
+MOST_JOURNALLED = 100_000
+"""Requests. A journal is a quarter of a run's time, and nobody reads one that is longer."""
+
 
 class Kind(NamedTuple):
     """What runs of a kind have; without a journal only clients saw them."""
@@ -43,8 +47,8 @@ class RunOutput:
     """A run's folder while it is written; use it in a `with`, and `finish` it.
 
     Give the replay its `sink`, `listeners` and `tap`, which is None without `messages`; then `rows`
-    are all requests and steps, to sum up. `header` carries the run's id. Raises RunError when it
-    cannot write.
+    are all requests and steps, to sum up. `header` carries the run's id. With `journal` None there is
+    one up to `MOST_JOURNALLED` requests. Raises RunError when it cannot write.
     """
 
     def __init__(
@@ -54,11 +58,14 @@ class RunOutput:
         options: Mapping[str, object],
         messages: bool = False,
         kind: Kind = REPLAYED,
+        journal: bool | None = None,
     ) -> None:
         self._kind = kind
         self._folder = WholeFolder(place, strangers)
         self._header, self._options = header, options
         self._has_messages = messages
+        self._has_journal = kind.has_journal and journal is not False
+        self._most_journalled = math.inf if journal else MOST_JOURNALLED
         self._is_done = False
 
     def __enter__(self) -> "RunOutput":
@@ -66,9 +73,8 @@ class RunOutput:
         path, run_id = self._folder.path, self._header.run
         try:
             self.sink = RunWriter(path, self._header.replicas, run_id, self._kind.columns)
-            self.listeners: list[Actor[Heard]] = (
-                [JournalFile(path, self._header)] if self._kind.has_journal else []
-            )
+            journal = JournalFile(path, self._header, most_requests=self._most_journalled)
+            self.listeners: list[Actor[Heard]] = [journal] if self._has_journal else []
             self.tap = MessageFile(path, run_id) if self._has_messages else None
         except ConfigError:
             self._folder.discard()

@@ -223,3 +223,12 @@ def test_a_server_does_not_write_into_the_run_of_a_replay(copied: Path) -> None:
     before = contents(copied)
     refused(sundog("serve", "--simulate", "h100", "--port", 0, "--record", copied), "the run of a replay")
     assert contents(copied) == before
+
+
+def test_what_reads_a_journal_names_the_option_where_there_is_none(tmp_path: Path) -> None:
+    """Of a run that was told to keep none; the tables are there all the same."""
+    replay(tmp_path / "run", "--no-journal")
+    assert names(tmp_path / "run") == [name for name in FILES if "journal" not in name]
+    for command in ("explain", "perfetto"):
+        refused(sundog(command, tmp_path / "run"), "has no journal.jsonl.gz", "keeps one with --journal")
+    refused(sundog("replay", TRACE, "--journal"), "--journal needs a folder", "--out DIR")

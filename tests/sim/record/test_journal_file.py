@@ -47,6 +47,17 @@ def read(directory: Path) -> tuple[Header, list[Arrival | Step]]:
     return journal_header(next(rows), lines), list(journal_records(lines, rows))
 
 
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_a_journal_of_more_requests_than_it_may_have_is_removed(tmp_path: Path, spare: int) -> None:
+    """One of just as many is complete."""
+    config, trace = tight(random_config(0)), list(random_trace(0))
+    journal = JournalFile(tmp_path, Header.of(config, BLOCKS), most_requests=len(trace) + spare)
+    replay(trace, config, COST, Capacity(BLOCKS, 16), listeners=[journal])
+    assert (tmp_path / NAME).exists() == (spare == 0)
+    if spare == 0:
+        assert sum(isinstance(r, Arrival) for r in read(tmp_path)[1]) == len(trace)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_read_is_what_was_said(tmp_path: Path, seed: int) -> None:
     """Every Submit and StepOutput, exactly, in the order in which they were told."""
