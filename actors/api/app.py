@@ -21,9 +21,11 @@ from actors.api.routes.completions import completions_routes
 from actors.api.routes.dashboard import dashboard_routes
 from actors.api.routes.documents import documents_routes
 from actors.api.routes.embeddings import embeddings_routes
+from actors.api.routes.messages import messages_routes
 from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
+from actors.api.routes.responses import responses_routes
 from actors.api.routes.tokenize import tokenize_routes
 from actors.front.codec import TextCodec
 
@@ -35,6 +37,8 @@ ROUTES = (
     models_routes,
     completions_routes,
     chat_routes,
+    messages_routes,
+    responses_routes,
     tokenize_routes,
     documents_routes,
     embeddings_routes,

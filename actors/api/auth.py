@@ -19,6 +19,8 @@ def check_key(request: Request, api_key: str) -> None:
     if not needs_key(request.path):
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if request.path.startswith("/v1/messages") and (own := request.headers.get("X-Api-Key")) is not None:
+        scheme, given = "bearer", own  # as Anthropic's clients send it
     if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), api_key.encode()):
         return
     raise ApiError(

@@ -66,6 +66,20 @@ def as_openai(error: ApiError) -> dict[str, object]:
     return _spelled(error, _openai_type(error.status), error.code)
 
 
+def as_anthropic(error: ApiError) -> dict[str, object]:
+    """Anthropic's, for its own routes."""
+    kind = ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 SHAPES: dict[str, ErrorShape] = {"vllm": as_vllm, "openai": as_openai}
 
 
@@ -123,7 +137,8 @@ def install(app: Quart, spell: ErrorShape) -> None:
     """Make the app answer every error as JSON instead of HTML."""
 
     def respond(error: ApiError) -> Response:
-        return json_response(spell(error), error.status, error.headers)
+        own = as_anthropic if request.path.startswith("/v1/messages") else spell
+        return json_response(own(error), error.status, error.headers)
 
     async def answer_api_error(error: ApiError) -> Response:
         return respond(error)

@@ -14,7 +14,9 @@ from actors.api.auth import LIVE, needs_key
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
 from actors.api.bodies.embedding import EmbeddingBody
+from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.responses import ResponseBody
 from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
 from actors.api.responses.shapes import Json
 
@@ -42,6 +44,16 @@ OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
     Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
     Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
+    Operation(
+        "post", "/v1/messages", "Answer a conversation, in Anthropic's shape.", MessagesBody, (JSON, EVENTS)
+    ),
+    Operation("post", "/v1/messages/count_tokens", "How many tokens it has.", PromptBody),
+    Operation(
+        "post", "/v1/responses", "Answer, in the shape of OpenAI's responses.", ResponseBody, (JSON, EVENTS)
+    ),
+    Operation("get", "/v1/responses/{name}", "A response again.", parameters=("name",)),
+    Operation("delete", "/v1/responses/{name}", "Forget a response.", parameters=("name",)),
+    Operation("post", "/v1/responses/{name}/cancel", "Go on with it no more.", parameters=("name",)),
     Operation("get", "/v1/models", "The model, and its adapters."),
     Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
     Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),

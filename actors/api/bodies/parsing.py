@@ -92,14 +92,15 @@ def parse(body_type: type[BodyT], data: bytes) -> BodyT:
         return body_type.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise _as_api_error(first) from None
+        raise as_api_error(first) from None
 
 
 def _not_json(message: str) -> ApiError:
     return invalid(f"The body is not valid JSON: {message[:200]}.", None)
 
 
-def _as_api_error(error: Mapping[str, object]) -> ApiError:
+def as_api_error(error: Mapping[str, object]) -> ApiError:
+    """The 400 for an error of pydantic's."""
     location, message = error["loc"], str(error["msg"])
     assert isinstance(location, tuple)
     if not location:

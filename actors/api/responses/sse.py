@@ -7,6 +7,7 @@ Law: a stream ends with `data: [DONE]`; if generating failed, an error event com
 import json
 import logging
 from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from actors.api.choices import Choice, Choices, usage_object
 from actors.api.errors import BROKEN, ApiError, ErrorShape
@@ -18,6 +19,16 @@ log = logging.getLogger("sundog.api")
 
 DONE = b"data: [DONE]\n\n"
 SLOT = "\ue000"  # where the text goes in a chunk that is made once
+
+
+class Writer(Protocol):
+    """Spells a stream: each delta, what comes after the last, and an error, which ends it."""
+
+    def delta(self, choice: Choice, delta: Delta) -> bytes: ...
+
+    def last(self) -> bytes: ...
+
+    def error(self, message: str) -> bytes: ...
 
 
 class ChunkWriter:
@@ -78,7 +89,7 @@ class ChunkWriter:
         return self._chunk({"choices": []}, self._choices.usage()).encode() + DONE
 
 
-async def events(choices: Choices, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:
+async def events(choices: Choices, writer: Writer) -> AsyncGenerator[bytes, None]:
     """The body of a streamed answer: one write a read, and the end goes out with the last delta.
 
     Once the body has begun, a failure can only be an event in it.

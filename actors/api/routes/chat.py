@@ -1,6 +1,7 @@
 """POST /v1/chat/completions: one choice for one conversation."""
 
-from dataclasses import replace
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
 
 from quart import Blueprint, Response
 
@@ -8,12 +9,63 @@ from actors.api.answer_format import text_format
 from actors.api.bodies.chat import UNSUPPORTED, ChatBody, conversation
 from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
+from actors.api.choices import Choices
 from actors.api.context import ApiContext
-from actors.api.edge.request import current_request
-from actors.api.responses.shapes import ChatShape
+from actors.api.edge.request import ApiRequest, current_request
+from actors.api.edge.response import event_stream_response, json_response
+from actors.api.responses.shapes import ChatShape, Json
 from actors.api.responses.tool_shape import ToolShape
+from actors.api.responses.view import Wanted
 from actors.api.routes.completions import text_of
 from actors.api.routes.generate import Answering
+from actors.api.translated.parts import Shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that is being answered; its answer is read whole or in chunks."""
+
+    answering: Answering
+    answer_id: str
+    choices: Choices
+    wanted: Wanted
+
+    @classmethod
+    async def begin(
+        cls, context: ApiContext, request: ApiRequest, body: ChatBody, id_prefix: str = ChatShape.id_prefix
+    ) -> "Chat":
+        """Ask for the answer; raises ApiError if it is refused."""
+        adapter = context.check_model(body.model)
+        turns = conversation(body.messages)
+        sampling = body.sampling(body.token_limit, context.model.defaults)
+        constrained = sampling.constraint is not None
+        form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
+        form = replace(form, shows_thoughts=body.include_reasoning)
+        if form.calls is not None and form.calls.keeps_special:
+            sampling = replace(sampling, skip_special_tokens=False)
+        role = body.answering_role
+        shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
+        shape.id_prefix = id_prefix
+        answering = Answering(context, request, shape, body, adapter)
+        wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
+        answer_id, choices = await answering.start([turns], sampling)
+        if body.return_prompt_text:
+            text = await text_of(context, choices.all[0].asked.prompt_token_ids)
+            wanted = replace(wanted, prompt_texts=(text,))
+        return cls(answering, answer_id, choices, wanted)
+
+    @property
+    def request_id(self) -> str:
+        """The engine's name for it."""
+        return self.choices.all[0].asked.request_id
+
+    async def whole(self) -> Json:
+        """The whole answer, as a chat completion."""
+        return await self.answering.whole(self.answer_id, self.choices, self.wanted)
+
+    def chunks(self, shaped: Shaped | None = None) -> AsyncGenerator[bytes, None]:
+        """The events of the answer: chunks of a chat completion, or `shaped` otherwise."""
+        return self.answering.chunks(self.answer_id, self.choices, self.wanted, shaped)
 
 
 def chat_routes(context: ApiContext) -> Blueprint:
@@ -26,22 +78,7 @@ def chat_routes(context: ApiContext) -> Blueprint:
         context.must_generate("Chat Completions API")
         body = await parse_request(ChatBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
-        adapter = context.check_model(body.model)
-        turns = conversation(body.messages)
-        sampling = body.sampling(body.token_limit, context.model.defaults)
-        constrained = sampling.constraint is not None
-        form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
-        form = replace(form, shows_thoughts=body.include_reasoning)
-        if form.calls is not None and form.calls.keeps_special:
-            sampling = replace(sampling, skip_special_tokens=False)
-        role = body.answering_role
-        shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
-        answering = Answering(context, request, shape, body, adapter)
-        wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
-        answer_id, choices = await answering.start([turns], sampling)
-        if body.return_prompt_text:
-            text = await text_of(context, choices.all[0].asked.prompt_token_ids)
-            wanted = replace(wanted, prompt_texts=(text,))
-        return await answering.respond(answer_id, choices, wanted)
+        chat = await Chat.begin(context, request, body)
+        return event_stream_response(chat.chunks()) if body.stream else json_response(await chat.whole())
 
     return routes

@@ -1,7 +1,7 @@
 """What the generating routes share: from a checked body to an answer, whole or streamed."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import asdict, dataclass
 
 from quart import Response
@@ -17,6 +17,7 @@ from actors.api.errors import BROKEN, ApiError, unavailable
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, events
 from actors.api.responses.view import ChoiceView, Wanted
+from actors.api.translated.parts import Shaped, TranslatingWriter
 from actors.core.adapter import Adapter
 from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, CheckHealth, Generate, Reading
@@ -67,26 +68,36 @@ class Answering:
 
     async def respond(self, answer_id: str, choices: Choices, wanted: Wanted) -> Response:
         """The answer, whole or streamed."""
-        is_streamed = self.body.stream
-        head: Json = {
+        if self.body.stream:
+            return event_stream_response(self.chunks(answer_id, choices, wanted))
+        return json_response(await self.whole(answer_id, choices, wanted))
+
+    def _head(self, answer_id: str) -> Json:
+        return {
             "id": answer_id,
-            "object": self.shape.chunk_object if is_streamed else self.shape.object,
+            "object": self.shape.chunk_object if self.body.stream else self.shape.object,
             "created": int(time.time()),
             "model": self.context.model.name if self.adapter is None else self.adapter.name,
         }
-        views = [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
-        if not is_streamed:
-            return await self._whole(head, choices, views)
-        choices.merge_in(self.request.nursery)
-        writer = ChunkWriter(self.shape, head, choices, views, self.context.spell)
-        return event_stream_response(events(choices, writer))
 
-    async def _whole(self, head: Json, choices: Choices, views: Sequence[ChoiceView]) -> Response:
-        """Read one choice after the other: what is unread merges in its stream meanwhile."""
+    def _views(self, choices: Choices, wanted: Wanted) -> list[ChoiceView]:
+        return [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
+
+    def chunks(
+        self, answer_id: str, choices: Choices, wanted: Wanted, shaped: Shaped | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The events of a streamed answer, `shaped` otherwise if asked for."""
+        choices.merge_in(self.request.nursery)
+        views = self._views(choices, wanted)
+        writer = ChunkWriter(self.shape, self._head(answer_id), choices, views, self.context.spell)
+        return events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
+
+    async def whole(self, answer_id: str, choices: Choices, wanted: Wanted) -> Json:
+        """The whole answer; one choice is read after the other, and what is unread merges in its stream."""
         whole = []
-        for view in views:
+        for view in self._views(choices, wanted):
             whole.append((view, await whole_choice(self.context, view.choice)))
-        return json_response(head | self.shape.whole(whole) | {"usage": choices.usage()})
+        return self._head(answer_id) | self.shape.whole(whole) | {"usage": choices.usage()}
 
 
 async def ask(

@@ -1,0 +1,198 @@
+"""The body of POST /v1/messages: Anthropic's conversation, and the chat that it stands for."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from actors.api.bodies.bounds import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    ModelName,
+    Name,
+    NumTokensFrom1,
+    Probability,
+    Stop,
+    Temperature,
+    TopK,
+)
+from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.tools import MAX_TOOLS
+from actors.api.errors import invalid, shown
+
+Json = dict[str, Any]
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "container": (),
+    "context_management": (),
+    "mcp_servers": ([],),
+    "output_config": ({},),
+}
+HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
+
+
+class Block(JsonObject):
+    """A block of content; which fields it has depends on its type."""
+
+    type: Name
+    text: str | None = None
+    thinking: str | None = None
+    id: Name | None = None
+    name: Name | None = None
+    input: dict[str, object] | None = None
+    tool_use_id: Name | None = None
+    content: "str | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None" = None
+    is_error: bool = False
+
+
+Content = str | Annotated[list[Block], Field(max_length=MAX_PARTS)]
+
+
+class Turn(JsonObject):
+    """One turn."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+
+class Tool(JsonObject):
+    """A function that the model may call; tools that the server itself would run are refused."""
+
+    name: Name
+    description: str | None = None
+    input_schema: dict[str, object] | None = None
+    type: Name = "custom"
+
+
+class Choice(JsonObject):
+    """Whether and what the model calls."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: Name | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(JsonObject):
+    """Whether the model thinks aloud."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class PromptBody(JsonObject):
+    """What POST /v1/messages/count_tokens takes: the prompt alone."""
+
+    model: ModelName | None = None
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: Content | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default=[])
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = None
+
+    def prompt(self) -> Json:
+        """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
+        chat: Json = {"messages": list(self._messages())}
+        if self.tools:
+            chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
+        if self.tool_choice is not None:
+            chat |= _choice(self.tool_choice)
+        if self.thinking is not None and self.thinking.type != "adaptive":
+            chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type == "enabled"}
+        return chat
+
+    def _messages(self) -> Iterator[Json]:
+        if self.system:
+            yield {"role": "system", "content": _text(self.system, "system")}
+        for index, turn in enumerate(self.messages):
+            where = f"messages[{index}].content"
+            if isinstance(turn.content, str):
+                yield {"role": turn.role, "content": turn.content}
+            elif turn.role == "assistant":
+                yield _answer(turn.content, where)
+            else:
+                yield from _question(turn, turn.content, where)
+
+
+class MessagesBody(PromptBody):
+    """The body of POST /v1/messages."""
+
+    max_tokens: NumTokensFrom1
+    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = Field(default=[])
+    stream: bool = False
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: Probability | None = None
+
+    def chat(self) -> Json:
+        """The body of the chat completion that answers it."""
+        chat = self.prompt() | {"max_tokens": self.max_tokens, "stop": self.stop_sequences}
+        for name in ("model", "temperature", "top_k", "top_p"):
+            if (value := getattr(self, name)) is not None:
+                chat[name] = value
+        if self.stream:
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            chat |= {"stream": True, "stream_options": options}
+        return chat
+
+
+def _text(content: Content, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
+
+
+def _text_of(block: Block, where: str) -> str:
+    if block.type != "text":
+        raise invalid(f"{where} is of type {shown(block.type)}: only text is supported here.", where)
+    if block.text is None:
+        raise invalid(f"{where}.text is required.", f"{where}.text")
+    return block.text
+
+
+def _answer(blocks: list[Block], where: str) -> Json:
+    """An assistant's turn: its text and its calls; what it thought is not sent again."""
+    texts, calls = [], []
+    for index, block in enumerate(blocks):
+        if block.type == "tool_use":
+            if block.name is None or block.id is None:
+                raise invalid(f"{where}[{index}] needs a name and an id.", f"{where}[{index}]")
+            arguments = json.dumps(block.input or {})
+            calls.append({"id": block.id, "function": {"name": block.name, "arguments": arguments}})
+        elif block.type not in ("thinking", "redacted_thinking"):
+            texts.append(_text_of(block, f"{where}[{index}]"))
+    message: Json = {"role": "assistant", "content": "\n".join(texts)}
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _question(turn: Turn, blocks: list[Block], where: str) -> Iterator[Json]:
+    """A user's turn: results of calls are messages of their own, before what else it says."""
+    texts = []
+    for index, block in enumerate(blocks):
+        if block.type == "tool_result":
+            if block.tool_use_id is None:
+                raise invalid(f"{where}[{index}].tool_use_id is required.", f"{where}[{index}].tool_use_id")
+            result = _text(block.content or "", f"{where}[{index}].content")
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
+        else:
+            texts.append(_text_of(block, f"{where}[{index}]"))
+    if texts or not blocks:
+        yield {"role": turn.role, "content": "\n".join(texts)}
+
+
+def _tool(index: int, tool: Tool) -> Json:
+    if tool.type != "custom" or tool.input_schema is None:
+        where = f"tools[{index}]"
+        raise invalid(f"{where} must be a function with an input_schema: this server runs no tools.", where)
+    function: Json = {"name": tool.name, "parameters": tool.input_schema}
+    return {
+        "type": "function",
+        "function": function | ({"description": tool.description} if tool.description else {}),
+    }
+
+
+def _choice(choice: Choice) -> Json:
+    if choice.type == "tool" and choice.name is None:
+        raise invalid("tool_choice.name is required.", "tool_choice.name")
+    named = {"type": "function", "function": {"name": choice.name}}
+    chosen = {"auto": "auto", "any": "required", "none": "none", "tool": named}[choice.type]
+    return {"tool_choice": chosen, "parallel_tool_calls": not choice.disable_parallel_tool_use}

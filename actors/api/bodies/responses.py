@@ -1,0 +1,182 @@
+"""The body of POST /v1/responses, and the chat that it stands for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from actors.api.bodies.bounds import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    ModelName,
+    Name,
+    NumTokensFrom1,
+    Probability,
+    Temperature,
+)
+from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.tools import MAX_TOOLS
+from actors.api.errors import invalid, shown
+
+Json = dict[str, Any]
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "background": (False,),
+    "context_management": (),
+    "conversation": (),
+    "include": ([],),
+    "max_tool_calls": (),
+    "moderation": (),
+    "prompt": (),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+HARMLESS = frozenset({"reasoning", "prompt_cache_options", "stream_options", "access_programs"})
+
+
+class Item(JsonObject):
+    """An item of the input; which fields it has depends on its type, a message by default."""
+
+    type: Name = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: "str | Annotated[list[Text], Field(max_length=MAX_PARTS)] | None" = None
+    call_id: Name | None = None
+    name: Name | None = None
+    arguments: str | None = None
+    output: "str | Annotated[list[Text], Field(max_length=MAX_PARTS)] | None" = None
+
+
+class Text(JsonObject):
+    """A part of a message."""
+
+    type: Name
+    text: str | None = None
+
+
+class Function(JsonObject):
+    """A function that the model may call; tools that the server itself would run are refused."""
+
+    type: Name
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+
+
+class Format(JsonObject):
+    """What the text of the answer must look like."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: Name | None = None
+    schema_: dict[str, object] | None = Field(None, alias="schema")
+
+
+class TextOptions(JsonObject):
+    """How the answer's text is written."""
+
+    format: Format = Format.model_construct()
+
+
+class ResponseBody(JsonObject):
+    """The body of POST /v1/responses."""
+
+    input: str | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
+    model: ModelName | None = None
+    instructions: str | None = None
+    max_output_tokens: NumTokensFrom1 | None = None
+    metadata: dict[str, str] = Field(default={})
+    parallel_tool_calls: bool = True
+    previous_response_id: Name | None = None
+    store: bool = True
+    stream: bool = False
+    temperature: Temperature | None = None
+    text: TextOptions | None = None
+    tool_choice: str | dict[str, object] = "auto"
+    tools: Annotated[list[Function], Field(max_length=MAX_TOOLS)] = Field(default=[])
+    top_p: Probability | None = None
+
+    def messages(self) -> list[Json]:
+        """The input's messages; raises 400 for items that no text stands for."""
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}]
+        messages: list[Json] = []
+        for index, item in enumerate(self.input):
+            _add(messages, item, f"input[{index}]")
+        return messages
+
+    def chat(self, before: Sequence[Json]) -> Json:
+        """The body of the chat completion that answers it, after the messages `before` it."""
+        said = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        chat: Json = {"messages": [*said, *before, *self.messages()]}
+        named = {"max_completion_tokens": self.max_output_tokens, "model": self.model}
+        for name, value in (named | {"temperature": self.temperature, "top_p": self.top_p}).items():
+            if value is not None:
+                chat[name] = value
+        if self.tools:
+            chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
+            chat["tool_choice"] = _choice(self.tool_choice)
+            chat["parallel_tool_calls"] = self.parallel_tool_calls
+        if self.text is not None and self.text.format.type != "text":
+            chat["response_format"] = _format(self.text.format)
+        if self.stream:
+            chat |= {"stream": True, "stream_options": {"include_usage": True}}
+        return chat
+
+
+def _add(messages: list[Json], item: Item, where: str) -> None:
+    """Append what an item says: a message, a call of the assistant's, or what a call gave."""
+    match item.type:
+        case "message":
+            if item.role is None:
+                raise invalid(f"{where}.role is required.", f"{where}.role")
+            messages.append({"role": item.role, "content": _text(item.content, f"{where}.content")})
+        case "function_call":
+            if item.call_id is None or item.name is None:
+                raise invalid(f"{where} needs a call_id and a name.", where)
+            function = {"name": item.name, "arguments": item.arguments or ""}
+            call = {"id": item.call_id, "function": function}
+            if messages and messages[-1]["role"] == "assistant":
+                messages[-1].setdefault("tool_calls", []).append(call)
+            else:
+                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        case "function_call_output":
+            if item.call_id is None:
+                raise invalid(f"{where}.call_id is required.", f"{where}.call_id")
+            output = _text(item.output, f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
+        case "reasoning":
+            pass  # what was thought is not sent again
+        case _:
+            raise invalid(f"{where} is of type {shown(item.type)}, which is not supported.", where)
+
+
+def _text(content: str | list[Text] | None, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for index, part in enumerate(content):
+        if part.type not in ("input_text", "output_text", "text") or part.text is None:
+            place = f"{where}[{index}]"
+            raise invalid(f"{place} is of type {shown(part.type)}: only text is supported.", place)
+    return "\n".join(part.text or "" for part in content)
+
+
+def _tool(index: int, tool: Function) -> Json:
+    if tool.type != "function" or tool.name is None:
+        where = f"tools[{index}]"
+        raise invalid(f"{where} must be a function with a name: this server runs no tools.", where)
+    function: Json = {"name": tool.name, "parameters": tool.parameters or {"type": "object"}}
+    if tool.description:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str | Mapping[str, object]) -> object:
+    if isinstance(choice, Mapping) and choice.get("type") == "function" and "name" in choice:
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice
+
+
+def _format(form: Format) -> Json:
+    if form.type == "json_object":
+        return {"type": "json_object"}
+    if form.schema_ is None:
+        raise invalid("text.format.schema is required.", "text.format.schema")
+    return {"type": "json_schema", "json_schema": {"name": form.name or "answer", "schema": form.schema_}}

@@ -1,0 +1,85 @@
+"""POST /v1/responses, and what can be done with a response later: OpenAI's newer shape of a chat."""
+
+import time
+from typing import Any
+
+from quart import Blueprint, Response
+
+from actors.api.bodies.parsing import parse_request
+from actors.api.bodies.responses import HARMLESS, UNSUPPORTED, ResponseBody
+from actors.api.bodies.unsupported import check_extras
+from actors.api.context import ApiContext
+from actors.api.edge.request import current_request
+from actors.api.edge.response import event_stream_response, json_response
+from actors.api.errors import invalid
+from actors.api.routes.chat import Chat
+from actors.api.routes.messages import as_chat
+from actors.api.stored import StoredResponse, StoredResponses
+from actors.api.translated.response import ResponseEvents, ResponseObject, whole_response
+from actors.messages import Cancel
+
+Json = dict[str, Any]
+
+
+def responses_routes(context: ApiContext) -> Blueprint:
+    """The routes, and the responses that this server remembers."""
+    routes = Blueprint("responses", __name__)
+    kept = StoredResponses()
+
+    @routes.post("/v1/responses")
+    async def create_response() -> Response:
+        context.must_generate("Responses API")
+        body = await parse_request(ResponseBody, current_request(), context)
+        extras = {name: value for name, value in (body.model_extra or {}).items() if name not in HARMLESS}
+        check_extras(extras, context, UNSUPPORTED)
+        previous = body.previous_response_id
+        before = [] if previous is None else kept.get(previous, "previous_response_id").so_far
+        chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
+        response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), _repeated(body))
+        if body.store:
+            conversation = [*before, *body.messages()]
+            kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
+        if not body.stream:
+            return json_response(whole_response(response, await chat.whole()))
+        return event_stream_response(chat.chunks(ResponseEvents(response)))
+
+    @routes.get("/v1/responses/<name>")
+    async def show_response(name: str) -> Response:
+        return json_response(kept.get(name).response.as_json())
+
+    @routes.delete("/v1/responses/<name>")
+    async def forget_response(name: str) -> Response:
+        kept.forget(name)
+        return json_response({"id": name, "object": "response", "deleted": True})
+
+    @routes.post("/v1/responses/<name>/cancel")
+    async def cancel_response(name: str) -> Response:
+        stored = kept.get(name)
+        if not stored.response.is_in_progress:
+            raise invalid("The response is over: there is nothing to cancel.", None)
+        stored.response.cancel()
+        context.llm.tell(Cancel(stored.request_id))
+        return json_response(stored.response.as_json())
+
+    return routes
+
+
+def _repeated(body: ResponseBody) -> Json:
+    """What a response says of its request."""
+    asked = body.model_dump(
+        by_alias=True,
+        include={
+            "instructions",
+            "max_output_tokens",
+            "metadata",
+            "parallel_tool_calls",
+            "previous_response_id",
+        }
+        | {"store", "temperature", "tool_choice", "tools", "top_p"},
+    )
+    form = (
+        {"type": "text"}
+        if body.text is None
+        else body.text.format.model_dump(by_alias=True, exclude_none=True)
+    )
+    return asked | {"text": {"format": form}, "background": False, "truncation": "disabled", "user": None}

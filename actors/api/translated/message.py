@@ -1,0 +1,146 @@
+"""A chat answer as Anthropic's message, whole or streamed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jiter
+
+from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+
+Json = dict[str, Any]
+REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn", "abort": "end_turn"}
+
+
+def whole_message(chat: Chunk) -> Json:
+    """The message that a chat completion stands for."""
+    message = _Message(chat["id"], chat["model"])
+    for part in parts_of(chat):
+        message.take(part)
+    return message.whole()
+
+
+class MessageEvents:
+    """The events of a streamed message; an error is the last of them."""
+
+    def __init__(self, answer_id: str, model: str) -> None:
+        self._message = _Message(answer_id, model)
+        self._has_begun = self._has_failed = False
+
+    def take(self, part: Part) -> bytes:
+        if isinstance(part, Failed):
+            self._has_failed = True
+            return sse("error", {"error": {"type": "api_error", "message": part.message}})
+        written = self._message.take(part)
+        begins = not self._has_begun and not isinstance(part, Ended)
+        if begins:
+            self._has_begun = True
+            written = [("message_start", {"message": self._message.beginning()}), *written]
+        return b"".join([sse(event, body) for event, body in written])
+
+    def last(self) -> bytes:
+        return (
+            b"" if self._has_failed else b"".join([sse(event, body) for event, body in self._message.end()])
+        )
+
+
+class _Message:
+    """What of it has come: its blocks, each of one kind."""
+
+    def __init__(self, answer_id: str, model: str) -> None:
+        self._id, self._model = answer_id, model
+        self._blocks: list[Json] = []
+        self._kind: tuple[str, int] | None = None
+        """What the last block is: text, thinking, or the call of this number."""
+        self._used = Used(0, 0, 0)
+        self._ended = Ended("stop", None)
+
+    def take(self, part: Part) -> "list[tuple[str, Json]]":
+        """Note a part; returns the events that it is."""
+        match part:
+            case Used():
+                self._used = part
+            case Ended():
+                self._ended = part
+            case Said(text, is_reasoning=True):
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+                return [
+                    *self._turn_to(("thinking", 0), block),
+                    self._delta("thinking", "thinking_delta", text),
+                ]
+            case Said(text):
+                return [
+                    *self._turn_to(("text", 0), {"type": "text", "text": ""}),
+                    self._delta("text", "text_delta", text),
+                ]
+            case Called():
+                return list(self._call(part))
+        return []
+
+    def _call(self, part: Called) -> Iterator[tuple[str, Json]]:
+        begun: Json = {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
+        yield from self._turn_to(("call", part.index), begun)
+        self._blocks[-1]["json"] = self._blocks[-1].get("json", "") + part.arguments
+        if part.arguments:
+            delta = {"type": "input_json_delta", "partial_json": part.arguments}
+            yield "content_block_delta", {"index": len(self._blocks) - 1, "delta": delta}
+
+    def _turn_to(self, kind: tuple[str, int], block: Json) -> Iterator[tuple[str, Json]]:
+        """End the last block and begin another, unless it is of this kind already."""
+        if kind == self._kind:
+            return
+        if self._blocks:
+            yield "content_block_stop", {"index": len(self._blocks) - 1}
+        self._kind = kind
+        self._blocks.append(dict(block))
+        yield "content_block_start", {"index": len(self._blocks) - 1, "content_block": block}
+
+    def _delta(self, field: str, kind: str, text: str) -> tuple[str, Json]:
+        self._blocks[-1][field] += text
+        return "content_block_delta", {"index": len(self._blocks) - 1, "delta": {"type": kind, field: text}}
+
+    def beginning(self) -> Json:
+        """The message before its first block."""
+        return self._head() | {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(),
+        }
+
+    def end(self) -> Iterator[tuple[str, Json]]:
+        """The events after the last part."""
+        if self._blocks:
+            yield "content_block_stop", {"index": len(self._blocks) - 1}
+        yield "message_delta", {"delta": self._stopped(), "usage": self._usage()}
+        yield "message_stop", {}
+
+    def whole(self) -> Json:
+        content = [_finished(block) for block in self._blocks]
+        return self._head() | {"content": content} | self._stopped() | {"usage": self._usage()}
+
+    def _head(self) -> Json:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+
+    def _stopped(self) -> Json:
+        reason = "stop_sequence" if self._ended.stop is not None else REASONS[self._ended.reason]
+        return {"stop_reason": reason, "stop_sequence": self._ended.stop}
+
+    def _usage(self) -> Json:
+        return {
+            "input_tokens": self._used.num_prompt_tokens - self._used.num_cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": self._used.num_cached_tokens,
+            "output_tokens": self._used.num_tokens,
+        }
+
+
+def _finished(block: Json) -> Json:
+    """A block as a whole message has it: the arguments of a call are an object, empty if they are cut off."""
+    if block["type"] != "tool_use":
+        return block
+    written = block.pop("json", "")
+    try:
+        arguments = jiter.from_json(written.encode() or b"{}", allow_inf_nan=False)
+    except ValueError:
+        arguments = {}
+    return block | {"input": arguments if isinstance(arguments, dict) else {}}

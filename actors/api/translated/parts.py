@@ -1,0 +1,127 @@
+"""What a chat answer consists of, whole or chunk by chunk: the pieces that other shapes are made of."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from actors.api.choices import Choice
+from actors.api.responses.sse import Writer
+from actors.stream import Delta
+
+Chunk = Mapping[str, Any]
+"""A chat completion or a chunk of one, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Text of the answer, or of its reasoning."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call begins, or its arguments go on: then only `arguments` is given."""
+
+    index: int
+    arguments: str
+    call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The tokens so far."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the answer ended; `stop` is the stop string that it met."""
+
+    reason: str
+    stop: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There will be no more of it."""
+
+    message: str
+
+
+Part = Said | Called | Used | Ended | Failed
+
+
+def parts_of(chunk: Chunk) -> Iterator[Part]:
+    """The parts of a whole answer or of one chunk, in order."""
+    if "error" in chunk:
+        yield Failed(chunk["error"]["message"])
+        return
+    if usage := chunk.get("usage"):
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        yield Used(usage["prompt_tokens"], cached, usage["completion_tokens"])
+    for choice in chunk["choices"]:
+        message = choice.get("message") or choice.get("delta") or {}
+        if reasoning := message.get("reasoning"):
+            yield Said(reasoning, is_reasoning=True)
+        if content := message.get("content"):
+            yield Said(content)
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            function = call["function"]
+            yield Called(
+                call.get("index", index), function["arguments"], call.get("id"), function.get("name")
+            )
+        if reason := choice.get("finish_reason"):
+            stop = choice.get("stop_reason")
+            yield Ended(reason, stop if isinstance(stop, str) else None)
+
+
+def parts_in(written: bytes) -> Iterator[Part]:
+    """The parts of what a stream of chunks has written."""
+    for event in written.decode().split("\n\n"):
+        data = event.removeprefix("data: ")
+        if data and data != "[DONE]":
+            yield from parts_of(json.loads(data))
+
+
+def sse(event: str, body: Mapping[str, object]) -> bytes:
+    """A named server-sent event whose `type` is its name."""
+    data = json.dumps({"type": event, **body}, separators=(",", ":"))
+    return f"event: {event}\ndata: {data}\n\n".encode()
+
+
+class Shaped(Protocol):
+    """Another shape of a streamed answer."""
+
+    def take(self, part: Part) -> bytes:
+        """The events that a part is."""
+        ...
+
+    def last(self) -> bytes:
+        """The events after the last part."""
+        ...
+
+
+class TranslatingWriter:
+    """Writes the events of another shape where chunks of a chat would have been written."""
+
+    def __init__(self, chunks: Writer, shaped: Shaped) -> None:
+        self._chunks, self._shaped = chunks, shaped
+
+    def delta(self, choice: Choice, delta: Delta) -> bytes:
+        return self._taken(self._chunks.delta(choice, delta))
+
+    def last(self) -> bytes:
+        return self._taken(self._chunks.last()) + self._shaped.last()
+
+    def error(self, message: str) -> bytes:
+        return self._shaped.take(Failed(message)) + self._shaped.last()
+
+    def _taken(self, written: bytes) -> bytes:
+        return b"".join([self._shaped.take(part) for part in parts_in(written)])

@@ -1,0 +1,189 @@
+"""A chat answer as an OpenAI response, whole or streamed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+
+Json = dict[str, Any]
+Event = tuple[str, Json]
+
+
+class ResponseObject:
+    """One response as it comes: its items, each a message, a piece of reasoning or a call.
+
+    `asked` is what it repeats of its request.
+    """
+
+    def __init__(self, response_id: str, model: str, created: int, asked: Json) -> None:
+        own = {"id": response_id, "object": "response", "created_at": created, "model": model}
+        self._head: Json = asked | own
+        self._items: list[Json] = []
+        self._kind: tuple[str, int] | None = None
+        """What the last item is: message, reasoning, or the call of this number."""
+        self._used = Used(0, 0, 0)
+        self._status = "in_progress"
+        self._error: Json | None = None
+        self._cut_by: str | None = None
+
+    def as_json(self) -> Json:
+        """The response as it stands."""
+        is_over = self._status in ("completed", "incomplete")
+        return self._head | {
+            "status": self._status,
+            "error": self._error,
+            "incomplete_details": None if self._cut_by is None else {"reason": self._cut_by},
+            "output": [dict(item) for item in self._items],
+            "usage": self._usage() if is_over else None,
+        }
+
+    def take(self, part: Part) -> list[Event]:
+        """Note a part; returns the events that it is."""
+        match part:
+            case Used():
+                self._used = part
+            case Said():
+                return list(self._said(part.text, "reasoning" if part.is_reasoning else "message"))
+            case Called():
+                return list(self._call(part))
+            case Ended():
+                return list(self._end(part))
+            case Failed():
+                self._status = "failed"
+                self._error = {"code": "server_error", "message": part.message}
+        return []
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self._status == "in_progress"
+
+    def cancel(self) -> None:
+        """Its client wants no more of it."""
+        self._status = "cancelled"
+
+    def _said(self, text: str, kind: str) -> Iterator[Event]:
+        name = "output_text" if kind == "message" else "reasoning_text"
+        if self._kind != (kind, 0):
+            yield from self._begin((kind, 0), _item(kind, self._item_id(kind)))
+            yield "response.content_part.added", self._place() | {"content_index": 0, "part": _part(name, "")}
+            self._items[-1]["content"] = [_part(name, "")]
+        self._items[-1]["content"][0]["text"] += text
+        more = {"content_index": 0, "delta": text} | ({"logprobs": []} if kind == "message" else {})
+        yield f"response.{name}.delta", self._place() | more
+
+    def _call(self, part: Called) -> Iterator[Event]:
+        if self._kind != ("call", part.index):
+            item = {
+                "type": "function_call",
+                "id": self._item_id("fc"),
+                "call_id": part.call_id,
+                "name": part.name,
+                "arguments": "",
+                "status": "in_progress",
+            }
+            yield from self._begin(("call", part.index), item)
+        self._items[-1]["arguments"] += part.arguments
+        if part.arguments:
+            yield "response.function_call_arguments.delta", self._place() | {"delta": part.arguments}
+
+    def _begin(self, kind: tuple[str, int], item: Json) -> Iterator[Event]:
+        """Complete the last item, and add another."""
+        yield from self._complete("completed")
+        self._kind = kind
+        self._items.append(item)
+        place = {"output_index": len(self._items) - 1}
+        yield "response.output_item.added", place | {"item": dict(item)}
+
+    def _complete(self, status: str) -> Iterator[Event]:
+        if self._kind is None:
+            return
+        item, place = self._items[-1], self._place()
+        item["status"] = status
+        if self._kind[0] == "call":
+            yield (
+                "response.function_call_arguments.done",
+                place | {"arguments": item["arguments"], "name": item["name"]},
+            )
+        else:
+            name, part = "output_text" if self._kind[0] == "message" else "reasoning_text", item["content"][0]
+            logprobs: Json = {"logprobs": []} if name == "output_text" else {}
+            yield f"response.{name}.done", place | {"content_index": 0, "text": part["text"]} | logprobs
+            yield "response.content_part.done", place | {"content_index": 0, "part": dict(part)}
+        yield "response.output_item.done", {"output_index": len(self._items) - 1, "item": dict(item)}
+        self._kind = None
+
+    def _end(self, ended: Ended) -> Iterator[Event]:
+        self._cut_by = "max_output_tokens" if ended.reason == "length" else None
+        self._status = "incomplete" if self._cut_by else "completed"
+        yield from self._complete(self._status)
+
+    def _place(self) -> Json:
+        return {"output_index": len(self._items) - 1, "item_id": self._items[-1]["id"]}
+
+    def _item_id(self, kind: str) -> str:
+        short = {"message": "msg", "reasoning": "rs"}.get(kind, kind)
+        return f"{short}_{self._head['id'].removeprefix('resp_')}_{len(self._items)}"
+
+    def _usage(self) -> Json:
+        used = self._used
+        return {
+            "input_tokens": used.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": used.num_cached_tokens},
+            "output_tokens": used.num_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": used.num_prompt_tokens + used.num_tokens,
+        }
+
+    def answer(self) -> list[Json]:
+        """What the assistant said, as messages for the turns that follow."""
+        texts = [item["content"][0]["text"] for item in self._items if item["type"] == "message"]
+        calls = [
+            {"id": item["call_id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
+            for item in self._items
+            if item["type"] == "function_call"
+        ]
+        message: Json = {"role": "assistant", "content": "".join(texts)}
+        return [message | ({"tool_calls": calls} if calls else {})]
+
+
+def _item(kind: str, item_id: str) -> Json:
+    item: Json = {"type": kind, "id": item_id, "status": "in_progress", "content": []}
+    own: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
+    return item | own
+
+
+def _part(name: str, text: str) -> Json:
+    shown: Json = {"annotations": [], "logprobs": []} if name == "output_text" else {}
+    return {"type": name, "text": text} | shown
+
+
+def whole_response(response: ResponseObject, chat: Chunk) -> Json:
+    """The response that a chat completion stands for."""
+    for part in parts_of(chat):
+        response.take(part)
+    return response.as_json()
+
+
+class ResponseEvents:
+    """The events of a streamed response, numbered."""
+
+    def __init__(self, response: ResponseObject) -> None:
+        self._response = response
+        self._number = -1
+
+    def _event(self, name: str, body: Json) -> bytes:
+        self._number += 1
+        return sse(name, body | {"sequence_number": self._number})
+
+    def take(self, part: Part) -> bytes:
+        response, written = self._response, b""
+        if self._number < 0:
+            for name in ("response.created", "response.in_progress"):
+                written += self._event(name, {"response": response.as_json()})
+        if response.is_in_progress or isinstance(part, Used):
+            written += b"".join([self._event(name, body) for name, body in response.take(part)])
+        return written
+
+    def last(self) -> bytes:
+        whole = self._response.as_json()
+        return self._event(f"response.{whole['status']}", {"response": whole})
