@@ -26,6 +26,7 @@ from runtime.linear import let_go_of_files, noted_inputs, pack_linears
 from runtime.lora import Adapters
 from runtime.memory import give_back_free
 from runtime.model import Model, answers_as, probe_layers, probe_logits
+from runtime.native.few_bits import quantise
 from runtime.norms import fuse_norms
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.profile_run import measured
@@ -67,6 +68,7 @@ class Opening:
         grammars: Grammars | None = None,
         adapters: Mapping[str, Path] | None = None,
         max_lora_rank: int = 16,
+        quantization: str | None = None,
         ahead: bool | None = None,
     ) -> None:
         self._ahead = ahead
@@ -83,6 +85,7 @@ class Opening:
         self._num_sharing = num_sharing
         self._adapter_folders = adapters or {}
         self._max_lora_rank = max_lora_rank
+        self._quantization = quantization
         self._seed = seed
         self._grammars = grammars
         self._eos_token_ids = tuple(eos_token_ids)
@@ -158,7 +161,10 @@ class Opening:
         model = self._read(folder, adapters)
         with noted_inputs(model) as together:
             layers, step_bytes = self._probe(model)
-        if together:
+        if self._quantization is not None:
+            quantise(model, self._quantization)
+            let_go_of_files(model)
+        elif together:
             expected = probe_logits(model)
             pack_linears(model, together)
             if not answers_as(model, expected):

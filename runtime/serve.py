@@ -119,6 +119,7 @@ def torch_backends(
     num_threads: int | None = None,
     adapters: Sequence[Adapter] = (),
     max_lora_rank: int = 16,
+    quantization: str | None = None,
 ) -> Callable[[int], "TorchBackend"]:
     """What makes the backend of a replica. Imports torch; raises ConfigError where there is none."""
     try:
@@ -149,6 +150,7 @@ def torch_backends(
             grammars=model.grammars,
             adapters={adapter.name: Path(adapter.path) for adapter in adapters},
             max_lora_rank=max_lora_rank,
+            quantization=quantization,
         )
 
     return new_backend

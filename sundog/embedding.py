@@ -16,6 +16,7 @@ def embedding_config(real: "RealModel", serving: Serving, engine: Engine) -> Eng
     for option, given in (
         ("--enable-lora", serving.enable_lora),
         ("--speculative-config", engine.speculative_config is not None),
+        ("--quantization", engine.quantization is not None),
     ):
         if given:
             raise ConfigError(f"{option} is for models that generate text: leave it out")

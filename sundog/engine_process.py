@@ -50,6 +50,7 @@ class Opened:
             gpu_memory_utilization=engine.gpu_memory_utilization,
             adapters=self.adapters,
             max_lora_rank=serving.max_lora_rank,
+            quantization=engine.quantization,
         )
 
     def new_backend(self, replica: int) -> "Backend":

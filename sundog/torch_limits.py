@@ -12,8 +12,12 @@ def refuse_what_torch_cannot(engine: Engine) -> None:
                 f"--{name}-parallel-size is {size}: the torch backend runs on one device; leave it at 1,"
                 " or use --replicas"
             )
+    if engine.quantization not in (None, "int8", "int4"):
+        raise ConfigError(
+            f"--quantization is {engine.quantization}: the torch backend makes int8 and int4 of a model's"
+            " weights, and reads checkpoints that are quantised without being told; leave it out"
+        )
     for option, given in (
-        ("--quantization", engine.quantization is not None),
         ("--kv-cache-dtype", engine.kv_cache_dtype != "auto"),
         ("--enable-expert-parallel", engine.enable_expert_parallel),
     ):

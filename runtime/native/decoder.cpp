@@ -36,13 +36,17 @@ template <class F> void each_block(Walker& walker, std::initializer_list<const L
     int64_t blocks = 0;
     for (const Linear* l : layers) blocks += num_blocks(*l);
     const int64_t panels = (rows + MOST_ROWS_AT_ONCE - 1) / MOST_ROWS_AT_ONCE;
-    walker.each(panels * blocks, 1, [&](int64_t piece, int64_t) {
-        const int64_t row = piece / blocks * MOST_ROWS_AT_ONCE;
-        int64_t block = piece % blocks, layer = 0;
-        for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
-        const Linear& l = *layers.begin()[layer];
-        const int n = int(std::min<int64_t>(BLOCK, l.num_out - block * BLOCK));
-        f(layer, block * BLOCK, n, row, std::min(MOST_ROWS_AT_ONCE, rows - row));
+    // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
+    const int64_t at_once = std::clamp<int64_t>(panels * blocks / 16, 1, 8);
+    walker.each(panels * blocks, at_once, [&](int64_t piece, int64_t end) {
+        for (; piece < end; piece++) {
+            const int64_t row = piece / blocks * MOST_ROWS_AT_ONCE;
+            int64_t block = piece % blocks, layer = 0;
+            for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
+            const Linear& l = *layers.begin()[layer];
+            const int n = int(std::min<int64_t>(BLOCK, l.num_out - block * BLOCK));
+            f(layer, block * BLOCK, n, row, std::min(MOST_ROWS_AT_ONCE, rows - row));
+        }
     });
 }
 
@@ -132,4 +136,11 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
 extern "C" void sundog_decode(const Decoder* d, const Step* step, int32_t num_threads) {
     if (d->format == FLOAT32) decode<float>(*d, *step, num_threads);
     else decode<bf16>(*d, *step, num_threads);
+}
+
+// One linear layer of bf16 rows [T][num_in] alone, to [T][num_out].
+extern "C" void sundog_linear(const Linear* l, const void* x, int64_t rows, void* out, int32_t num_threads) {
+    walk(num_threads, 1, [&](Walker& walker) {
+        linear<bf16>(walker, {l}, (const bf16*)x, rows, (bf16*)out, l->num_out);
+    });
 }

@@ -10,10 +10,10 @@ import functools
 import logging
 import os
 import shutil
-from ctypes import POINTER, c_int32
+from ctypes import POINTER, c_int32, c_int64, c_void_p
 
 from runtime.native import build
-from runtime.native.records import Decoder, Layer, Rows, Sequences, Step
+from runtime.native.records import Decoder, Layer, Linear, Rows, Sequences, Step
 
 _LOG = logging.getLogger("sundog.native")
 
@@ -36,6 +36,8 @@ def open_library(variant: str) -> ctypes.CDLL:
     library.sundog_attend.restype = None
     library.sundog_decode.argtypes = [POINTER(Decoder), POINTER(Step), c_int32]
     library.sundog_decode.restype = None
+    library.sundog_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int32]
+    library.sundog_linear.restype = None
     if not library.sundog_has_team():
         raise Unavailable("this torch brings no GNU OpenMP threads to share")
     return library

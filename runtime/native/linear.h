@@ -1,8 +1,9 @@
-// Linear layers for few rows, column block by column block. Weights are read where they lie: plain, one row an
-// output [O][I], or packed by oneDNN for pairs of bf16, [O / block][I / 2][block][2].
+// Linear layers, column block by column block. Weights are read where they lie: plain, one row an output [O][I];
+// packed by oneDNN for pairs of bf16, [O / block][I / 2][block][2]; or whole numbers of few bits (few_bits.h).
 #pragma once
 #include <algorithm>
 
+#include "few_bits.h"
 #include "product.h"
 #include "team.h"
 
@@ -10,12 +11,14 @@ struct Linear {
     const void* weight;
     const void* bias;  // null: none
     int64_t num_in, num_out;
-    int32_t block;  // of packed weights, 0: plain
+    int32_t block;       // of packed weights, 0: plain
+    int32_t bits;        // of whole numbers, 0: bf16 or float
+    const float* scale;  // of whole numbers: [O / BLOCK][I / GROUP][BLOCK]
 };
 
 namespace {
 
-constexpr int BLOCK = 64, MOST_WORDS = 128;
+constexpr int MOST_WORDS = 128;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
@@ -62,17 +65,32 @@ inline void packed_block(const Linear& l, int64_t first, int n, const bf16* x, i
     const int64_t words = l.num_in / 2;
     for (int c = 0; c < n; c += l.block) {
         const auto* w = (const uint32_t*)l.weight + (first + c) * words;
-        const int vectors = l.block / LANES;
         for (int64_t k = 0; k < words; k += MOST_WORDS)
-            product<Pairs>(rows, vectors, (const uint32_t*)x + k, words, w + k * l.block, l.block,
-                           std::min<int64_t>(MOST_WORDS, words - k), out + c, BLOCK, k > 0);
+            product<Pairs>(rows, l.block / LANES, (const uint32_t*)x + k, words, w + k * l.block, l.block,
+                           std::min<int64_t>(MOST_WORDS, words - k), out + c, BLOCK, k > 0,
+                           {nullptr, (const char*)(w + (k + MOST_WORDS) * l.block)});
+    }
+}
+
+// Group by group: made into bf16 in a core's own cache, multiplied, and the sums scaled.
+inline void few_bits_block(const Linear& l, int64_t first, const bf16* x, int64_t rows, float* out) {
+    alignas(64) static thread_local uint32_t words[GROUP / 2 * BLOCK];
+    const int64_t groups = l.num_in / GROUP, group_bytes = GROUP * BLOCK / 8 * l.bits;
+    const auto* w = (const char*)l.weight + first / BLOCK * groups * group_bytes;
+    const float* scale = l.scale + first * groups;
+    for (int64_t g = 0; g < groups; g++) {
+        if (l.bits == 8) unpack_bytes((const uint16_t*)(w + g * group_bytes), words);
+        else unpack_four_bits((const uint32_t*)(w + g * group_bytes), words);
+        product<Pairs>(rows, BLOCK / LANES, (const uint32_t*)x + g * GROUP / 2, l.num_in / 2, words, BLOCK, GROUP / 2,
+                       out, BLOCK, g > 0, {scale + g * BLOCK, nullptr});
     }
 }
 
 // The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK].
 template <class T> void linear_block(const Linear& l, int64_t first, int n, const T* x, int64_t rows, float* out) {
     if constexpr (std::is_same_v<T, bf16>) {
-        if (l.block) packed_block(l, first, n, x, rows, out);
+        if (l.bits) few_bits_block(l, first, x, rows, out);
+        else if (l.block) packed_block(l, first, n, x, rows, out);
         else plain_block(l, first, n, x, rows, out);
     } else {
         plain_block(l, first, n, x, rows, out);

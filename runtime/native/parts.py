@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from runtime.linear import PackedLinear, PartOfProduct
 from runtime.lora.linear import AdaptedLinear
+from runtime.native.few_bits import FewBitsLinear
 from runtime.native.records import Linear, Norm
 
 CLOSE = 1e-4
@@ -43,6 +44,8 @@ class Parts:
             found = Linear(module.weight.data_ptr(), _address(module.bias), *reversed(module.weight.shape), 0)
         elif isinstance(module, PackedLinear | PartOfProduct):
             found = _packed(module)
+        elif isinstance(module, FewBitsLinear):
+            found = module.record
         else:
             raise Unrecognised(f"a layer is {type(module).__name__}, not linear")
         if found.num_in != num_in or num_out not in (None, found.num_out):

@@ -3,6 +3,8 @@
 // A word is a float, or two neighbouring bf16 along K where the CPU multiplies those. A row's sums are made
 // in the order of K whatever the other rows are, so that a row's result never depends on them.
 #pragma once
+#include <type_traits>
+
 #include "simd.h"
 
 struct Floats {
@@ -33,13 +35,22 @@ constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
 constexpr int MOST_ROWS = 4, MOST_VECTORS = 2;
 #endif
 
+// What a product does besides: each column's sum is multiplied by its scale, if there are scales, before it is added;
+// memory is fetched that is needed next, as much as B has.
+struct Besides {
+    const float* scale = nullptr;
+    const char* next = nullptr;
+};
+
+// `lines` of `next` are fetched with each word.
 template <class Mac, int ROWS, int VECTORS>
 INLINE void product_tile(const uint32_t* a, long a_row, const uint32_t* b, long b_row, long num_words, float* c,
-                         long c_row, bool adds) {
+                         long c_row, bool adds, const float* scale, const char* next, long lines) {
     vf sums[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load(c + r * c_row + v * LANES) : zero();
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds && !scale ? load(c + r * c_row + v * LANES) : zero();
     for (long k = 0; k < num_words; k++) {
+        for (long i = 0; i < lines; i++) _mm_prefetch(next + (k * lines + i) * 64, _MM_HINT_T1);
         vi columns[VECTORS];
         for (int v = 0; v < VECTORS; v++) columns[v] = load_words(b + k * b_row + v * LANES);
         for (int r = 0; r < ROWS; r++) {
@@ -48,30 +59,49 @@ INLINE void product_tile(const uint32_t* a, long a_row, const uint32_t* b, long 
         }
     }
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) store(c + r * c_row + v * LANES, sums[r][v]);
+        for (int v = 0; v < VECTORS; v++) {
+            float* to = c + r * c_row + v * LANES;
+            if (scale) sums[r][v] = fma(sums[r][v], load(scale + v * LANES), adds ? load(to) : zero());
+            store(to, sums[r][v]);
+        }
 }
 
 template <class Mac, int VECTORS>
 INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-                            long num_words, float* c, long c_row, bool adds) {
-    long r = 0;
-    for (; r + MOST_ROWS <= num_rows; r += MOST_ROWS)
-        product_tile<Mac, MOST_ROWS, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds);
-    a += r * a_row, c += r * c_row;
-#define REST(N) \
-    case N: return product_tile<Mac, N, VECTORS>(a, a_row, b, b_row, num_words, c, c_row, adds)
-    switch (num_rows - r) { REST(1); REST(2); REST(3); REST(4); REST(5); }
-#undef REST
+                            long num_words, float* c, long c_row, bool adds, const float* scale, const char* next) {
+    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, word_lines = (4 * b_row + 63) / 64;
+    const long lines = next ? (word_lines + passes - 1) / passes : 0;
+    for (long r = 0, fetched = 0; r < num_rows; r += MOST_ROWS, fetched += lines) {
+        const long now = fetched < word_lines ? lines : 0;
+        const char* from = next + fetched * num_words * 64;
+#define ROWS(N)                                                                                                     \
+    case N: product_tile<Mac, N, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds, scale, \
+                                          from, now);                                                               \
+        break
+        switch (num_rows - r) {
+            ROWS(1); ROWS(2); ROWS(3);
+#if defined(__AVX512F__)
+            ROWS(4); ROWS(5);
+#endif
+            default: product_tile<Mac, MOST_ROWS, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row,
+                                                           c_row, adds, scale, from, now);
+        }
+#undef ROWS
+    }
 }
 
 // `num_vectors` vectors of columns lie side by side in B and C.
 template <class Mac>
 void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-             long num_words, float* c, long c_row, bool adds) {
+             long num_words, float* c, long c_row, bool adds, const Besides& besides = {}) {
     int v = 0;
-    for (; v + MOST_VECTORS <= num_vectors; v += MOST_VECTORS)
-        product_columns<Mac, MOST_VECTORS>(num_rows, a, a_row, b + v * LANES, b_row, num_words, c + v * LANES, c_row,
-                                           adds);
-    for (; v < num_vectors; v++)
-        product_columns<Mac, 1>(num_rows, a, a_row, b + v * LANES, b_row, num_words, c + v * LANES, c_row, adds);
+    const char* next = besides.next;
+    const auto columns = [&](auto vectors) {
+        const float* scale = besides.scale ? besides.scale + v * LANES : nullptr;
+        product_columns<Mac, vectors.value>(num_rows, a, a_row, b + v * LANES, b_row, num_words, c + v * LANES, c_row,
+                                            adds, scale, next);
+        v += vectors.value, next = nullptr;  // fetched with the first columns
+    };
+    while (v + MOST_VECTORS <= num_vectors) columns(std::integral_constant<int, MOST_VECTORS>());
+    while (v < num_vectors) columns(std::integral_constant<int, 1>());
 }

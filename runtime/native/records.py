@@ -45,7 +45,7 @@ class Rows(Structure):
 
 
 class Linear(Structure):
-    """A linear layer's weights: plain, or packed in blocks of columns."""
+    """A linear layer's weights: plain, packed in blocks of columns, or whole numbers of a few bits."""
 
     _fields_ = (
         ("weight", c_void_p),
@@ -53,6 +53,8 @@ class Linear(Structure):
         ("num_in", c_int64),
         ("num_out", c_int64),
         ("block", c_int32),
+        ("bits", c_int32),
+        ("scale", c_void_p),
     )
 
 

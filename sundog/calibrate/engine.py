@@ -46,6 +46,7 @@ def from_engine(source: str, engine: Engine, device: str, seconds: float, output
         dtype=engine.dtype,
         seed=engine.seed,
         gpu_memory_utilization=engine.gpu_memory_utilization,
+        quantization=engine.quantization,
     )
     with runs_progress("shapes of steps") as on_progress:
         capacity, fitted = trio.run(

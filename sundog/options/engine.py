@@ -53,7 +53,7 @@ class Engine:
     quantization: str | None = option(
         None,
         Text("FORMAT"),
-        "Format of weights: fp8, int8, awq, gptq, mxfp4, nvfp4; the model's own if not given.",
+        "Format of weights: int8; int4 (served); fp8, awq, gptq, mxfp4, nvfp4 (simulated); else its own.",
     )
     policy: str = option(
         "fcfs",

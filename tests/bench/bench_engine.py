@@ -31,6 +31,7 @@ from tests.bench.engine_models import SHAPES, Shape, read_bytes_per_s
 ROOT = Path(__file__).resolve().parents[2]
 NUM_INPUT = NUM_OUTPUT = 128
 CLIENTS = (1, 8, 32, 64)
+FEW_BITS = ("int8", "int4")
 LONG_PROMPTS = (2000, 8000)
 MAX_MODEL_LEN = 8448
 MOST_START_S = 300
@@ -177,6 +178,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="1, 8 and 32 clients, 2,000 tokens")
     parser.add_argument("--no-long", action="store_true", help="no long prompts")
     parser.add_argument("--no-generate", action="store_true", help="no column of transformers")
+    parser.add_argument("--few-bits", action="store_true", help="our engine with int8 and int4 weights, too")
     parser.add_argument("--vllm", metavar="PYTHON", help="where vLLM's CPU build is installed")
     args = parser.parse_args()
     args.most_generated = 8 if args.quick else 64
@@ -199,7 +201,10 @@ def main() -> None:
             subprocess.run(
                 [sys.executable, "-m", "tests.bench.engine_models", name, text], check=True, cwd=ROOT
             )
-            kinds = [("sundog", *ours(folder))]
+            command, env = ours(folder)
+            kinds = [("sundog", command, env)]
+            for method in FEW_BITS if args.few_bits else ():
+                kinds.append((method, [*command, "--quantization", method], env))
             if args.vllm:
                 kinds.append(("vllm", *vllms(args.vllm, folder)))
             for kind, command, env in kinds:

@@ -1,0 +1,107 @@
+"""Weights of 8 and 4 bits: the kernels compute what the numbers multiplied out do, a layer or all at once."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from actors.core.config import ConfigError
+from runtime.backend import TorchBackend
+from runtime.model import Model
+from runtime.native import build, few_bits
+from runtime.native.few_bits import BITS, HEAD_BITS, FewBitsLinear, multiplied_out
+from runtime.native.library import open_library
+from runtime.step import Step
+from tests.runtime.driver import Driver
+from tests.runtime.models import COMMON, random_prompt
+
+RUNNABLE = build.variants_of(build.cpu_flags())
+needs_kernels = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", RUNNABLE)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("num_in", "num_out", "rows"), [(128, 64, 1), (384, 200, 9), (256, 70, 530)])
+def test_a_layer_of_few_bits_is_its_numbers_multiplied_out(
+    variant: str, bits: int, num_in: int, num_out: int, rows: int
+) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(num_in, num_out, bias=rows > 1).bfloat16().requires_grad_(False)
+    linear.weight[1] = 0  # a group without a scale
+    x = torch.randn(rows, num_in).bfloat16()
+    expected = x.float() @ multiplied_out(linear.weight, bits).T
+    if linear.bias is not None:
+        expected += linear.bias.float()
+    found = FewBitsLinear(linear, bits, open_library(variant))(x)
+    torch.testing.assert_close(found.float(), expected, rtol=8e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_no_weight_is_further_off_than_half_a_step(bits: int) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(64, 256)
+    steps = weight.view(64, 2, 128).abs().amax(-1) / (2 ** (bits - 1) - 1)
+    off = (multiplied_out(weight, bits) - weight).view(64, 2, 128).abs().amax(-1)
+    assert (off <= steps * 0.5001).all()
+
+
+def save(folder: Path) -> nn.Module:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **{**COMMON, **WIDE})).bfloat16()
+    model.save_pretrained(folder)
+    return model
+
+
+async def prompt_logits(folder: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> tuple[Tensor, Model]:
+    """The logits behind a prompt in two chunks."""
+    backend = TorchBackend(folder, max_model_len=128, num_gpu_blocks=60, block_size=4, quantization=method)
+    await backend.load()
+    rows: list[Tensor] = []
+    whole = Model.logits
+
+    def logits(self: Model, step: Step) -> Tensor:
+        rows.append(whole(self, step))
+        return rows[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "logits", logits)
+        driver = Driver(backend, num_blocks=60)
+        driver.submit("a", random_prompt(1, 20))
+        await driver.run(1)
+    assert backend._loaded is not None
+    return rows[-1][-1].float(), backend._loaded.model
+
+
+@pytest.mark.parametrize("method", BITS)
+@pytest.mark.parametrize("has_kernels", [False, True])
+async def test_a_quantised_model_answers_as_its_weights_multiplied_out(
+    method: str, has_kernels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a whole decoder where there are kernels, by torch where there are none."""
+    if has_kernels and not RUNNABLE:
+        pytest.skip("this CPU runs none of the kernels")
+    exact = copy.deepcopy(save(tmp_path)).float()
+    for layer in exact.modules():
+        if type(layer) is nn.Linear:
+            bits = HEAD_BITS if layer is exact.lm_head else BITS[method]
+            layer.weight = nn.Parameter(multiplied_out(layer.weight.detach(), bits), requires_grad=False)
+    if not has_kernels:
+        monkeypatch.setattr(few_bits, "kernels", lambda: None)
+    found, model = await prompt_logits(tmp_path, monkeypatch, method)
+    assert (model._decoder is not None) or not has_kernels
+    with torch.inference_mode():
+        expected = exact(torch.tensor([random_prompt(1, 20)])).logits[0, -1]
+    assert (found - expected).norm() < 0.03 * expected.norm()
+
+
+async def test_weights_in_float32_are_not_quantised(tmp_path: Path) -> None:
+    save(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"--quantization int8 needs weights in bfloat16 .*--dtype bfloat16"
+    ):
+        await TorchBackend(tmp_path, max_model_len=64, dtype="float32", quantization="int8").load()

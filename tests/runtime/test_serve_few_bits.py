@@ -1,0 +1,27 @@
+"""`sundog serve --quantization`, as its operator and its clients meet it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.runtime.test_serve import START_S, chat, sundog_serve
+
+
+def test_the_embedded_model_still_answers_in_8_bits() -> None:
+    with sundog_serve("--quantization", "int8") as server:
+        assert "Sundog" in chat(server.client, "What is Sundog?")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--quantization", "fp8"], "--quantization is fp8: the torch backend makes int8 and int4"),
+        (["--quantization", "int4", "--dtype", "float32"], "--quantization int4 needs weights in bfloat16"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused_in_one_line(options: list[str], reason: str) -> None:
+    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 2
+    assert reason in done.stderr and done.stderr.count("\n") == 1
