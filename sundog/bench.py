@@ -16,7 +16,7 @@ from sundog.options import Choice, Parsed, Real, Switch, Text, Whole, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import Engine
 from sundog.options.row import rows as table_rows
-from sundog.options.simulation import CLIENTS, Costs, Reading, Target, Terms, parse_rate
+from sundog.options.simulation import CLIENTS, Costs, Reading, Terms, parse_rate
 from sundog.options.takes import command, takes
 from sundog.outputs import client_output
 
@@ -79,7 +79,7 @@ class Bench:
     simulate: str | None = option(
         None,
         Text("GPU", is_path=True),
-        "Say beside it what a simulation of this GPU predicts.",
+        "Say beside it what is predicted for this GPU, or for the profile.toml of `sundog calibrate`.",
         section="Prediction",
     )
     shape: str | None = option(
@@ -109,6 +109,7 @@ def bench(
     from sim.show.beside import print_beside
     from sim.show.console import console_for
     from sim.show.summary_table import print_summary
+    from sundog.measured import profile_of, simulated_target
     from sundog.measuring import Load, as_answered, find, predict
     from sundog.simulated import Simulated
 
@@ -119,8 +120,8 @@ def bench(
     server = find(load)
     simulated = None
     if asked.simulate is not None:
-        target = Target(model=asked.shape or server.model, gpu=asked.simulate, **vars(costs))
-        simulated = Simulated.of(engine, target)
+        shape = asked.shape or (None if profile_of(asked.simulate) else server.model)
+        simulated = Simulated.of(engine, simulated_target(shape, asked.simulate, costs))
     for text in (*server.remarks, *(simulated.remarks if simulated else ())):
         remark(text)
     record = ClientRecord(server.model)
@@ -134,7 +135,7 @@ def bench(
     print_summary(summary, f"{Path(trace).name} on {server.model} at {url}")
     if simulated is not None and predicted is not None:
         doubt = f"steps within {step_doubt(simulated.kernels):.0%}"
-        title = f"beside {target.model} on {target.gpu}, simulated; {doubt}"
+        title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
         print_beside(summary, predicted, console_for(), title)
 
 

@@ -1,12 +1,12 @@
 """The options of a measured engine: its own limits, but for those that are asked for."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, SchedulerConfig
 from sundog.options.engine import Engine
 from sundog.options.row import rows
-from sundog.options.simulation import Target
+from sundog.options.simulation import Costs, Target
 
 if TYPE_CHECKING:
     from sim.cost.profile import MeasuredEngine, Profile
@@ -33,6 +33,16 @@ def profile_of(cost: str) -> "Profile | None":
     from sim.cost.profile import read_profile
 
     return read_profile(cost)
+
+
+def simulated_target(model: str | None, gpu: str, costs: Costs) -> Target:
+    """What `--simulate GPU` stands for: that GPU with a known model, or the file of a measured engine."""
+    target = Target(model=model or Target.model, gpu=gpu, **asdict(costs))
+    if profile_of(gpu) is None:
+        return target
+    if costs.cost != Costs.cost:
+        raise ConfigError(f"--cost is {costs.cost}, and {gpu} has its own: leave it out")
+    return replace(target, gpu=Target.gpu, cost=gpu)
 
 
 def as_measured(engine: Engine, target: Target, known: "MeasuredEngine") -> Engine:

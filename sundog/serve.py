@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.serving import Serving
-from sundog.options.simulation import Costs, Logging, Target
+from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from actors.sampling_defaults import SamplingDefaults
     from runtime.serve import RealModel
     from sim.cost.work import CostModel
-
-SIMULATED_MODEL = "llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +184,10 @@ def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, cos
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
     from sim.emulate import emulated_backends
-    from sundog.measured import profile_of
+    from sundog.measured import simulated_target
     from sundog.simulated import Simulated
 
-    target = Target(model=model or SIMULATED_MODEL, gpu=gpu, **asdict(costs))
-    if profile_of(gpu) is not None:
-        if costs.cost != Costs.cost:
-            raise ConfigError(f"--cost is {costs.cost}, and {gpu} has its own: leave it out")
-        target = replace(target, gpu=Target.gpu, cost=gpu)
-    simulated = Simulated.of(engine, target)
+    simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
     real = RealModel.open(None)
     eos = real.tokenizer.eos_token_ids[0]
     new_backend = emulated_backends(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.core.engine_version import NEWEST, is_async
+from sim.cost.profile import read_profile
 from sim.figures.validate.measured import MeasuredError, Server, Stage, figures_of, model_of, not_modelled
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
@@ -30,11 +31,17 @@ def read_clients_run(run: Run) -> Server:
         raise MeasuredError(
             f"{folder / 'config.toml'} does not say which machine it was: give `sundog bench` --simulate GPU"
         )
+    path = folder / gpu
+    if path.suffix == ".toml" and path.is_file() and read_profile(path) is not None:
+        raise MeasuredError(
+            f"{folder}: {gpu} is of an engine that was measured: `sundog bench --config"
+            f" {folder / 'config.toml'}` says what it predicts"
+        )
     rows = [row for row in run.requests().to_pylist() if row["reason"] in ("stop", "length")]
     if len(rows) < 2:
         raise MeasuredError(f"{folder} has {len(rows)} requests that finished, at least 2 are needed")
     model = model_of(str(config.get("shape") or run.summary["client"]["model"]), folder)
-    gpu = str(folder / gpu) if (folder / gpu).is_file() else str(gpu)
+    gpu = str(path) if path.is_file() else str(gpu)
     tokens, seqs = Target(load_model(model), load_gpu(gpu)).default_limits
     columns = [np.array([row[name] for row in rows], dtype=np.float64) for name in COLUMNS]
     requests = _requests(rows, _contents(config, folder))

@@ -1,0 +1,45 @@
+"""A server in a process of its own, for as long as it is measured."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from actors.config import ConfigError
+
+START_S, STOP_S = 600.0, 30.0
+
+
+@contextmanager
+def serving(model: str | None, scratch: Path) -> Iterator[str]:
+    """`sundog serve` on a free port; its URL. Raises ConfigError with its last words if it does not start."""
+    command = [sys.executable, "-m", "sundog", "serve", *([model] if model else []), "--port", "0"]
+    log = scratch / "server.log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+    try:
+        yield _url(process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """What the server says when it welcomes requests."""
+    begin_s = time.monotonic()
+    while time.monotonic() - begin_s < START_S:
+        said = log.read_text(errors="replace")
+        if found := re.search(r"at (http://[\w.:\[\]]+)/v1", said):
+            return found[1]
+        if process.poll() is not None:
+            last = said.strip().splitlines()[-1:] or ["nothing"]
+            raise ConfigError(f"the server did not start; it said: {last[0].removeprefix('sundog: ')}")
+        time.sleep(0.05)
+    raise ConfigError(f"the server did not start within {START_S:g} s")
