@@ -51,8 +51,12 @@ class Shape:
 
     @classmethod
     def of(cls, name: str) -> "Shape":
-        """In bf16."""
-        s = SHAPES[name]
+        """Of a model of the table, in bf16."""
+        return cls.made(SHAPES[name])
+
+    @classmethod
+    def made(cls, s: dict[str, Any]) -> "Shape":
+        """Of a configuration, in bf16."""
         head_width = s.get("head_dim", s["hidden_size"] // s["num_attention_heads"])
         heads, key_heads = s["num_attention_heads"] * head_width, s["num_key_value_heads"] * head_width
         layer = s["hidden_size"] * (2 * heads + 2 * key_heads + 3 * s["intermediate_size"])

@@ -1,5 +1,6 @@
 """An engine under the scheduler's own decisions, without actors, clock or threads: torch is all it takes."""
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from actors.core.batch import Batch, StepResult
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.logprobs import TokenLogprobs
@@ -45,6 +47,30 @@ class Said:
     most_under_way: int = 0
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A batch, and when its step had ended."""
+
+    batch: Batch
+    end_s: float
+
+
+class Timed:
+    """An engine that notes when each of its steps ends."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ended: list[Ended] = []
+
+    def launch(self, batch: Batch) -> Flight:
+        return self._engine.launch(batch)
+
+    def finish(self, flight: Flight, end_s: float) -> StepResult:
+        result = self._engine.finish(flight, end_s)
+        self.ended.append(Ended(flight.batch, time.perf_counter()))
+        return result
+
+
 def chain(prompt: list[int], block_size: int) -> tuple[object, ...]:
     """The keys of the prompt's full blocks."""
     keys: list[object] = []
@@ -54,7 +80,7 @@ def chain(prompt: list[int], block_size: int) -> tuple[object, ...]:
     return tuple(keys)
 
 
-def answers(engine: Engine, requests: Mapping[str, Asked], config: SchedulerConfig) -> Said:
+def answers(engine: Engine | Timed, requests: Mapping[str, Asked], config: SchedulerConfig) -> Said:
     """Every request to its end; with async scheduling a step is launched before the last has come back."""
     state = SchedulerState(config, Fcfs(), KVCache(config, hash_by_value))
     depth = 2 if config.async_scheduling else 1
@@ -94,7 +120,7 @@ def answers(engine: Engine, requests: Mapping[str, Asked], config: SchedulerConf
     return said
 
 
-def _end(engine: Engine, state: SchedulerState, flight: Flight, said: Said) -> None:
+def _end(engine: Engine | Timed, state: SchedulerState, flight: Flight, said: Said) -> None:
     result = engine.finish(flight, 0.0)
     for name, each in result.logprobs:
         said.logprobs.setdefault(name, []).append(each)

@@ -3,7 +3,6 @@
 What a GPU does is done here on the CPU: tokens fed back, padded decodes, one upload, no look at a number.
 """
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from runtime.model import Model, probe_layers
 from runtime.paged_cache import PagedKVCache
 from runtime.requests import Requests
 from tests.runtime.driver import Driver
+from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.models import build_model, generate, random_prompt
 from tests.runtime.scheduled import Asked, Looks, Said, answers
 
@@ -51,35 +51,6 @@ def engine(folder: Path, *, num_blocks: int, ahead: bool) -> Engine:
 def said(folder: Path, requests: dict[str, Asked], *, num_blocks: int = 60, ahead: bool) -> Said:
     config = SchedulerConfig(num_gpu_blocks=num_blocks, async_scheduling=ahead, **LIMITS)  # type: ignore[arg-type]
     return answers(engine(folder, num_blocks=num_blocks, ahead=ahead), requests, config)
-
-
-def mixture(seed: int, sampling: Callable[[int], Sampling]) -> dict[str, Asked]:
-    """Prompts of all lengths, some of which begin alike, arriving over time."""
-    rng, shared = random.Random(seed), random_prompt(99, 24)
-    return {
-        str(i): Asked(
-            shared[: rng.choice((0, 0, 16, 24))] + random_prompt(i, rng.randint(1, 40)),
-            rng.randint(1, 16),
-            sampling(i),
-            arrives=rng.randint(0, 12),
-        )
-        for i in range(9)
-    }
-
-
-def greedy(_number: int) -> Sampling:
-    return Sampling(temperature=0.0)
-
-
-def drawn(number: int) -> Sampling:
-    filters = ({}, {"top_k": 20}, {"top_p": 0.8}, {"top_k": 40, "top_p": 0.9, "min_p": 0.05})
-    return Sampling(temperature=0.0 if number % 5 == 4 else 0.9, seed=number, **filters[number % 4])  # type: ignore[arg-type]
-
-
-def remembering(number: int) -> Sampling:
-    """Some look back at their tokens, some want log probabilities, others neither."""
-    kinds = ({}, {"repetition_penalty": 1.5}, {"logprobs": 2}, {"frequency_penalty": 1.0, "min_tokens": 4})
-    return Sampling(temperature=0.7, seed=number, **kinds[number % 4])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sampling", [greedy, drawn, remembering])
