@@ -21,6 +21,7 @@ import numpy as np
 from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
 from sim.figures.engine import EngineFigures
+from sim.figures.replicas import ReplicaFigures, Replicas
 from sim.figures.saturation import saturation
 from sim.figures.source import InMemory, Source
 from sim.figures.statistics.distribution import Distribution, Part, distribution_of
@@ -45,6 +46,7 @@ class Summary:
     Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
+    Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
     model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
     engines know.
@@ -86,6 +88,8 @@ class Summary:
     tenants: dict[str, TenantFigures]
     energy_j_per_output_token: float | None
     cost_per_million_output_tokens: float | None
+    replicas: tuple[ReplicaFigures, ...] = ()
+    imbalance: float | None = None
     remarks: tuple[str, ...] = ()
     speculation: SpeculationFigures | None = None
     client: ClientFigures | None = None
@@ -93,6 +97,8 @@ class Summary:
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
+        if not self.replicas:
+            del figures["replicas"], figures["imbalance"]
         if not self.remarks:
             del figures["remarks"]
         for name in ("speculation", "client"):
@@ -113,7 +119,8 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
     """
     source = source or InMemory(recorder.columns, recorder.steps)
     front_s = recorder.front_end_s
-    totals, tenants = _summed(source, terms, front_s)
+    replicas = Replicas(recorder.num_replicas)
+    totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = (recorder.num_blocks - 1) * recorder.num_replicas + 1
     summary = _seen(
         totals, tenants, terms, source, front_s, EngineFigures.of(recorder, totals.first_arrival_s)
@@ -126,6 +133,8 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
         num_preemptions=totals.num_preemptions,
         recomputed_tokens=totals.recomputed_tokens,
         saturation=_saturation(source, terms, blocks),
+        replicas=tuple(replicas.figures()) if recorder.num_replicas > 1 else (),
+        imbalance=replicas.imbalance if recorder.num_replicas > 1 else None,
         speculation=SpeculationFigures.of(recorder.acceptance),
     )
 
@@ -196,11 +205,15 @@ def _seen(
     )
 
 
-def _summed(source: Source, terms: Terms, front_end_s: float) -> tuple[Totals, Tenants]:
-    """All requests together, and by tenant; those with tenants are held in memory."""
+def _summed(
+    source: Source, terms: Terms, front_end_s: float, replicas: Replicas | None = None
+) -> tuple[Totals, Tenants]:
+    """All requests together, by tenant, and by replica; those with tenants are held in memory."""
     totals, owned = Totals(), list[Rows]()
     for rows in source.requests():
         totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
+        if replicas is not None:
+            replicas.add(rows)
         if any(name is not None for name in rows.tenant):
             owned.append(rows)
     if not owned:

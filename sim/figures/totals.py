@@ -41,7 +41,7 @@ class Totals:
             self.last_finish_s = max(self.last_finish_s, float(rows.finish_s[done].max()))
         self.prompt_tokens += int(rows.num_prompt_tokens[done].sum())
         self.output_tokens += int(rows.num_output_tokens[done].sum())
-        self.admitted_tokens += int(rows.num_prompt_tokens[rows.is_admitted].sum())
+        self.admitted_tokens += int(rows.num_prompt_tokens[rows.replica >= 0].sum())
         self.hit_tokens += int(rows.prefix_hit_tokens.sum())
         self.num_preemptions += int(rows.num_preemptions.sum())
         self.recomputed_tokens += int(rows.recomputed_tokens.sum())

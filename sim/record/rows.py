@@ -20,7 +20,8 @@ Intervals = tuple[Floats, Ints | None]
 class Rows(NamedTuple):
     """Some requests, one element each, in order of arrival; NaN where there is none.
 
-    `is_done` marks requests that finished, and were neither aborted nor refused.
+    `replica` is -1 for a request that none has admitted; `is_done` marks requests that finished, and were
+    neither aborted nor refused.
     """
 
     arrival_s: Floats
@@ -32,7 +33,7 @@ class Rows(NamedTuple):
     num_preemptions: Ints
     prefix_hit_tokens: Ints
     recomputed_tokens: Ints
-    is_admitted: NDArray[np.bool_]
+    replica: Ints
     is_done: NDArray[np.bool_]
     reason: Sequence[str | None]
     tenant: Sequence[str | None]
@@ -60,7 +61,7 @@ class Rows(NamedTuple):
             whole(columns.num_preemptions),
             whole(columns.prefix_hit_tokens),
             whole(columns.recomputed_tokens),
-            whole(columns.replica) >= 0,
+            whole(columns.replica),
             finished(columns.reason[:count]),
             columns.reason[:count],
             columns.tenant[:count],

@@ -168,7 +168,7 @@ def rows_of(table: pa.Table) -> Rows:
         numbers("num_preemptions"),
         numbers("prefix_hit_tokens"),
         numbers("recomputed_tokens"),
-        table["replica"].is_valid().to_numpy(),
+        table["replica"].fill_null(-1).to_numpy(),
         finished(reasons),
         reasons,
         tenants,

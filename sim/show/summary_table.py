@@ -1,5 +1,6 @@
 """A run for people: two tables on the terminal."""
 
+from collections.abc import Sequence
 from typing import IO
 
 from rich import box
@@ -9,11 +10,14 @@ from rich.table import Table
 from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
 from sim.figures.metrics import Summary
+from sim.figures.replicas import ReplicaFigures
 from sim.figures.saturation import KNEE, of_capacity, regime_of
 from sim.figures.statistics.distribution import Distribution
 from sim.figures.tenants import TenantFigures
 from sim.show.console import console_for, print_table
 
+MOST_REPLICAS = 16
+"""Rows of a table of replicas."""
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
 """What depends on waiting."""
 STAGES = ("queueing", "prefill")
@@ -33,7 +37,29 @@ def print_summary(
     print_table(console, _latencies(summary))
     if summary.tenants:
         print_table(console, _tenants(summary.tenants))
+    if summary.replicas:
+        print_table(console, _replicas(summary.replicas))
     print_table(console, _totals(summary, doubt))
+
+
+def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
+    """The replicas; of many, those that computed the most and the fewest tokens."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("replica", "requests", "prompt tokens", "found cached", "hit rate", "output tokens"):
+        table.add_column(name, justify="right")
+    shown = list(enumerate(replicas))
+    if len(shown) > MOST_REPLICAS:
+        shown.sort(key=lambda pair: pair[1].prefix_hit_tokens - pair[1].prompt_tokens - pair[1].output_tokens)
+        shown = shown[: MOST_REPLICAS // 2] + shown[-MOST_REPLICAS // 2 :]
+    for number, of in shown:
+        counts = (of.num_requests, of.prompt_tokens, of.prefix_hit_tokens)
+        table.add_row(
+            f"{number}",
+            *(f"{count:,}" for count in counts),
+            f"{of.prefix_hit_rate:.1%}",
+            f"{of.output_tokens:,}",
+        )
+    return table
 
 
 def _latencies(summary: Summary) -> Table:
@@ -165,6 +191,8 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
         table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     if summary.prefix_hit_tokens is not None:
         table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
+    if summary.imbalance is not None:
+        table.add_row("imbalance", f"the busiest replica computed {summary.imbalance:.2f} times the mean")
     if summary.num_preemptions is not None:
         table.add_row(
             "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"

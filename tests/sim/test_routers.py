@@ -34,9 +34,11 @@ def conversations() -> list[TraceRequest]:
     return sorted(rows, key=lambda row: row.arrival_s)
 
 
-def summary(router: str, *, decode_runs: bool = True, async_scheduling: bool = False) -> Summary:
+def summary(
+    router: str, *, decode_runs: bool = True, async_scheduling: bool = False, replicas: int = 4
+) -> Summary:
     scheduler = SchedulerConfig(num_gpu_blocks=BLOCKS, max_num_seqs=8, async_scheduling=async_scheduling)
-    config = EngineConfig(scheduler, replicas=4, router=find_router(router), decode_runs=decode_runs)
+    config = EngineConfig(scheduler, replicas=replicas, router=find_router(router), decode_runs=decode_runs)
     return summarize(replay(conversations(), config, COST, Capacity(BLOCKS, 16)))
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.figures.replicas import Replicas
 from sim.figures.saturation import saturation
 from sim.figures.statistics.warmup import num_warmup
 from sim.figures.sweep.outcome import Failed, Job, Measures
@@ -37,6 +38,7 @@ WHOLE = (
     "saturation",
     "kv_use_mean",
     "num_preemptions",
+    "imbalance",
     "cost_per_million_output_tokens",
 )
 """Of all requests after the warm-up together."""
@@ -98,7 +100,9 @@ def measure(run: Played, left_out: set[str]) -> Measures:
     totals = Totals()
     met = run.terms.met(rows, times)
     totals.add(rows, met)
-    whole = _whole(run, totals, int(np.argmax(kept)) if kept.any() else 0)
+    replicas = Replicas(run.num_replicas)
+    replicas.add(rows)
+    whole = _whole(run, totals, replicas, int(np.argmax(kept)) if kept.any() else 0)
     tenants = tenants_of(rows, met, run.front_end_s)
     whole["fairness"], whole["slowdown_fairness"] = tenants.fairness, tenants.slowdown_fairness
     whole["saturation"] = None
@@ -118,7 +122,7 @@ def measure(run: Played, left_out: set[str]) -> Measures:
     return found
 
 
-def _whole(run: Played, totals: Totals, first: int) -> dict[str, float | None]:
+def _whole(run: Played, totals: Totals, replicas: Replicas, first: int) -> dict[str, float | None]:
     """What the kept requests and the time since the first of them add up to."""
     span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s, terms = 1 / span_s if span_s else 0.0, run.terms
@@ -134,6 +138,7 @@ def _whole(run: Played, totals: Totals, first: int) -> dict[str, float | None]:
         "busy_fraction": busy_s * per_s / run.num_replicas,
         "kv_use_mean": block_seconds * per_s / (run.num_blocks * run.num_replicas),
         "num_preemptions": float(totals.num_preemptions),
+        "imbalance": replicas.imbalance,
         "cost_per_million_output_tokens": None
         if price is None or not tokens
         else price / 3600 * 1e6 * span_s * terms.num_gpus / tokens,

@@ -86,6 +86,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("fairness of slowdowns", ("slowdown_fairness",), "n", 1),
     ("J per output token, at most", ("energy_j_per_output_token",), "n", -1),
     ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
+    ("busiest replica over the mean", ("imbalance",), "n", -1),
     ("requests finished", ("num_finished",), "n", 0),
     ("requests refused", ("num_refused",), "n", 0),
     ("steps", ("num_steps",), "n", 0),
@@ -169,6 +170,33 @@ def _causes(run: Run) -> dict[str, str]:
         words = [f"{reason} {seconds(spent_s)}" for reason, spent_s in reasons[:2] if spent_s]
         causes.setdefault(each.request.request_id, ", ".join(words))
     return causes
+
+
+class Replica(NamedTuple):
+    """What one replica received in one run."""
+
+    number: int
+    run: str
+    num_requests: str
+    prompt_tokens: str
+    hit_rate: str
+    output_tokens: str
+
+
+def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Replica]:
+    """The replicas of each run that has several."""
+    return [
+        Replica(
+            number,
+            name,
+            f"{of['num_requests']:,}",
+            f"{of['prompt_tokens']:,}",
+            f"{of['prefix_hit_rate']:.1%}",
+            f"{of['output_tokens']:,}",
+        )
+        for run, name in zip(runs, names, strict=True)
+        for number, of in enumerate(run.summary.get("replicas", ()))
+    ]
 
 
 def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Tenant]:

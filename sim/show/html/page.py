@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.core.config import ConfigError
 from sim.files.whole_file import write_whole
 from sim.record.run_directory import Run
-from sim.show.html.facts import figures, settings, tenants, worst
+from sim.show.html.facts import figures, replicas, settings, tenants, worst
 from sim.show.html.series import PERCENTS, series
 
 TITLE = "Sundog report"
@@ -33,6 +33,7 @@ def render(runs: Sequence[Run]) -> str:
         settings=settings(runs),
         worst=[worst(run) for run in runs],
         tenants=tenants(runs, names),
+        replicas=replicas(runs, names),
         seen_by_clients=[name for run, name in zip(runs, names, strict=True) if run.is_clients],
         # Nothing in a script may look like its end.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),

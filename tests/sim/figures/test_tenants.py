@@ -97,7 +97,7 @@ def test_a_share_is_of_what_was_served_while_both_waited() -> None:
         count([0.0, 1.0, 1.0]),
         count([1.0, 2.0, 2.0]),
         *(count([1, 1, 1]), count([100, 100, 100]), *(count([0, 0, 0]) for _ in range(3))),
-        *(np.ones(3, dtype=bool), np.ones(3, dtype=bool), ["stop"] * 3, ["a", "a", "b"]),
+        *(np.zeros(3, dtype=np.int64), np.ones(3, dtype=bool), ["stop"] * 3, ["a", "a", "b"]),
         *(np.full(3, np.nan) for _ in range(3)),
     )
     found = tenants_of(rows, None, 0.0)

@@ -19,7 +19,7 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
     first_s, zeros, ones = arrival_s + ttft_s, np.zeros(COUNT, dtype=np.int64), np.ones(COUNT, dtype=np.int64)
     yes = np.ones(COUNT, dtype=bool)
     rows = Rows(
-        *(arrival_s, arrival_s, first_s, first_s + 1, 10 * ones, 2 * ones, zeros, zeros, zeros, yes, yes),
+        *(arrival_s, arrival_s, first_s, first_s + 1, 10 * ones, 2 * ones, zeros, zeros, zeros, zeros, yes),
         *(["length"] * COUNT, [None] * COUNT),
         *(np.full(COUNT, np.nan) for _ in range(3)),
     )
