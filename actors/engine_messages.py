@@ -142,6 +142,45 @@ class PolicyFailed:
     reason: str
 
 
+@dataclass(init=False, slots=True)
+class Routed:
+    """The Router tells the listeners which of several replicas it chose for requests, and what it knew then.
+
+    `num_requests` were unfinished on it, `fewest_requests` and `most_requests` on those of the `num_up`
+    replicas that had fewest and most. Of the prompt it had `num_hit_blocks`, and no other more than
+    `most_other_hit_blocks`; None where the policy does not ask.
+    """
+
+    request_ids: tuple[str, ...]
+    replica: int
+    num_up: int
+    num_requests: int
+    fewest_requests: int
+    most_requests: int
+    num_hit_blocks: int | None
+    most_other_hit_blocks: int | None
+
+    def __init__(
+        self,
+        request_ids: tuple[str, ...],
+        replica: int,
+        num_up: int,
+        num_requests: int,
+        fewest_requests: int,
+        most_requests: int,
+        num_hit_blocks: int | None,
+        most_other_hit_blocks: int | None,
+    ) -> None:
+        self.request_ids = request_ids
+        self.replica = replica
+        self.num_up = num_up
+        self.num_requests = num_requests
+        self.fewest_requests = fewest_requests
+        self.most_requests = most_requests
+        self.num_hit_blocks = num_hit_blocks
+        self.most_other_hit_blocks = most_other_hit_blocks
+
+
 @dataclass(frozen=True, slots=True)
 class RouterFailed:
     """The Router tells AsyncLLM that its policy failed, and round-robin took over for good."""

@@ -61,7 +61,7 @@ async def open_graph(
         for listener in listeners:
             await listening.start(_listen, listener, supervision.fates.listener, name=listener.name)
         async with trio.open_nursery() as nursery:
-            router = _router(config, fallback, tap)
+            router = _router(config, fallback, listeners, tap)
             intake = _intake(config, codec, vocabulary or Vocabulary())
             readers = [PromptReader(f"prompt-reader-{kind}", intake, tap=tap) for kind in ("long", "longest")]
             async_llm = AsyncLLM(
@@ -104,13 +104,16 @@ def _intake(config: EngineConfig, codec: TextCodec | None, vocabulary: Vocabular
     return Intake(config, codec, vocabulary, block_hasher(config.prefix_caching_hash_algo))
 
 
-def _router(config: EngineConfig, fallback: Policy | None, tap: Tap | None) -> Router:
+def _router(
+    config: EngineConfig, fallback: Policy | None, listeners: Sequence[Actor[Heard]], tap: Tap | None
+) -> Router:
     """The Router; where policies are replaced, its own is by round-robin."""
     return Router(
         "router",
         config.router,
         seed=config.seed,
         fallback=None if fallback is None else RoundRobin(),
+        listeners=[listener.ref("router", counted=False) for listener in listeners],
         tap=tap,
     )
 

@@ -32,6 +32,7 @@ from actors.engine_messages import (
     PolicyFailed,
     Refused,
     ResetPrefixCache,
+    Routed,
     RouterFailed,
     Undelivered,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Refused",
     "Released",
     "ResetPrefixCache",
+    "Routed",
     "RouterFailed",
     "Sampling",
     "Siblings",
@@ -130,5 +132,5 @@ class Siblings:
 
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
-Heard = Submit | StepOutput | EngineUp | EngineDown | PolicyFailed
+Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | PolicyFailed
 """What a listener is told."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from actors.actor import Actor
 from actors.clock import Event
 from actors.front.active_request import MOST_LOSSES
-from actors.messages import EngineDown, EngineUp, Finish, Heard, PolicyFailed, StepOutput, Submit
+from actors.messages import EngineDown, EngineUp, Finish, Heard, PolicyFailed, Routed, StepOutput, Submit
 from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.logs import Throughput
 from actors.metrics.measured import Measured
@@ -74,6 +74,8 @@ class Metrics(Actor[Heard | SayThroughput]):
                 self._lost(message)
             case PolicyFailed():
                 self.engines[message.replica].has_other_policy = True
+            case Routed():
+                pass
             case SayThroughput():
                 self._throughput.log(self.clock.now_s())
                 self._say_later()

@@ -6,6 +6,7 @@ What it decides is decided by its policy (`actors/core/routers/`), from what it 
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from actors.messages import (
     EngineUp,
     PolicyFailed,
     Released,
+    Routed,
     RouterFailed,
     Siblings,
     StepOutput,
@@ -48,6 +50,7 @@ class Router(Actor[RouterMessage]):
         *,
         seed: int = 0,
         fallback: RouterPolicy | None = None,
+        listeners: Sequence[Ref[Routed]] = (),
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
@@ -56,6 +59,7 @@ class Router(Actor[RouterMessage]):
         self._fleet = Fleet(self._state, self._policy.new_memory())
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
+        self._listeners = listeners
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
             self._policy.fallback = fallback
@@ -115,10 +119,27 @@ class Router(Actor[RouterMessage]):
         replica = self._policy.choose(submits[0], self._fleet)
         engine = self._engines[replica]
         assert engine is not None, "a replica that is up has an engine"
+        if self._listeners and len(self._engines) > 1:
+            self._tell_choice(submits, replica)
         for submit in submits:
             state.send(submit, replica)
             with suppress(ActorDied):
                 engine.scheduler.tell(submit)
+
+    def _tell_choice(self, submits: tuple[Submit, ...], replica: int) -> None:
+        """Tell the listeners what was chosen, and what was known of it before."""
+        state = self._state
+        hit_blocks, most_other = None, None
+        if self._policy.index != "none":
+            hit_blocks = state.num_hit_blocks(submits[0], replica)
+            others = [state.num_hit_blocks(submits[0], other) for other in state.up if other != replica]
+            most_other = max(others, default=0)
+        counts = [state.num_requests[each] for each in state.up]
+        names = tuple([submit.request_id for submit in submits])
+        chosen = state.num_requests[replica]
+        routed = Routed(names, replica, len(counts), chosen, min(counts), max(counts), hit_blocks, most_other)
+        for listener in self._listeners:
+            listener.tell(routed)
 
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)

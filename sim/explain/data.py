@@ -7,7 +7,7 @@ from sim.explain.history import History
 from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, totals
 from sim.explain.spans import RequestHistory, RunningSpan
-from sim.record.journal_rows import Header
+from sim.record.journal_rows import Chosen, Header
 
 
 def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
@@ -17,6 +17,7 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
         "request_id": request.request_id,
         "unit": history.header.unit,
         "replica": request.replica,
+        **_choice_data(history.choices.get(request.request_id)),
         "tenant": request.arrival.tenant,
         "priority": request.arrival.priority,
         "num_prompt_tokens": request.arrival.num_prompt_tokens,
@@ -33,6 +34,11 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
         "phases": [_phase_data(phase) for phase in found],
         "admissions": [_span_data(span) for span in request.spans],
     }
+
+
+def _choice_data(choice: Chosen | None) -> dict[str, Any]:
+    """Why the request went to its replica; nothing where there was no choice."""
+    return {} if choice is None else {"routed": choice._asdict() | {"request_ids": list(choice.request_ids)}}
 
 
 def _phase_data(phase: Phase) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from actors.core.batch import Chunk
 from sim.explain.journal_reader import Record
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Segment, Wait
-from sim.record.journal_rows import Admitted, Arrival, Drafted, Ended, Header, Lost, Preempted, Step
+from sim.record.journal_rows import Admitted, Arrival, Chosen, Drafted, Ended, Header, Lost, Preempted, Step
 
 
 class HistoryError(ValueError):
@@ -25,6 +25,7 @@ class History:
         self.header = header
         self.requests: dict[str, RequestHistory] = {}
         self.queues: dict[int, Queue] = {}
+        self.choices: dict[str, Chosen] = {}
         self.cut_off = False
 
     def observe(self, record: Record) -> None:
@@ -33,6 +34,8 @@ class History:
             self._arrive(record)
         elif isinstance(record, Lost):
             self._lose(record)
+        elif isinstance(record, Chosen):
+            self.choices |= dict.fromkeys(record.request_ids, record)
         else:
             self._step(record)
 
@@ -97,8 +100,8 @@ class History:
         queue.starts_s.append(step.start_s)
         queue.first_steps.append(queue.num_steps)
         for name, rank in step.ranks:
-            if name in self.requests:
-                self.requests[name].ranks.append((index, rank))
+            if (ranked := self.requests.get(name)) is not None:
+                ranked.ranks.append((index, rank))
         entering = {admitted.request_id for admitted in step.admitted} if step.preempted else ()
         for preempted in step.preempted:
             if preempted.for_request in entering:
@@ -139,10 +142,9 @@ class History:
         if request.is_running:
             raise HistoryError(f"step {step.step} admits {request.request_id!r}, which does not wait")
         wait = request.waits[-1]
-        wait.end_s = step.start_s
-        if wait.end_s < wait.start_s:
+        if (now_s := step.start_s) < wait.start_s:
             raise HistoryError(f"request {request.request_id!r} was admitted before it arrived")
-        wait.stop, wait.turn = index, len(queue.admissions)
+        wait.end_s, wait.stop, wait.turn = now_s, index, len(queue.admissions)
         self._enter(request, step.replica)
         span = RunningSpan(step.start_s, queue.num_steps, admitted)
         span.num_computed_tokens = admitted.num_hit_tokens

@@ -18,6 +18,7 @@ from sim.record.journal_rows import (
     VERSION,
     Admitted,
     Arrival,
+    Chosen,
     Drafted,
     Ended,
     Header,
@@ -29,7 +30,7 @@ from sim.record.journal_rows import (
 )
 from sim.record.run_directory import open_run
 
-Record = Arrival | Step | Lost
+Record = Arrival | Step | Lost | Chosen
 
 
 def find_record(path: Path) -> Path:
@@ -62,7 +63,7 @@ def journal_header(row: Row, lines: JsonLines) -> Header:
     known = {field.name for field in fields(Header)}
     values = {name: value for name, value in row.items() if name in known}
     for name, value in values.items():
-        expected: type = str if name in ("policy", "unit", "run") else int
+        expected: type = str if name in ("policy", "router", "unit", "run") else int
         if value is not None and type(value) is not expected:
             raise lines.error(f"{name} is {value!r}")
     return Header(**values)
@@ -82,11 +83,25 @@ def journal_records(lines: JsonLines, rows: Iterator[Row]) -> Iterator[Record]:
             lines.cut_off = True
             continue
         try:
-            yield _arrival(row) if "submit" in row else _lost(row) if "lost" in row else _step(row)
+            yield _record(row)
         except KeyError as error:
             raise lines.error(f"the field {error.args[0]!r} is missing") from None
         except (ValueError, TypeError) as error:
             raise lines.error(str(error)) from None
+
+
+def _record(row: Row) -> Record:
+    for key, reader in READERS.items():
+        if key in row:
+            return reader(row)
+    return _step(row)
+
+
+def _chosen(row: Row) -> Chosen:
+    num_requests, fewest, most = map(_count, _parts(row["requests"], 3))
+    blocks = tuple(map(_count, _parts(row["blocks"], 2))) if "blocks" in row else ()
+    names = tuple(map(_text, _list(row["routed"])))
+    return Chosen(names, _count(row["replica"]), _count(row["up"]), num_requests, fewest, most, *blocks)
 
 
 def _arrival(row: Row) -> Arrival:
@@ -103,6 +118,10 @@ def _arrival(row: Row) -> Arrival:
 
 def _lost(row: Row) -> Lost:
     return Lost(_count(row["replica"]), _time(row["at"]), tuple(map(_text, _list(row["lost"]))))
+
+
+READERS: dict[str, Callable[[Row], Record]] = {"submit": _arrival, "lost": _lost, "routed": _chosen}
+"""Lines that are no steps, by a key that only they have."""
 
 
 def _step(row: Row) -> Step:

@@ -142,7 +142,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
 def summarize_client(record: ClientRecord, terms: Terms = NO_TERMS) -> Summary:
     """The figures of a run that only clients saw."""
     source = InMemory(record.columns, [record.gaps])
-    totals, tenants = _summed(source, terms, 0.0)
+    totals, tenants = _summed(source, terms, 0.0, Replicas(1))
     hit_tokens, hit_rate = record.hits or (None, None)
     return replace(
         _seen(totals, tenants, terms, source, 0.0, EngineFigures()),
@@ -205,15 +205,12 @@ def _seen(
     )
 
 
-def _summed(
-    source: Source, terms: Terms, front_end_s: float, replicas: Replicas | None = None
-) -> tuple[Totals, Tenants]:
+def _summed(source: Source, terms: Terms, front_end_s: float, replicas: Replicas) -> tuple[Totals, Tenants]:
     """All requests together, by tenant, and by replica; those with tenants are held in memory."""
     totals, owned = Totals(), list[Rows]()
     for rows in source.requests():
         totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
-        if replicas is not None:
-            replicas.add(rows)
+        replicas.add(rows)
         if any(name is not None for name in rows.tenant):
             owned.append(rows)
     if not owned:

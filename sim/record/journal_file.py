@@ -5,6 +5,7 @@ computed, preempted, ended, and why no other was. The first line is the header. 
 journal was opened (virtual time begins at 0). Same run, same bytes.
 
     {"journal":1,"block_size":16,...}
+    {"routed":["r1"],"replica":0,"up":2,"requests":[3,3,5],"blocks":[12,0]}
     {"submit":"r1","arrival":0.5,"prompt":120,"max_tokens":64}
     {"step":7,"start":0.5,"ends":[0.52],"decodes":3,"admitted":[["r1",120,16,0]],
      "chunks":[["r1",104,1]],"blocked":["r2","KV blocks"],"planned_free":12,"free":14}
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from actors.actor import Actor
 from actors.clock import now_s
-from actors.messages import EngineDown, Heard, StepOutput, Submit
+from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.run_files import JOURNAL
 from sim.files.zipped_lines import ZippedLines
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
@@ -78,6 +79,8 @@ class JournalFile(Actor[Heard]):
                 if self.num_left < 0:
                     return self._remove()
                 self._lines.append(_submit_line(message, self._origin_s))
+            case Routed():
+                self._lines.append(_routed_line(message))
             case EngineDown():
                 lost = {"lost": message.request_ids, "replica": message.replica}
                 self._lines.append(_encode(lost | {"at": now_s() - self._origin_s}))
@@ -116,6 +119,18 @@ def _submit_line(submit: Submit, origin_s: float) -> str:
         row["priority"] = submit.priority
     if submit.tenant is not None:
         row["tenant"] = submit.tenant
+    return _encode(row)
+
+
+def _routed_line(routed: Routed) -> str:
+    row: dict[str, object] = {
+        "routed": routed.request_ids,
+        "replica": routed.replica,
+        "up": routed.num_up,
+        "requests": (routed.num_requests, routed.fewest_requests, routed.most_requests),
+    }
+    if routed.num_hit_blocks is not None:
+        row["blocks"] = (routed.num_hit_blocks, routed.most_other_hit_blocks)
     return _encode(row)
 
 

@@ -37,6 +37,7 @@ class Header:
     max_num_batched_tokens: int | None = None
     num_watermark_blocks: int = 0
     policy: str | None = None
+    router: str | None = None
     replicas: int = 1
     unit: str = "s"
     run: str | None = None
@@ -54,6 +55,7 @@ class Header:
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             num_watermark_blocks=int(scheduler.watermark * (num_blocks or 0)),
             policy=class_name(config.policy),
+            router=class_name(config.router) if config.replicas > 1 else None,
             replicas=config.replicas,
             run=run,
         )
@@ -68,6 +70,19 @@ class Arrival(NamedTuple):
     max_tokens: int | None = None
     priority: int = 0
     tenant: str | None = None
+
+
+class Chosen(NamedTuple):
+    """The Router chose a replica for requests; what it knew then is as in `actors.messages.Routed`."""
+
+    request_ids: tuple[str, ...]
+    replica: int
+    num_up: int
+    num_requests: int
+    fewest_requests: int
+    most_requests: int
+    num_hit_blocks: int | None = None
+    most_other_hit_blocks: int | None = None
 
 
 class Lost(NamedTuple):

@@ -93,6 +93,8 @@ class RequestPage:
         for number, wait in enumerate(request.waits):
             if number == 0:
                 rows.append((wait.start_s, None, self._arrived(wait), ""))
+                if (choice := self.history.choices.get(request.request_id)) is not None:
+                    rows.append((wait.start_s, None, words.chosen(choice, self.header), ""))
             rows += self._waited(wait)
             passed = passings(self.history, self.request, wait)
             if passed:

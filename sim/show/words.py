@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sim.explain.passing import Passing
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
-from sim.record.journal_rows import Header, Rank
+from sim.record.journal_rows import Chosen, Header, Rank
 
 
 def moment(time_s: float, header: Header) -> str:
@@ -87,3 +87,13 @@ def lack(reason: str, header: Header) -> str:
             return "unknown (the log has no configuration)"
         case _:
             return reason
+
+
+def chosen(choice: Chosen, header: Header) -> str:
+    """Which replica the router chose, and by what."""
+    text = f"{header.router or 'the router'} chose replica {choice.replica} of {choice.num_up} that were up"
+    if choice.num_hit_blocks is not None:
+        text += f": {count(choice.num_hit_blocks, 'block')} of the prompt cached there"
+        text += f", {choice.most_other_hit_blocks:,} at most elsewhere"
+    text += f"; {count(choice.num_requests, 'request')} unfinished there"
+    return f"{text} ({choice.fewest_requests:,} to {choice.most_requests:,} on each)"

@@ -123,6 +123,6 @@ def has_urgency(policy: Policy) -> bool:
     return defines(policy, "urgency")
 
 
-def class_name(policy: Policy) -> str:
-    """The policy's name in its author's words."""
+def class_name(policy: object) -> str:
+    """The name of a policy or a router in its author's words."""
     return type(getattr(policy, "inner", policy)).__name__
