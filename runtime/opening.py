@@ -105,6 +105,8 @@ class Opening:
         if self._num_threads is not None:
             set_threads(self._num_threads)
         check_context(self._model_dir, self._max_model_len)
+        if self._grammars is not None:
+            self._grammars.prepare()
         names = tuple(self._adapter_folders)
         adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
         model, layers, step_bytes = self._open(self._model_dir, adapters)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
+from sundog.adapters import adapters
 from sundog.embedding import embedding_config
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
@@ -91,7 +92,7 @@ class Orders:
         if real.embedding is not None:
             return Opened(self, real, embedding_config(real, serving, self.engine), ())
         config = self.engine.config(real.max_position_embeddings)
-        return Opened(self, real, config, adapters_of(serving, real.name))
+        return Opened(self, real, config, adapters(serving, real.name, (str(self.model), real.folder.name)))
 
 
 def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
@@ -103,21 +104,6 @@ def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], Engin
     stack.callback(forks.close)
     forks.start()
     return lambda replica: EngineProcess(replica, forks, orders.serving.stall_timeout_s)
-
-
-def adapters_of(serving: Serving, model: str) -> tuple[Adapter, ...]:
-    """The adapters of `--lora-modules`; their names are each other's and the model's no more than once."""
-    if serving.lora_modules and not serving.enable_lora:
-        raise ConfigError("--lora-modules is given without --enable-lora: add it")
-    adapters: list[Adapter] = []
-    for given in serving.lora_modules:
-        name, _, path = given.partition("=")
-        if not (name and path):
-            raise ConfigError(f"--lora-modules is {given}: give NAME=DIR")
-        if name in [model, *(adapter.name for adapter in adapters)]:
-            raise ConfigError(f"--lora-modules is {given}: another model is called {name}")
-        adapters.append(Adapter(name, path))
-    return tuple(adapters)
 
 
 def main(descriptor: int, parent: int) -> None:

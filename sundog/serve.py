@@ -12,8 +12,9 @@ import click
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
+from sundog.adapters import adapters
 from sundog.ends import remark
-from sundog.engine_process import Orders, adapters_of, engine_processes
+from sundog.engine_process import Orders, engine_processes
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.row import rows
@@ -85,7 +86,8 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     from actors.sampling_defaults import differing
     from sim.ahead import Ahead
 
-    defaults = _defaults(served, serving)
+    late = replace(options.answers, constrains_late=served.vocabulary.thought is not None)
+    options, defaults = replace(options, answers=late), _defaults(served, serving)
 
     def ready(url: str) -> None:
         for text in (*served.remarks, *differing(defaults)):
@@ -138,6 +140,14 @@ def _answers(serving: Serving) -> "AnswerFormats":
     return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
 
 
+def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving) -> "Vocabulary":
+    """The vocabulary of a model that reasons, if its marks are tokens."""
+    from actors.front.thought import ThoughtMarks
+
+    thinks = serving.reasoning_parser is not None
+    return replace(vocabulary, thought=ThoughtMarks.of(real.tokenizer.encode_plain) if thinks else None)
+
+
 def _defaults(served: Served, serving: Serving) -> "SamplingDefaults":
     """How requests that do not say are sampled; what is simulated samples nothing."""
     from actors.sampling_defaults import NEUTRAL
@@ -172,9 +182,9 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs, sta
     new_engine = None if serving.in_process else engine_processes(orders, stack)
     found = orders.open()
     real = found.real
-    return Served(
-        real.name, found.config, new_engine or found.backends(), real.vocabulary, real, found.adapters
-    )
+    real.grammars.prepare()
+    vocabulary = _with_thought(real.vocabulary, real, serving)
+    return Served(real.name, found.config, new_engine or found.backends(), vocabulary, real, found.adapters)
 
 
 def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
@@ -207,7 +217,7 @@ def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, cos
         new_backend,
         vocabulary,
         real,
-        adapters_of(serving, name),
+        adapters(serving, name, (str(model),)),
         simulated.cost,
         simulated.remarks,
     )

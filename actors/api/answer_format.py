@@ -17,12 +17,13 @@ def text_format(
     """
     thinks = None
     if answers.reasoning_parser is not None:
-        thinks = STARTS_THINKING[answers.reasoning_parser] and not is_constrained
+        at_once = is_constrained and not answers.constrains_late
+        thinks = STARTS_THINKING[answers.reasoning_parser] and not at_once
     match choice.kind:
         case "named":
-            return TextFormat(named=choice.name)
+            return TextFormat(named=choice.name, thinks=thinks)
         case "required":
-            return TextFormat(LISTED, parallel=parallel)
+            return TextFormat(LISTED, thinks=thinks, parallel=parallel)
         case "auto":
             if not answers.auto_tools or answers.tool_call_parser is None:
                 raise invalid(

@@ -91,12 +91,14 @@ class ServedModel:
 class AnswerFormats:
     """How the served model writes calls of tools and reasoning: names of parsers, None where it does not.
 
-    Without `auto_tools` only calls that a client requires are looked for.
+    Without `auto_tools` only calls that a client requires are looked for. With `constrains_late` a grammar
+    holds from the end of the reasoning on.
     """
 
     tool_call_parser: str | None = None
     auto_tools: bool = False
     reasoning_parser: str | None = None
+    constrains_late: bool = False
 
 
 PLAIN_ANSWERS = AnswerFormats()

@@ -3,7 +3,8 @@
 Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
 """
 
-BEGIN, END = "<think>", "</think>"
+from actors.front.thought import BEGIN, END
+
 STARTS_THINKING = {"deepseek_r1": True, "qwen3": False}
 """By the names that vLLM gives its parsers: whether an answer is reasoning before any mark says so."""
 

@@ -18,8 +18,8 @@ class Sampling:
 
     `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
     token alone), or of `logprob_token_ids` instead; `prompt_logprobs` for those of the prompt's tokens.
-    `constraint` says what the answer must look like. With `pooling` the prompt's vector is the answer: one
-    token is counted, and means nothing.
+    `constraint` says what the answer must look like, behind the token `constraint_after` if that is given.
+    With `pooling` the prompt's vector is the answer: one token is counted, and means nothing.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
     reads the rest. Stop strings, `repetition` and special tokens concern AsyncLLM alone: with
@@ -52,6 +52,7 @@ class Sampling:
     logprob_token_ids: tuple[int, ...] = ()
     repetition: Repetition | None = None
     constraint: Constraint | None = None
+    constraint_after: int | None = None
     pooling: Pooling | None = None
 
 

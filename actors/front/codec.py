@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from actors.core.constraint import Constraint
+from actors.front.thought import ThoughtMarks
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 
 
@@ -94,10 +95,12 @@ class Vocabulary:
     """The token ids of a model: how many there are, and which of them end an answer.
 
     Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens beside
-    `eos_token_id`. `grammars` None refuses constraints.
+    `eos_token_id`. `grammars` None refuses constraints. With `thought` they hold from the end
+    of the model's reasoning on.
     """
 
     eos_token_id: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     size: int | None = None
     grammars: GrammarChecker | None = None
+    thought: ThoughtMarks | None = None

@@ -5,6 +5,7 @@ prompt's full blocks. A prompt that is too long is refused as soon as its length
 """
 
 import logging
+from dataclasses import replace
 
 from actors.config import EngineConfig
 from actors.core.adapter import Adapter
@@ -108,6 +109,9 @@ class Intake:
         if refused is not None:
             return refused
         tokens = None if isinstance(prompt, int) else prompt
+        thought = self._vocabulary.thought
+        if tokens is not None and thought is not None and sampling.constraint is not None:
+            sampling = replace(sampling, constraint_after=thought.awaited(tokens))
         submit = self._submit(generate, sampling, request_id, arrival_s, tokens, num_tokens)
         return choices_of(submit, generate.n)
 

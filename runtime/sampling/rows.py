@@ -108,7 +108,8 @@ class SamplingRows:
                 raise ValueError("this engine keeps to no grammar")
             ends = (*self._eos_token_ids, *sampling.stop_token_ids)
             outputs = token_ids[num_prompt_tokens:]
-            self._matchers[row] = Matcher(self._grammars, sampling.constraint, ends, outputs)
+            after = sampling.constraint_after
+            self._matchers[row] = Matcher(self._grammars, sampling.constraint, ends, outputs, after)
 
     def advance(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """These rows have been given these tokens."""

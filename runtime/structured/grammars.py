@@ -1,7 +1,6 @@
 """Grammars, compiled for one tokenizer and kept: the front checks with them, the backend takes matchers.
 
-Thread-safe. Compiling takes 1 to 5 ms for the schemas of most clients, the first of all 1.3 s more for a
-vocabulary of 150,000 tokens; it never happens on the event loop.
+Thread-safe. Compiling takes 1 to 5 ms for the schemas of most clients; it never happens on the event loop.
 """
 
 import json
@@ -29,7 +28,7 @@ JSON_KINDS = (ConstraintKind.JSON, ConstraintKind.CHOICE, ConstraintKind.STRUCTU
 class Grammars:
     """The grammars of one model: at most 128, the longest unused is forgotten first.
 
-    `tokenizer` gives tokenizer.json's text, which is read when the first grammar comes.
+    `tokenizer` gives tokenizer.json's text, which `prepare` reads, or the first grammar.
     """
 
     def __init__(self, tokenizer: Callable[[], str], eos_token_ids: Sequence[int]) -> None:
@@ -42,6 +41,14 @@ class Grammars:
         self._num_characters = 0
         self._compiling = threading.Lock()
         self._keeping = threading.Lock()
+
+    def prepare(self) -> None:
+        """Read the tokenizer now: it takes a second for 150,000 tokens, in which nothing else runs.
+
+        Without the library, or an end token, grammars are refused one by one.
+        """
+        with self._compiling, suppress(GrammarError, ModuleNotFoundError):
+            self._open_tokenizer()
 
     def knows(self, constraint: Constraint) -> bool:
         """Whether it is compiled, so that checking it takes no time."""

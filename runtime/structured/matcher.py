@@ -25,14 +25,21 @@ class Matcher:
     """What one request may say next; `outputs` are the tokens that it has said before it was preempted.
 
     `ends` are the tokens that may end the answer once it is complete. Used by one thread at a time; the first
-    use makes the library's own matcher, so that this is done where the model computes.
+    use makes the library's own matcher, so that this is done where the model computes. Until the token
+    `after`, if there is one, anything may be said.
     """
 
-    __slots__ = ("_constraint", "_ends", "_grammars", "_inner", "_outputs", "failed", "is_complete")
+    __slots__ = ("_after", "_constraint", "_ends", "_grammars", "_inner", "_outputs", "failed", "is_complete")
 
     def __init__(
-        self, grammars: Grammars, constraint: Constraint, ends: Sequence[int], outputs: Sequence[int]
+        self,
+        grammars: Grammars,
+        constraint: Constraint,
+        ends: Sequence[int],
+        outputs: Sequence[int],
+        after: int | None = None,
     ) -> None:
+        self._after = after
         self._grammars = grammars
         self._constraint = constraint
         self._ends = tuple(ends)
@@ -53,6 +60,9 @@ class Matcher:
         word_W[:] = 0
         if inner is None:
             return
+        if self._after is not None:
+            word_W[:] = -1
+            return
         may_end = self.is_complete
         if not self.is_complete:
             try:
@@ -72,6 +82,9 @@ class Matcher:
         """The request has been given this token. 2 to 20 µs."""
         inner = self._open()
         if inner is None or self.is_complete:
+            return
+        if self._after is not None:
+            self._after = None if token == self._after else self._after
             return
         if token in self._ends and inner.is_accepting():
             self.is_complete = True

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from actors.pooler_config import parse_pooler_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
+from sundog.options.lora import parse_lora_module
 from sundog.options.row import option
 
 ACCESS = "Access"
@@ -64,10 +65,16 @@ class Serving:
     enable_lora: bool = option(False, Switch(pair=False), "Serve LoRA adapters.", section=LORA)
     lora_modules: tuple[str, ...] = option(
         (),
-        Text("NAME=DIR"),
-        "An adapter's folder, as peft writes it, by the name that clients give; once for each.",
+        Parsed(parse_lora_module, "NAME=DIR"),
+        "Adapters' folders, as peft writes them, by the names that clients give; or JSON objects.",
         section=LORA,
         many=True,
+    )
+    max_loras: int | None = option(
+        None,
+        Whole(1, 1024),
+        "Taken as vLLM takes it, and no limit: any adapters may be mixed in a step.",
+        section=LORA,
     )
     max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
 

@@ -5,6 +5,7 @@ from functools import wraps
 
 import click
 
+from actors.config import ConfigError
 from sundog.options.kinds import Switch
 from sundog.options.row import COMMON, Row, rows
 
@@ -56,10 +57,29 @@ class Command(click.Command):
             with formatter.section(section):
                 formatter.write_dl(lines)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but an option that may be given often takes all values that follow it."""
+        many = {flag: row for row in self.rows.values() if row.many for flag in row.spellings}
+        spelled: list[str] = []
+        for arg in args:
+            last = next((flag for flag in spelled[-2:-1] if flag in many), None)
+            if last is not None and not arg.startswith("-") and _is_value(many[last], arg):
+                spelled.append(last)
+            spelled.append(arg)
+        return super().parse_args(ctx, spelled)
+
     @property
     def rows(self) -> dict[str, Row]:
         """The table's rows among its options, by name."""
         return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
+
+
+def _is_value(row: Row, text: str) -> bool:
+    try:
+        row.take(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def takes(*records: type) -> Callable[[Body], Body]:

@@ -83,10 +83,12 @@ def test_an_unknown_name_is_refused_with_the_known_ones(adapted: Adapted) -> Non
 
 
 def test_an_emulated_server_takes_adapters_by_name() -> None:
-    """Their folders need not exist, as the GPU need not."""
-    arguments = ("--api-key", "secret", "--simulate", "h100", "--enable-lora", "--lora-modules", "a=/nowhere")
-    with sundog_serve(*arguments) as server:
-        assert [card.id for card in server.client.models.list()][1:] == ["a"]
+    """Their folders need not exist, as the GPU need not; several stand behind one flag, or are objects."""
+    module = '{"name": "c", "path": "/nowhere", "base_model_name": "qwen3-8b"}'
+    arguments = ("--api-key", "secret", "--simulate", "h100", "--enable-lora", "--max-loras", "2")
+    modules = ("--lora-modules", "a=/nowhere", "b=/nowhere", "qwen3-8b", "--lora-modules", module)
+    with sundog_serve(*arguments, *modules) as server:
+        assert [card.id for card in server.client.models.list()] == ["qwen3-8b", "a", "b", "c"]
         assert server.client.completions.create(model="a", prompt="Hello", max_tokens=3).model == "a"
 
 
@@ -96,6 +98,11 @@ def test_an_emulated_server_takes_adapters_by_name() -> None:
         (("--lora-modules", "a=/nowhere"), "--lora-modules is given without --enable-lora: add it"),
         (("--enable-lora", "--lora-modules", "a"), "--lora-modules is a: give NAME=DIR"),
         (("--enable-lora", "--lora-modules", "sundog-tiny=/x"), "another model is called sundog-tiny"),
+        (("--enable-lora", "--lora-modules", '{"name": "a", "dir": "/x"}'), "dir is unknown; give NAME=DIR"),
+        (
+            ("--enable-lora", "--lora-modules", '{"name": "a", "path": "/x", "base_model_name": "gpt"}'),
+            "its base model is gpt, and sundog-tiny is served",
+        ),
         (("--enable-lora", "--lora-modules", "a=/nowhere"), "/nowhere has no adapter_config.json"),
     ],
 )

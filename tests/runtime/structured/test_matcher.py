@@ -208,3 +208,17 @@ def test_bits_are_those_of_the_vocabulary(grammars: Grammars) -> None:
     Bitmasks(np.array([1]), word_W[None]).apply(logits_RV)
     assert logits_RV[0].isfinite().all()
     assert set(torch.nonzero(logits_RV[1].isfinite())[:, 0].tolist()) == allowed(matcher)
+
+
+def test_the_tokenizer_is_read_before_the_first_grammar_comes() -> None:
+    """While a model is loaded; where it cannot be read, the first grammar says why."""
+    read = []
+    model = Grammars(lambda: read.append(1) or RealModel.open(None).tokenizer.to_json(), (2,))  # type: ignore[func-returns-value]
+    model.prepare()
+    model.prepare()
+    model.check(DIGITS)
+    assert read == [1]
+    without_end = Grammars(lambda: "", ())
+    without_end.prepare()
+    with pytest.raises(GrammarError, match="has no end token"):
+        without_end.check(DIGITS)

@@ -1,6 +1,7 @@
 """Answers that keep to a schema, an expression or a grammar, as clients of a live server get them."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -282,3 +283,14 @@ def test_a_simulated_model_refuses_by_name() -> None:
     with live(*EMULATED) as emulated:
         error = refusal(emulated, response_format={"type": "json_object"})
         assert error["param"] == "response_format" and "not supported" in error["message"]
+
+
+def test_log_probabilities_are_those_of_what_the_grammar_leaves(server: Live) -> None:
+    """As vLLM gives them, whose mask comes first; penalties and biases do not show."""
+    found = answer(server, {"choice": ["yes", "no"]}, logprobs=3, temperature=0)["logprobs"]
+    first = dict(found["top_logprobs"][0])
+    assert sum(math.exp(value) for value in first.values()) == pytest.approx(1, abs=1e-4)
+    assert min(first.values()) == -9999
+    fields = {"logprobs": 3, "temperature": 0, "logit_bias": {"5": -9}, "repetition_penalty": 1.3}
+    biased = answer(server, {"choice": ["yes", "no"]}, **fields)["logprobs"]
+    assert biased["top_logprobs"][0] == pytest.approx(first, abs=1e-5)
