@@ -49,6 +49,7 @@ def kinds() -> dict[str, dict[str, object]]:
         "greedy, logprobs of 5": greedy | {"logprobs": 5},
         "drawn": {},
         "drawn, min_p": {"min_p": 0.05},
+        "drawn, flat top_p": {"temperature": 30.0, "top_p": 0.9},
         "drawn, all penalties": {
             "repetition_penalty": 1.2,
             "presence_penalty": 0.5,

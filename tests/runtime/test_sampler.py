@@ -88,6 +88,21 @@ def test_a_flat_nucleus_wider_than_the_first_look_is_whole() -> None:
     assert len({token for token in tokens if token < 2900}) > 1000
 
 
+@pytest.mark.parametrize("flatness", [0.0, 0.1, 3.0])
+def test_the_nucleus_of_many_tokens_is_that_of_sorting_them(flatness: float) -> None:
+    """Rows with tokens ruled out and equal ones; nothing is kept beyond the first that weighs p."""
+    from runtime.sampling.draw import _least_kept
+
+    torch.manual_seed(0)
+    logits_RV = (torch.randn(6, 5000) * flatness).round(decimals=2)
+    logits_RV[::2, torch.randperm(5000)[:2500]] = float("-inf")
+    top_p_R1 = torch.tensor([0.1, 0.5, 0.9, 0.99, 1e-6, 0.7])[:, None]
+    found = _least_kept(logits_RV, torch.zeros(6, 1, dtype=torch.int64), top_p_R1, 16, needs_more=True)
+    values, _ = logits_RV.double().sort(-1, descending=True)
+    sums = values.softmax(-1).cumsum(-1)
+    assert torch.equal(found, values.gather(1, (sums < top_p_R1).sum(-1, keepdim=True)).float())
+
+
 def test_equal_logits_at_the_threshold_all_stay() -> None:
     """Ties have no order that is the same in every batch, so none of them is struck out."""
     assert set(draw(torch.zeros(4), Sampling(top_k=2))) == {0, 1, 2, 3}
