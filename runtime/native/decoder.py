@@ -77,7 +77,7 @@ class NativeDecoder:
             modules.embedding.weight.data_ptr(),
             parts.norm(modules.norm, self._width),
             parts.linear(modules.head, self._width, self.vocab_size),
-            activation=activation(child(child(modules.layers[0], "mlp"), "act_fn")),
+            activation=activation(child(child(modules.layers[0], "mlp"), "act_fn", "activation_fn")),
             format=FORMATS[self.dtype],
         )
         self._num_positions = 0
@@ -99,20 +99,19 @@ class NativeDecoder:
         attention, mlp = child(layer, "self_attn"), child(layer, "mlp")
         _, key_heads, key_width = seen.k_TKD.shape
         value_width = seen.v_TKE.shape[-1]
-        gate = parts.linear(child(mlp, "gate_proj"), width)
+        heads = (seen.num_heads * key_width, key_heads * key_width, key_heads * value_width)
+        down = parts.linear(child(mlp, "down_proj"), None, width)
+        inner = down.num_in
         return DecoderLayer(
             self._attention(number, seen),
             parts.norm(child(layer, "input_layernorm"), width),
             self._head_norm(attention, "q_norm", key_width),
             self._head_norm(attention, "k_norm", key_width),
             parts.norm(child(layer, "post_attention_layernorm"), width),
-            parts.linear(child(attention, "q_proj"), width, seen.num_heads * key_width),
-            parts.linear(child(attention, "k_proj"), width, key_heads * key_width),
-            parts.linear(child(attention, "v_proj"), width, key_heads * value_width),
+            *parts.linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", width, *heads),
             parts.linear(child(attention, "o_proj"), seen.num_heads * value_width, width),
-            gate,
-            parts.linear(child(mlp, "up_proj"), width, gate.num_out),
-            parts.linear(child(mlp, "down_proj"), gate.num_out, width),
+            *parts.linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj", width, inner, inner),
+            down,
         )
 
     def _head_norm(self, attention: nn.Module, name: str, key_width: int) -> Norm:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from runtime.linear import PackedLinear, PartOfProduct
 from runtime.lora.linear import AdaptedLinear
-from runtime.native.few_bits import FewBitsLinear
+from runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
 from runtime.native.records import Linear, Norm
 
 CLOSE = 1e-4
@@ -35,8 +35,21 @@ class Parts:
     dtype: torch.dtype
     kept: list[object] = field(default_factory=list)
 
-    def linear(self, module: nn.Module, num_in: int, num_out: int | None = None) -> Linear:
-        """A linear layer [I] to [O], whatever O is if None; plain or packed, without what adapters add."""
+    def linears(
+        self, parent: nn.Module, names: tuple[str, ...], merged: str, num_in: int, *num_out: int
+    ) -> list[Linear]:
+        """The layers of these names, each [I] to its O, or their places in the one that holds all."""
+        whole = getattr(parent, merged, None)
+        if not isinstance(whole, nn.Module):
+            return [
+                self.linear(child(parent, name), num_in, n) for name, n in zip(names, num_out, strict=True)
+            ]
+        rest = self.linear(whole, num_in, sum(num_out))
+        first = [sum(num_out[:n]) for n in range(len(num_out))]
+        return [_columns(rest, at, n, self.dtype.itemsize) for at, n in zip(first, num_out, strict=True)]
+
+    def linear(self, module: nn.Module, num_in: int | None, num_out: int | None = None) -> Linear:
+        """A linear layer [I] to [O], whatever is None of them; plain or packed, without what adapters add."""
         if isinstance(module, AdaptedLinear):
             module = module.base
         self.kept.append(module)
@@ -48,7 +61,7 @@ class Parts:
             found = module.record
         else:
             raise Unrecognised(f"a layer is {type(module).__name__}, not linear")
-        if found.num_in != num_in or num_out not in (None, found.num_out):
+        if num_in not in (None, found.num_in) or num_out not in (None, found.num_out):
             raise Unrecognised(f"a layer takes {found.num_in} to {found.num_out}, not {num_in} to {num_out}")
         return found
 
@@ -99,13 +112,22 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _packed(module: PackedLinear | PartOfProduct) -> Linear:
-    if isinstance(module, PackedLinear):
-        packed, first, end = module.packed, 0, module.packed.num_out
-    else:
-        packed, first, end = module.product.packed, module.part.start, module.part.stop
+    packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
     if packed.block is None:
         raise Unrecognised("oneDNN packs its weights in an order of its own")
-    if first % packed.block or first % 64:
+    found = Linear(packed.address, _address(packed.bias), packed.num_in, packed.num_out, packed.block)
+    if isinstance(module, PackedLinear):
+        return found
+    return _columns(found, module.part.start, module.part.stop - module.part.start, 2)
+
+
+def _columns(whole: Linear, first: int, num: int, itemsize: int) -> Linear:
+    """Some outputs of a layer as a layer."""
+    if whole.block and first % BLOCK:
         raise Unrecognised("its merged layers do not begin where a block does")
-    bias = None if packed.bias is None else packed.bias.data_ptr() + 2 * first
-    return Linear(packed.address + 2 * first * packed.num_in, bias, packed.num_in, end - first, packed.block)
+    found = Linear.from_buffer_copy(whole)
+    found.weight += first * whole.num_in * (whole.bits or 8 * itemsize) // 8
+    found.bias = None if whole.bias is None else whole.bias + itemsize * first
+    found.scale = None if whole.scale is None else whole.scale + 4 * first * (whole.num_in // GROUP)
+    found.num_out = num
+    return found

@@ -24,7 +24,7 @@ from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, r
 
 RUNNABLE = build.variants_of(build.cpu_flags())
 pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
-WHOLE = {"llama", "qwen2", "qwen3", "mistral", "granite", "smollm3"}
+WHOLE = {"llama", "qwen2", "qwen3", "mistral", "granite", "smollm3", "phi3"}
 """Of the architectures of these tests, those that the kernels compute as a whole."""
 APART = {"float32": 2e-6, "bfloat16": 0.02}
 # Widths such that each merged layer begins where a block of packed columns does.
@@ -77,7 +77,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("dtype", APART)
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "qwen2"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "qwen2", "phi3"])
 async def test_a_whole_decoder_gives_the_logits_of_its_layers(
     library: CDLL, both: list[float], architecture: str, dtype: str, tmp_path: Path
 ) -> None:
