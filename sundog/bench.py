@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,8 +120,10 @@ def bench(
     server = find(load)
     simulated = None
     if asked.simulate is not None:
-        shape = asked.shape or (None if profile_of(asked.simulate) else server.model)
-        simulated = Simulated.of(engine, simulated_target(shape, asked.simulate, costs))
+        target = simulated_target(asked.shape, asked.simulate, costs)
+        if asked.shape is None and profile_of(target) is None:
+            target = replace(target, model=server.model)
+        simulated = Simulated.of(engine, target)
     for text in (*server.remarks, *(simulated.remarks if simulated else ())):
         remark(text)
     record = ClientRecord(server.model)

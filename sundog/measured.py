@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError, SchedulerConfig
+from actors.config import ConfigError
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.simulation import Costs, Target
@@ -26,41 +26,38 @@ FIXED = (
 """What a measured engine has, and cannot be asked to have otherwise."""
 
 
-def profile_of(cost: str) -> "Profile | None":
-    """The measured engine in a cost file; None if `cost` is no file, or one that tells of no engine."""
-    if not cost.endswith(".toml"):
-        return None
-    from sim.cost.profile import read_profile
+def profile_of(target: Target) -> "tuple[str, Profile] | None":
+    """The file and engine that stand for a GPU or a cost model; None if neither is such a file."""
+    for file in (target.gpu, target.cost):
+        if file.endswith(".toml"):
+            from sim.cost.profile import read_profile
 
-    return read_profile(cost)
+            if (profile := read_profile(file)) is not None:
+                return file, profile
+    return None
 
 
 def simulated_target(model: str | None, gpu: str, costs: Costs) -> Target:
-    """What `--simulate GPU` stands for: that GPU with a known model, or the file of a measured engine."""
-    target = Target(model=model or Target.model, gpu=gpu, **asdict(costs))
-    if profile_of(gpu) is None:
-        return target
-    if costs.cost != Costs.cost:
-        raise ConfigError(f"--cost is {costs.cost}, and {gpu} has its own: leave it out")
-    return replace(target, gpu=Target.gpu, cost=gpu)
+    """What `--simulate GPU` stands for: that GPU, or the file of a measured engine, with a known model."""
+    return Target(model=model or Target.model, gpu=gpu, **asdict(costs))
 
 
-def as_measured(engine: Engine, target: Target, known: "MeasuredEngine") -> Engine:
+def as_measured(engine: Engine, target: Target, file: str, known: "MeasuredEngine") -> Engine:
     """The options with the engine's limits where none are asked for. ConfigError for another engine's."""
-    _refuse_other_engines(engine, target, known)
+    _refuse_other_engines(engine, target, file, known)
     limits = {row.name: getattr(known, row.name) for row in rows(Engine) if hasattr(known, row.name)}
     asked = {name: getattr(engine, name) for name in limits if getattr(engine, name) is not None}
     return replace(engine, **{**limits, **asked, "block_size": known.block_size})
 
 
-def _refuse_other_engines(engine: Engine, target: Target, known: "MeasuredEngine") -> None:
+def _refuse_other_engines(engine: Engine, target: Target, file: str, known: "MeasuredEngine") -> None:
     """A profile is of one engine: what would make it another is refused."""
-    for record, names in ((target, ("model", "gpu")), (engine, FIXED)):
+    own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
+    for record, names in ((target, ("model", "gpu", "cost")), (engine, (*FIXED, "block_size"))):
         for row in rows(type(record)):
-            if row.name in names and getattr(record, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is given, and {target.cost} is of {known.model}: leave it out")
-    if engine.block_size not in (SchedulerConfig().block_size, known.block_size):
-        raise ConfigError(
-            f"--block-size is {engine.block_size}, and {target.cost} was measured with {known.block_size}:"
-            " leave it out"
-        )
+            value = getattr(record, row.name)
+            if row.name in names and value not in (row.default, own.get(row.name)):
+                raise ConfigError(
+                    f"{row.flag} is {value}, and {file} is of one engine, {known.model} with blocks of"
+                    f" {known.block_size}: leave it out"
+                )

@@ -57,8 +57,8 @@ class Simulated:
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
-        if (profile := profile_of(target.cost)) is not None:
-            return cls._measured(engine, target, profile)
+        if (measured := profile_of(target)) is not None:
+            return cls._measured(engine, target, *measured)
         asked, engine = engine, engine.simulated()
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=_replicas(engine, hardware.model))
@@ -95,10 +95,10 @@ class Simulated:
         )
 
     @classmethod
-    def _measured(cls, engine: Engine, target: Target, profile: "Profile") -> "Simulated":
+    def _measured(cls, engine: Engine, target: Target, file: str, profile: "Profile") -> "Simulated":
         """The engine of a profile, with the limits it has where no others are asked for."""
         known = profile.engine
-        engine = as_measured(engine, target, known)
+        engine = as_measured(engine, target, file, known)
         config = engine.config(None)
         capacity = Capacity(engine.num_gpu_blocks or known.num_gpu_blocks, known.block_size)
         config.with_blocks(capacity.num_blocks)
@@ -116,7 +116,7 @@ class Simulated:
             overhead.request_s,
             config.replicas,
             known.model,
-            f"as measured in {Path(target.cost).name}",
+            f"as measured in {Path(file).name}",
         )
 
     def terms(self, asked: AskedTerms) -> Terms:

@@ -18,6 +18,7 @@ NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}
 COMMENTS = {
     TITLE: "seconds for each; bends: [beyond so many, seconds for each more]",
     RANGE: "the largest step that was observed",
+    "host": "seconds that a server adds to a step, to a token sampled in it, and in front of a request",
 }
 
 

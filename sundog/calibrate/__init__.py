@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
-from sundog.options import Choice, Real, option
+from sundog.options import Choice, Real, Switch, option
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
@@ -20,6 +20,7 @@ class Measuring:
     seconds: float = option(
         30.0, Real(0, 86_400), "How long steps are measured, about; three rounds at least."
     )
+    http: bool = option(True, Switch(), "Measure what a server adds to steps and requests, too.")
 
 
 @command
@@ -48,7 +49,7 @@ def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -
     if source == "sundog-tiny" or (path / "config.json").is_file():
         from sundog.calibrate.engine import from_engine
 
-        return from_engine(source, engine, measuring.device, measuring.seconds, output)
+        return from_engine(source, engine, measuring.device, measuring.seconds, measuring.http, output)
     _refuse_options(measuring, engine)
     from sundog.calibrate.logs import from_requests, from_steps
 

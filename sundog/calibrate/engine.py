@@ -16,13 +16,14 @@ from actors.engine.runner import Runner
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from sim.cost.cost_file import write_cost
-from sim.cost.profile import ENGINE, MEASURED, MeasuredEngine
-from sim.figures.calibrate.from_engine import QUANTILE, EngineFitted, fit_engine
+from sim.cost.profile import ENGINE, HOST, MEASURED, Host, MeasuredEngine
+from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
 from sim.figures.calibrate.prober import Prober
 from sim.figures.calibrate.shapes import Limits
 from sim.show.progress import runs_progress
 from sundog.calibrate.logs import in_words
 from sundog.calibrate.machine import machine
+from sundog.calibrate.served import measure_host
 from sundog.ends import remark
 from sundog.options.engine import Engine
 from sundog.torch_limits import refuse_what_torch_cannot
@@ -34,7 +35,9 @@ GROWTH = 16
 """Tokens that contexts may grow by while they are measured."""
 
 
-def from_engine(source: str, engine: Engine, device: str, seconds: float, output: Path) -> None:
+def from_engine(
+    source: str, engine: Engine, device: str, seconds: float, behind_http: bool, output: Path
+) -> None:
     """Measure the engine that `serve` would run with these options, and write its file."""
     _refuse_unmeasured(engine)
     model = RealModel.open(source)
@@ -62,15 +65,31 @@ def from_engine(source: str, engine: Engine, device: str, seconds: float, output
         scheduler.max_num_seqs,
         scheduler.async_scheduling,
     )
+    host = None
+    if behind_http:
+        remark("measuring what a server adds")
+        host = measure_host(
+            source,
+            device,
+            engine,
+            fitted.model,
+            (scheduler.max_num_running, scheduler.max_model_len),
+            fitted.quantile,
+        )
     measured = {**machine(device), "dtype": engine.dtype, **_evidence(fitted)}
     write_cost(
         output,
         fitted.model,
         f"sundog calibrate {model.name}",
         fitted.measured,
-        {ENGINE: asdict(known), MEASURED: measured},
+        {ENGINE: asdict(known), HOST: asdict(host or Host()), MEASURED: measured},
     )
     _say(output, fitted)
+    if host is not None:
+        remark(
+            f"a server adds {host.step_s * 1e3:.2f} ms a step, {host.token_s * 1e6:.0f} us a token and"
+            f" {host.request_s * 1e3:.2f} ms a request"
+        )
 
 
 def _refuse_unmeasured(engine: Engine) -> None:
@@ -128,7 +147,7 @@ def _evidence(fitted: EngineFitted) -> dict[str, object]:
     return {
         "shapes": fitted.num_shapes,
         "rounds": fitted.num_rounds,
-        "quantile": QUANTILE,
+        "quantile": fitted.quantile,
         "unrest": round(fitted.unrest, 4),
         "held_out_shapes": len(fitted.held_out),
         "held_out_error_median": round(fitted.error(0.5), 4),
@@ -145,12 +164,8 @@ def _say(output: Path, fitted: EngineFitted) -> None:
         f"{len(fitted.held_out)} other shapes are explained to {fitted.error(0.5):.1%} (median),"
         f" {fitted.error(0.9):.1%} (p90), {error:+.1%} at worst ({shape})"
     )
-    if fitted.unrest > UNREST:
+    if fitted.quantile == BUSY:
         remark(
             f"the machine was busy: steps took {fitted.unrest:.0%} longer in the median than at their best;"
             " calibrate again when it is quiet"
         )
-
-
-UNREST = 0.25
-"""A quiet machine's steps vary by a tenth."""

@@ -25,12 +25,12 @@ from sim.trace.record import TraceRequest
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import LogNormal
 from sim.workload.workload import Workload
+from sundog.child import serving
 from sundog.ends import Stopped, remark
 from sundog.measuring import Load, as_answered, find, measure, predict
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target, Terms
 from sundog.simulated import Simulated
-from sundog.validate.child import serving
 from sundog.validate.worlds import same_batches
 
 SHARES = (0.5, 0.9)
@@ -81,7 +81,7 @@ def _calibrated(model: str, folder: Path) -> str:
     from sundog.calibrate.engine import from_engine
 
     path = folder / "profile.toml"
-    from_engine(model, Engine(), "cpu", CALIBRATE_S, path)
+    from_engine(model, Engine(), "cpu", CALIBRATE_S, True, path)
     return str(path)
 
 

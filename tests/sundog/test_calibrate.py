@@ -4,12 +4,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from sim.cost.profile import read_profile
+from sim.cost.calibrated import Calibrated
+from sim.cost.profile import Host, read_profile
+from sim.cost.work import StepWork
+from sundog.calibrate.served import fit_host
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 
@@ -20,7 +22,7 @@ SMALL = ("--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len",
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model, measured as briefly as can be."""
     path = tmp_path_factory.mktemp("calibrate") / "profile.toml"
-    done = sundog("calibrate", "sundog-tiny", "-o", path, "--seconds", 0, *SMALL)
+    done = sundog("calibrate", "sundog-tiny", "-o", path, "--seconds", 0, "--no-http", *SMALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "" and "other shapes are explained to" in done.stderr
     return path
@@ -33,6 +35,7 @@ def test_the_file_says_what_was_measured(profile: Path) -> None:
     known = read.engine
     assert (known.model, known.max_num_seqs, known.max_model_len) == ("sundog-tiny", 4, 160)
     assert read.cost.measured.tokens == 64 and read.cost.measured.decodes == 4
+    assert read.host == Host()
     for word in ("threads", "torch", "held_out_error_p90", "held_out_worst_shape", "rounds"):
         assert f"\n{word} = " in profile.read_text()
 
@@ -48,7 +51,7 @@ def test_a_replay_needs_no_model_and_no_gpu(profile: Path, tmp_path: Path) -> No
     assert four["num_finished"] == 12 and four["e2e_s"]["mean"] < one["e2e_s"]["mean"]
     refused(sundog(*short, "--model", "qwen3-8b"), "--model", "sundog-tiny", "leave it out")
     refused(sundog(*short, "--dtype", "float16"), "--dtype", "leave it out")
-    refused(sundog(*short, "--block-size", 32), "--block-size is 32", "measured with 16")
+    refused(sundog(*short, "--block-size", 32), "--block-size is 32", "with blocks of 16")
     refused(sundog(*short, "-tp", 2), "--tensor-parallel-size")
 
 
@@ -102,8 +105,31 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", str(tmp_path / "x.toml")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and "measuring steps" in process.stderr.readline()
-        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130 and "Traceback" not in said
     assert not list(tmp_path.iterdir())
+
+
+def test_the_hosts_share_is_what_steps_take_beyond_the_engines_own() -> None:
+    """By step and by token; kinds of steps that were seen seldom do not count."""
+    cost = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 0.0)
+    works = [StepWork(num, 100 * num, (), num) for num in (1, 4, 16) for _ in range(20)]
+    works += [StepWork(3, 300, ((40, 0),), 4)] * 20
+    steps = [(work, cost.step_s(work) + 2e-4 + 3e-5 * work.num_samples) for work in works]
+    steps.append((StepWork(9, 900, (), 9), 7.0))
+    host = fit_host(steps, cost, 0.5)
+    assert host.step_s == pytest.approx(2e-4) and host.token_s == pytest.approx(3e-5)
+
+
+@pytest.mark.long
+def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
+    """Measured with clients of its own, under the same options."""
+    path = tmp_path / "profile.toml"
+    done = sundog(
+        "calibrate", "sundog-tiny", "-o", path, "--seconds", 0, *SMALL, "--no-enable-prefix-caching"
+    )
+    assert done.returncode == 0 and "a server adds" in done.stderr, done.stderr
+    read = read_profile(path)
+    assert read is not None
+    assert 0 < read.host.step_s + read.host.token_s < 0.1 and 0 <= read.host.request_s < 1

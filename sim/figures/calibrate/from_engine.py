@@ -20,7 +20,10 @@ from sim.figures.calibrate.prober import Prober, Seen
 from sim.figures.calibrate.shapes import Limits, Shape, grid, held_out
 
 Floats = NDArray[np.float64]
-QUANTILE = 0.1
+QUIET, BUSY = 0.5, 0.1
+"""Which quantile of its samples a shape counts as."""
+UNREST = 0.15
+"""A machine is quiet if shapes' medians exceed their lowest tenths by no more, in the mean."""
 BENDS = (16, 64, 512)
 """Tokens at which what another token takes may change: from reading weights to multiplying with them."""
 CONTEXT_BENDS = (2048, 8192)
@@ -42,9 +45,8 @@ class Point:
     work: StepWork
     samples_s: tuple[float, ...]
 
-    @property
-    def seconds(self) -> float:
-        return float(np.quantile(self.samples_s, QUANTILE))
+    def seconds(self, quantile: float) -> float:
+        return float(np.quantile(self.samples_s, quantile))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ class EngineFitted:
     num_shapes: int
     num_rounds: int
     unrest: float
-    """By how much the median of a shape's samples exceeds its lower quartile, in the mean."""
+    """By how much the median of a shape's samples exceeds their lowest tenth, in the mean."""
+
+    quantile: float
+    """Which of its samples a shape counts as."""
 
     def error(self, quantile: float) -> float:
         """This quantile of the absolute relative errors."""
@@ -94,11 +99,16 @@ async def fit_engine(
             num_done += 1
             on_progress(num_done, len(shapes) * max(num_rounds, FEWEST_ROUNDS))
     points = [_point(shape, each) for shape, each in zip(shapes, seen, strict=True)]
-    known, unknown = points[: len(fitted)], points[len(fitted) :]
-    model = fit_points([(point.work, point.seconds) for point in known])
-    errors = tuple((point.shape, model.step_s(point.work) / point.seconds - 1) for point in unknown)
-    unrest = float(np.mean([np.median(point.samples_s) / point.seconds - 1 for point in points]))
-    return EngineFitted(model, _range(known), errors, len(known), num_rounds, unrest)
+    unrest = float(np.mean([point.seconds(QUIET) / point.seconds(BUSY) - 1 for point in points]))
+    quantile = QUIET if unrest <= UNREST else BUSY
+    timed = [(point.work, point.seconds(quantile)) for point in points]
+    known = points[: len(fitted)]
+    model = fit_points(timed[: len(known)])
+    errors = tuple(
+        (shape, model.step_s(work) / seconds - 1)
+        for shape, (work, seconds) in zip(others, timed[len(known) :], strict=True)
+    )
+    return EngineFitted(model, _range(known), errors, len(known), num_rounds, unrest, quantile)
 
 
 def _point(shape: Shape, seen: Sequence[Seen]) -> Point:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated, coefficients, fit_sums
 from sim.cost.in_range import Range
+from sim.cost.work import StepWork
 from sim.files.json_lines import JsonLines, Row
 
 VERSION = 1
@@ -48,8 +49,7 @@ class StepLogError(ConfigError):
 
 def fit_steps(path: Path) -> StepsFitted:
     """The coefficients that explain the steps of a log best. Raises ConfigError for what is no such log."""
-    lines = JsonLines(path, StepLogError.at)
-    rows = np.array([row for row in _rows(lines) if row[0] > 0 and row[2] + row[4] > 0]).reshape(-1, 6)
+    rows = _steps(path)
     if len(rows) < FEWEST_STEPS:
         raise ConfigError(f"{path} has {len(rows)} steps that took time: {FEWEST_STEPS} at least are needed")
     seconds, num_prefills, new, before, decodes, kv = rows.T
@@ -62,6 +62,22 @@ def fit_steps(path: Path) -> StepsFitted:
     error = float(np.median(np.abs(explained / seconds - 1)))
     measured = Range(*(float(features[:, column].max()) for column in (1, 2, 3, 4)))
     return StepsFitted(model, measured, error, len(rows))
+
+
+def logged_works(path: Path) -> list[tuple[StepWork, float]]:
+    """The work of each step of a log, its chunks taken to be of one size, and its seconds."""
+    works = []
+    for seconds, num_prefills, new, before, decodes, kv in _steps(path).tolist():
+        many, num = max(1, round(num_prefills)), round(decodes)
+        chunks = ((round(new / many), round(before / many)),) * round(num_prefills)
+        works.append((StepWork(num, round(kv) + num, chunks, num + len(chunks)), float(seconds)))
+    return works
+
+
+def _steps(path: Path) -> Floats:
+    """A row for each step that took time and computed tokens."""
+    rows = [row for row in _rows(JsonLines(path, StepLogError.at)) if row[0] > 0 and row[2] + row[4] > 0]
+    return np.array(rows, dtype=np.float64).reshape(-1, 6)
 
 
 def _rows(lines: JsonLines) -> Iterator[tuple[float, ...]]:

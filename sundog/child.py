@@ -14,9 +14,9 @@ START_S, STOP_S = 600.0, 30.0
 
 
 @contextmanager
-def serving(model: str | None, scratch: Path) -> Iterator[str]:
+def serving(model: str | None, scratch: Path, *options: str) -> Iterator[str]:
     """`sundog serve` on a free port; its URL. Raises ConfigError with its last words if it does not start."""
-    command = [sys.executable, "-m", "sundog", "serve", *([model] if model else []), "--port", "0"]
+    command = [sys.executable, "-m", "sundog", "serve", *([model] if model else []), "--port", "0", *options]
     log = scratch / "server.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
