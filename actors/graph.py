@@ -30,6 +30,7 @@ from actors.messages import (
     Generate,
     Heard,
     PolicyFailed,
+    ResetPrefixCache,
     StepOutput,
 )
 from actors.router.router import Router
@@ -47,7 +48,7 @@ async def open_graph(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     supervision: Supervision | None = None,
-) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth]]:
+) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth | ResetPrefixCache]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
     `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed. Leaving the block

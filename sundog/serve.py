@@ -122,6 +122,7 @@ def _options(serving: Serving) -> "ServerOptions":
         serving.host,
         serving.port,
         serving.api_key,
+        serving.admin_key,
         serving.grace_s,
         serving.max_body_mib * 2**20,
         serving.compat,

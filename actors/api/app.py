@@ -10,12 +10,14 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from actors.api import errors
 from actors.api.auth import check_key
-from actors.api.context import LLM, PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
+from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.live import Live
+from actors.api.llm import LLM
+from actors.api.routes.admin import admin_routes
 from actors.api.routes.chat import chat_routes
 from actors.api.routes.completions import completions_routes
 from actors.api.routes.dashboard import dashboard_routes
@@ -43,6 +45,7 @@ ROUTES = (
     documents_routes,
     embeddings_routes,
     dashboard_routes,
+    admin_routes,
 )
 
 
@@ -59,6 +62,7 @@ def create_app(
     spell: ErrorShape = as_vllm,
     answers: AnswerFormats = PLAIN_ANSWERS,
     api_key: str | None = None,
+    admin_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
     registry: CollectorRegistry | None = None,
@@ -79,7 +83,7 @@ def create_app(
         app.before_request(_check_key(api_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None, live)
+    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None, admin_key, live)
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app

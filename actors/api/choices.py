@@ -12,8 +12,8 @@ from contextlib import ExitStack, suppress
 import trio
 
 from actors.actor import ActorDied
-from actors.api.context import LLM
 from actors.api.errors import refusal
+from actors.api.llm import LLM
 from actors.messages import Accepted, Cancel, Generate, Refused
 from actors.stream import Delta, DeltaStream
 

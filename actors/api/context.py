@@ -4,33 +4,21 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, overload
 
 import trio
 
 from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
+from actors.api.in_flight import InFlight
 from actors.api.live import Live
+from actors.api.llm import LLM
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
-from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.vector_sizes import VectorSizes
 
 log = logging.getLogger("sundog.api")
 
 MAX_REMARKS = 1000
-
-
-class LLM(Protocol):
-    """The part of AsyncLLM's Ref that the routes use."""
-
-    @overload
-    async def ask(self, message: Generate, /) -> Accepted | Refused: ...
-
-    @overload
-    async def ask(self, message: CheckHealth, /) -> Health: ...
-
-    def tell(self, message: Cancel, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +108,11 @@ class ApiContext:
     answers: AnswerFormats = PLAIN_ANSWERS
     has_key: bool = False
     """Whether clients need a key."""
+    admin_key: str | None = None
     live: Live | None = None
     """What the live page shows; None where nothing is measured."""
     remarked: set[str] = field(default_factory=set)
-    in_flight: set[str] = field(default_factory=set)
-    """The ids of requests that are being answered."""
+    in_flight: InFlight = field(default_factory=InFlight)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     def check_model(self, name: str | None) -> Adapter | None:

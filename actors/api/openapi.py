@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pydantic.json_schema import models_json_schema
 
 from actors.api.auth import LIVE, needs_key
+from actors.api.bodies.abort import AbortBody
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
 from actors.api.bodies.embedding import EmbeddingBody
@@ -65,6 +66,11 @@ OPERATIONS = (
     Operation("get", "/load", "How many requests are being answered."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
     Operation("get", "/version", "The server's version."),
+    Operation("post", "/reset_prefix_cache", "Forget cached prefixes; needs the admin key."),
+    Operation("post", "/abort_requests", "End answers; needs the admin key.", AbortBody),
+    Operation("post", "/pause", "Hold up new requests; needs the admin key."),
+    Operation("post", "/resume", "Let them pass again; needs the admin key."),
+    Operation("get", "/is_paused", "Whether they are held up; needs the admin key."),
     Operation("get", "/openapi.json", "This document."),
     Operation("get", "/dashboard", "The live page.", answers=("text/html",)),
     Operation("get", LIVE, "What the live page shows, twice a second.", answers=(EVENTS,)),

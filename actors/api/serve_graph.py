@@ -41,6 +41,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    admin_key: str | None = None
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
     compat: str = "vllm"
@@ -99,6 +100,7 @@ async def serve_graph(
                     spell=SHAPES[options.compat],
                     answers=options.answers,
                     api_key=options.api_key,
+                    admin_key=options.admin_key,
                     max_body_bytes=options.max_body_bytes,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
                     registry=registry_of(metrics, served.name, config, len(served.adapters) or None),

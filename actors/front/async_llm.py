@@ -33,6 +33,7 @@ from actors.messages import (
     ReadPrompt,
     Refused,
     Released,
+    ResetPrefixCache,
     RouterFailed,
     Siblings,
     StepOutput,
@@ -41,7 +42,7 @@ from actors.messages import (
 )
 from actors.stream import Delta
 
-FrontMessage = Generate | PromptRead | Cancel | CheckHealth | StepOutput | EngineNews
+FrontMessage = Generate | PromptRead | Cancel | CheckHealth | ResetPrefixCache | StepOutput | EngineNews
 
 
 class AsyncLLM(Actor[FrontMessage]):
@@ -51,7 +52,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self,
         name: str,
         config: EngineConfig,
-        router: Ref[Submit | Siblings | Abort | Released],
+        router: Ref[Submit | Siblings | Abort | Released | ResetPrefixCache],
         intake: Intake,
         readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]],
         *,
@@ -88,6 +89,8 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._cancel(message.request_id)
             case CheckHealth():
                 return answer(message, self._replicas.health())
+            case ResetPrefixCache():
+                return answer(message, self._router.request(message))
             case EngineDown():
                 self._engine_down(message)
             case EngineUp():
@@ -106,8 +109,7 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _generate(self, generate: Generate) -> Accepted | Refused | Reply[Accepted | Refused]:
         num_unfinished = len(self._requests) + len(self._readings)
-        refused = self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n)
-        if refused is not None:
+        if refused := self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n):
             return refused
         name = generate.request_id or self._new_id()
         if any(map(self._is_in_use, {name, *choice_ids(name, generate.n)})):
@@ -125,8 +127,7 @@ class AsyncLLM(Actor[FrontMessage]):
             accepted.set(self._accept(read.request_id, read.submits))
 
     def _accept(self, name: str, submits: tuple[Submit, ...] | Refused) -> Accepted | Refused:
-        requests = self._intake.begin(submits)
-        if isinstance(requests, Refused):
+        if isinstance(requests := self._intake.begin(submits), Refused):
             return requests
         self._num_accepted += 1
         by_id = {request.submit.request_id: request for request in requests}

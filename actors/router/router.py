@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from actors.actor import Actor, ActorDied, Ref, Tap
+from actors.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from actors.core.policies.guard import PolicyError
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
@@ -23,6 +23,7 @@ from actors.messages import (
     EngineUp,
     PolicyFailed,
     Released,
+    ResetPrefixCache,
     Routed,
     RouterFailed,
     Siblings,
@@ -30,10 +31,12 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
+from actors.router.reset import reset_all
 
 log = logging.getLogger("sundog")
 
-RouterMessage = Submit | Siblings | Released | Abort | EngineDown | EngineUp | StepOutput | PolicyFailed
+Work = Submit | Siblings | Released | Abort
+RouterMessage = Work | ResetPrefixCache | EngineDown | EngineUp | StepOutput | PolicyFailed
 
 
 class Router(Actor[RouterMessage]):
@@ -81,7 +84,7 @@ class Router(Actor[RouterMessage]):
         """Learn where to report replicas that are lost and back, before the Router starts."""
         self._async_llm = async_llm
 
-    def handle(self, message: RouterMessage) -> None:
+    def handle(self, message: RouterMessage) -> Handled:
         match message:
             case StepOutput():
                 self._state.follow(message.batch)
@@ -102,8 +105,11 @@ class Router(Actor[RouterMessage]):
                 self._engine_up(message)
             case PolicyFailed():
                 pass  # A replica's, that goes on with another.
+            case ResetPrefixCache():
+                return answer(message, reset_all(message, self._engines))
             case _:
                 self.unknown(message)
+        return None
 
     async def closed(self) -> None:
         for engine in self._engines:

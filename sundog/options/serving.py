@@ -81,6 +81,13 @@ class Serving:
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
+    admin_key: str | None = option(
+        None,
+        Text("KEY"),
+        "Required for /pause, /abort_requests and the like, refused without it.",
+        section=ACCESS,
+        envvar="SUNDOG_ADMIN_KEY",
+    )
     max_body_mib: int = option(
         16,
         Whole(1, 1024),

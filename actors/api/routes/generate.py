@@ -121,8 +121,6 @@ async def ask(
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.
     engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
-    context.in_flight.add(engine_id)
-    request.at_end.callback(context.in_flight.discard, engine_id)
     terms = asdict(Terms.of(request.headers, body))
     generates = [
         Generate(
@@ -137,6 +135,10 @@ async def ask(
         )
         for index, prompt in enumerate(prompts)
     ]
+    await context.in_flight.pass_gate()
+    names = tuple([generate.request_id or "" for generate in generates])
+    context.in_flight.begin(answer_id, names)
+    request.at_end.callback(context.in_flight.end, answer_id, names)
     return answer_id, await start_choices(context.llm, generates, field, request.at_end)
 
 

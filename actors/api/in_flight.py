@@ -1,0 +1,74 @@
+"""The answers that are under way, and the gate in front of them: what operators see, end and hold up."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.api.llm import LLM
+from actors.messages import Cancel
+
+
+@dataclass(slots=True)
+class InFlight:
+    """Answers by the ids that their clients see, with the engine's requests that each is made of.
+
+    While it is paused new ones wait at the gate, as they do in vLLM.
+    """
+
+    _requests: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    _may_pass: trio.Event | None = None
+    """None while nothing is held up."""
+    _is_empty: trio.Event = field(default_factory=trio.Event)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._requests.values()))
+
+    def begin(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
+        """An answer is under way; two may have the id that their clients chose."""
+        self._requests.setdefault(answer_id, []).append(request_ids)
+
+    def end(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
+        """It is over, or its client has left."""
+        self._requests[answer_id].remove(request_ids)
+        if not self._requests[answer_id]:
+            del self._requests[answer_id]
+        if not self._requests:
+            self._is_empty.set()
+            self._is_empty = trio.Event()
+
+    def abort(self, llm: LLM, answer_ids: Sequence[str] | None = None) -> int:
+        """End these answers, or all, as if their clients had left; returns how many there were."""
+        chosen = [name for name in (self._requests if answer_ids is None else dict.fromkeys(answer_ids))]
+        aborted = [each for name in chosen for each in self._requests.get(name, ())]
+        for request_id in _flat(aborted):
+            llm.tell(Cancel(request_id))
+        return len(aborted)
+
+    async def until_empty(self) -> None:
+        """Wait until none is under way."""
+        while self._requests:
+            await self._is_empty.wait()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._may_pass is not None
+
+    def pause(self) -> None:
+        """Hold up new ones; harmless when repeated."""
+        self._may_pass = self._may_pass or trio.Event()
+
+    def resume(self) -> None:
+        """Let all pass."""
+        if self._may_pass is not None:
+            self._may_pass.set()
+            self._may_pass = None
+
+    async def pass_gate(self) -> None:
+        """Wait while it is paused."""
+        while self._may_pass is not None:
+            await self._may_pass.wait()
+
+
+def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
+    return [request_id for group in groups for request_id in group]

@@ -1,0 +1,20 @@
+"""The part of AsyncLLM's address that the routes use."""
+
+from typing import Protocol, overload
+
+from actors.messages import Accepted, Cancel, CheckHealth, Done, Generate, Health, Refused, ResetPrefixCache
+
+
+class LLM(Protocol):
+    """Asked for answers, its health and resets; told what is cancelled."""
+
+    @overload
+    async def ask(self, message: Generate, /) -> Accepted | Refused: ...
+
+    @overload
+    async def ask(self, message: CheckHealth, /) -> Health: ...
+
+    @overload
+    async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
+
+    def tell(self, message: Cancel, /) -> None: ...

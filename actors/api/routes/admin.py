@@ -1,0 +1,95 @@
+"""What operators do to a running server, as in vLLM: reset the prefix cache, abort, pause and resume.
+
+The routes need `--admin-key`, in the header Authorization. Without such a key they are refused, since they
+end other people's requests.
+"""
+
+import hmac
+
+from quart import Blueprint, Response, request
+
+from actors.api.bodies.abort import AbortBody
+from actors.api.bodies.parsing import parse_request
+from actors.api.context import ApiContext
+from actors.api.edge.request import current_request
+from actors.api.edge.response import json_response
+from actors.api.errors import ApiError, invalid, shown
+from actors.messages import Done, ResetPrefixCache
+
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def admin_routes(context: ApiContext) -> Blueprint:
+    """The routes, all behind the one key."""
+    routes = Blueprint("admin", __name__)
+    in_flight = context.in_flight
+
+    @routes.before_request
+    async def check() -> None:
+        _check_key(context.admin_key)
+
+    @routes.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> Response:
+        if _flag("reset_external", False):
+            raise invalid(
+                "reset_external is true: there is no other cache than the engine's.", "reset_external"
+            )
+        reset = ResetPrefixCache(_flag("reset_running_requests", False))
+        return json_response({"success": isinstance(await context.llm.ask(reset), Done)})
+
+    @routes.post("/abort_requests")
+    async def abort_requests() -> Response:
+        body = await parse_request(AbortBody, current_request(), context)
+        num_aborted = in_flight.abort(context.llm, body.request_ids or None)
+        return json_response({"status": "aborted", "aborted": num_aborted})
+
+    @routes.post("/pause")
+    async def pause() -> Response:
+        mode = request.args.get("mode", "abort")
+        if mode not in ("abort", "wait"):
+            raise invalid(f"mode is {shown(mode)}: abort and wait are supported.", "mode")
+        clears = _flag("clear_cache", True)
+        in_flight.pause()
+        if mode == "abort":
+            in_flight.abort(context.llm)
+        await in_flight.until_empty()
+        if clears:
+            await context.llm.ask(ResetPrefixCache(reset_running=True))
+        return json_response({"status": "paused"})
+
+    @routes.post("/resume")
+    async def resume() -> Response:
+        in_flight.resume()
+        return json_response({"status": "resumed"})
+
+    @routes.get("/is_paused")
+    async def show_paused() -> Response:
+        return json_response({"is_paused": in_flight.is_paused})
+
+    return routes
+
+
+def _flag(name: str, default: bool) -> bool:
+    given = request.args.get(name)
+    if given is None:
+        return default
+    if given.lower() not in FLAGS:
+        raise invalid(f"{name} is {shown(given)}: send true or false.", name)
+    return FLAGS[given.lower()]
+
+
+def _check_key(admin_key: str | None) -> None:
+    """Raise 403 where there is no such key, and 401 for a wrong one; every guess takes the same time."""
+    if admin_key is None:
+        raise ApiError(
+            403, "This server was started without --admin-key: nobody may do this.", code="no_admin_key"
+        )
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), admin_key.encode()):
+        raise ApiError(
+            401,
+            "Wrong admin key: send it as 'Authorization: Bearer KEY'.",
+            None,
+            "invalid_admin_key",
+            {"WWW-Authenticate": "Bearer"},
+        )
