@@ -2,12 +2,11 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
 
 from actors.api.errors import ApiError, shown
+from actors.api.json_object import Json
 from actors.api.translated.response import ResponseObject
 
-Json = dict[str, Any]
 MOST_STORED = 1000
 
 

@@ -23,5 +23,9 @@ def test_nothing_that_is_sent_is_of_any_type() -> None:
         names = (node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name))
         if "Any" in names:
             wrong.append(str(path.relative_to(ROOT)))
-    memories = ["actors/core/routers/fleet.py", "actors/core/view.py"]
-    assert wrong == memories, "the memory of a policy, which only its author knows"
+    known = [
+        "actors/api/json_object.py",  # bodies of other makers, which no actor is sent
+        "actors/core/routers/fleet.py",  # the memory of a policy, which only its author knows
+        "actors/core/view.py",  # the same
+    ]
+    assert wrong == known

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,8 +21,8 @@ from actors.api.bodies.bounds import (
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
+from actors.api.json_object import Json
 
-Json = dict[str, Any]
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "container": (),
     "context_management": (),

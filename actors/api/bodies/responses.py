@@ -1,7 +1,7 @@
 """The body of POST /v1/responses, and the chat that it stands for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,8 +17,8 @@ from actors.api.bodies.bounds import (
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
+from actors.api.json_object import Json
 
-Json = dict[str, Any]
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "context_management": (),

@@ -1,7 +1,7 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's conversations, answered as chats are."""
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 from quart import Blueprint, Response
@@ -14,6 +14,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import event_stream_response, json_response
 from actors.api.errors import ApiError
+from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
 from actors.api.translated.message import MessageEvents, whole_message
 from actors.clock import run_blocking
@@ -55,7 +56,7 @@ async def _parsed(body_type: type[BodyT], context: ApiContext) -> BodyT:
     return body
 
 
-def as_chat(chat: dict[str, Any]) -> ChatBody:
+def as_chat(chat: Json) -> ChatBody:
     """The chat completion's body; raises 400 for what it may not hold."""
     try:
         return ChatBody.model_validate(chat)

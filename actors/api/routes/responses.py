@@ -1,7 +1,6 @@
 """POST /v1/responses, and what can be done with a response later: OpenAI's newer shape of a chat."""
 
 import time
-from typing import Any
 
 from quart import Blueprint, Response
 
@@ -12,13 +11,12 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import event_stream_response, json_response
 from actors.api.errors import invalid
+from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
 from actors.api.routes.messages import as_chat
 from actors.api.stored import StoredResponse, StoredResponses
 from actors.api.translated.response import ResponseEvents, ResponseObject, whole_response
 from actors.messages import Cancel
-
-Json = dict[str, Any]
 
 
 def responses_routes(context: ApiContext) -> Blueprint:

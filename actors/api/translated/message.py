@@ -1,13 +1,12 @@
 """A chat answer as Anthropic's message, whole or streamed."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import jiter
 
+from actors.api.json_object import Json
 from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
 
-Json = dict[str, Any]
 REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn", "abort": "end_turn"}
 
 

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from actors.api.choices import Choice
+from actors.api.json_object import Json
 from actors.api.responses.sse import Writer
 from actors.stream import Delta
 
-Chunk = Mapping[str, Any]
+Chunk = Json
 """A chat completion or a chunk of one, as JSON."""
 
 

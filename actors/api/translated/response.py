@@ -1,11 +1,10 @@
 """A chat answer as an OpenAI response, whole or streamed."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from actors.api.json_object import Json
 from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
 
-Json = dict[str, Any]
 Event = tuple[str, Json]
 
 
