@@ -135,11 +135,9 @@ def test_no_launch_waits_for_the_gpu(folders: dict[str, Path], monkeypatch: pyte
     said(engine, mixture(5, lambda number: Sampling(seed=number, top_k=5 * (number % 2))))
 
 
-KINDS = list(
-    itertools.product(("float32", "float16", "bfloat16"), (None, 7, 100), (None, 2.0), (False, True))
-)
-
-
+DTYPES = ("float32", "float16", "bfloat16")
+SPECIAL = ((None, False), (2.0, False), (None, True))
+KINDS = [(*kind[:2], *kind[2]) for kind in itertools.product(DTYPES, (None, 7), SPECIAL)]
 SHAPES = ((6, 2, 8, 5, 4), (16, 8, 128, 128, 16), (4, 4, 192, 128, 16), (2, 1, 256, 256, 32))
 
 
@@ -148,7 +146,8 @@ def test_the_kernel_is_the_formula(
     dtype: str, window: int | None, softcap: float | None, has_sinks: bool
 ) -> None:
     kind = getattr(torch, dtype)
-    for (heads, key_heads, key_width, value_width, block), splits in itertools.product(SHAPES, (1, 4, 16)):
+    shapes = SHAPES if kind is torch.bfloat16 and softcap is None else SHAPES[:2]
+    for (heads, key_heads, key_width, value_width, block), splits in itertools.product(shapes, (1, 4)):
         torch.manual_seed(0)
         keys = torch.randn(60, block, key_heads, key_width, device="cuda").to(kind)
         values = torch.randn(60, block, key_heads, value_width, device="cuda").to(kind)

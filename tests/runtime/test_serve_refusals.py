@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from runtime.serve import EMBEDDED_MODEL
@@ -45,3 +46,13 @@ def test_a_refusal_at_load_is_one_line(
     assert done.returncode == 2
     assert done.stderr.startswith("sundog: ") and reason in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_a_gpu_that_is_not_there_is_one_line() -> None:
+    """Which says what else to do; `--device auto`, the default of every other test, takes the CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "sundog", "serve", "--device", "cuda", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 2 and not done.stdout
+    assert "sees no CUDA device; give --device cpu" in done.stderr and done.stderr.count("\n") == 1
