@@ -2,12 +2,14 @@
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import trio
 
 from actors.clock import now_s
 from actors.metrics.forecast import Accuracy, Forecast, Known
+from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.snapshot import snapshot, waiting_in_order
 
@@ -51,6 +53,13 @@ class Live:
         shown |= {"facts": self.facts, "at": time.time()}
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
+    def _known(self, replica: int, requests: Iterable[Measured], *, is_running: bool) -> list[Known]:
+        """What is known of a replica's requests, in order."""
+        chosen = [
+            each for each in requests if (each.replica or 0) == replica and each.is_running == is_running
+        ]
+        return [Known.of(each, self.metrics.recent) for each in chosen]
+
     async def _look_ahead(self, forecast: Forecast) -> None:
         """In a thread: hundreds of steps ahead take a while."""
         if self._is_forecasting:
@@ -58,16 +67,15 @@ class Live:
         metrics, begin_s = self.metrics, now_s()
         waiting = waiting_in_order(metrics)
         self._forecasts, self._forecast_s = {}, begin_s
-        if not waiting or len(metrics.engines) > 1:
-            return  # with several replicas it is not known here which one a request waits for
-        running = [Known.of(each, metrics.recent) for each in metrics.requests.values() if each.is_running]
-        ahead = [Known.of(each, metrics.recent) for each in waiting]
         self._is_forecasting = True
         try:
-            found = await trio.to_thread.run_sync(forecast.first_tokens_s, 0, running, ahead)
+            for replica in sorted({request.replica or 0 for request in waiting}):
+                running = self._known(replica, metrics.requests.values(), is_running=True)
+                ahead = self._known(replica, waiting, is_running=False)
+                found = await trio.to_thread.run_sync(forecast.first_tokens_s, replica, running, ahead)
+                self._forecasts |= {name: begin_s + in_s for name, in_s in found.items()}
         finally:
             self._is_forecasting = False
-        self._forecasts = {name: begin_s + in_s for name, in_s in found.items()}
         for request in waiting:
             if (at_s := self._forecasts.get(request.request_id)) is not None:
                 self.accuracy.forecast(request, at_s - request.arrival_s)

@@ -41,7 +41,7 @@ class Measured:
         self.rank: Rank | None = None
         """What the policy gave it when it was seen last; None where all ranks are the same."""
         self.replica: int | None = None
-        """Where it runs, or ran before it was preempted; None until it is first scheduled."""
+        """Where it was sent; with one replica None until it is first scheduled."""
         self.num_computed_tokens = 0
         """Of its known tokens, until it has caught up with them."""
         self.block_ids: list[int] = []

@@ -47,6 +47,8 @@ class Metrics(Actor[Heard | SayThroughput]):
         self.engines = [EngineTotals(max_model_len) for _ in range(num_replicas)]
         self.requests: dict[str, Measured] = {}
         self.recent = Recent()
+        self._replica_of: dict[str, int] = {}
+        """Of requests that the Router had first."""
         self._prefix_caching = prefix_caching
         self._on_end = on_end
         self._says_throughput = says_throughput
@@ -65,7 +67,8 @@ class Metrics(Actor[Heard | SayThroughput]):
             case StepOutput():
                 self._step(message)
             case Submit():
-                self.requests[message.request_id] = Measured(message)
+                request = self.requests[message.request_id] = Measured(message)
+                request.replica = self._replica_of.pop(message.request_id, None)
             case EngineUp():
                 engine, capacity = self.engines[message.replica], message.engine.capacity
                 engine.is_up, engine.block_size = True, capacity.block_size
@@ -75,12 +78,20 @@ class Metrics(Actor[Heard | SayThroughput]):
             case PolicyFailed():
                 self.engines[message.replica].has_other_policy = True
             case Routed():
-                pass
+                self._routed(message)
             case SayThroughput():
                 self._throughput.log(self.clock.now_s())
                 self._say_later()
             case _:
                 self.unknown(message)
+
+    def _routed(self, routed: Routed) -> None:
+        """The Router is told of a request before the listeners are, and again if its engine is lost."""
+        for name in routed.request_ids:
+            if (request := self.requests.get(name)) is None:
+                self._replica_of[name] = routed.replica
+            else:
+                request.replica = routed.replica
 
     def _step(self, output: StepOutput) -> None:
         engine, batch, end_s = self.engines[output.replica], output.batch, output.end_times_s[-1]

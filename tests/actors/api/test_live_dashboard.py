@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -60,6 +61,20 @@ def test_who_waits_is_told_why_and_how_long(narrow_server: Live) -> None:
     assert waiting["lacks"] == "max_num_seqs" and waiting["forecast_ttft_s"] > waiting["age_s"]
     (running,) = now["running"]
     assert running["num_blocks"] == sum(count for _, count, _ in now["blocks"][0])
+
+
+def test_each_replica_is_run_ahead_for_its_own_queue() -> None:
+    """Two slots and four requests: two wait, each behind its own."""
+    body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    with live(*EMULATED, "--replicas", "2", "--max-num-seqs", "1") as server, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60))
+        for now in events(server.url):
+            waiting = [each for each in now["waiting"] if each["forecast_ttft_s"] is not None]
+            if len(waiting) == 2:
+                break
+        assert {each["replica"] for each in waiting} == {0, 1}
+        assert len(now["running"]) == 2 and all(spans for spans in now["blocks"])
 
 
 def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
