@@ -84,11 +84,11 @@ class NativeDecoder:
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
         plain = any(not linear.block for linear in (layers[0].q, layers[0].gate, self._record.head))
         has_tiles = torch.cpu._is_amx_tile_supported()
-        self._most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if has_tiles else None
+        self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if has_tiles else None
 
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows are computed sooner here than layer by layer."""
-        return self._most_rows is None or num_rows <= self._most_rows
+        return self.most_rows is None or num_rows <= self.most_rows
 
     @property
     def num_layers(self) -> int:

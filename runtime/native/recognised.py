@@ -40,6 +40,8 @@ def recognised(
     except Unrecognised as reason:
         _LOG.info("%s is computed layer by layer: %s", model.config.model_type, reason)
         return None
+    if decoder.most_rows is not None:
+        _LOG.info("%s: steps of more than %d rows are oneDNN's", model.config.model_type, decoder.most_rows)
     return decoder
 
 

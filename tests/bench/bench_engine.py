@@ -146,7 +146,12 @@ def measure(server: Server, shape: Shape, bytes_per_s: float, args: argparse.Nam
         )
     for length in args.long:
         found = load(server.port, "m", 1, 2 if length < 4000 else 1, length, 2)
-        print(f"{server.name:<10} first token of {length} tokens: {found.ttft_s:.2f} s", flush=True)
+        flops_per_s = shape.prompt_flops(length) / found.ttft_s
+        print(
+            f"{server.name:<10} first token of {length} tokens: {found.ttft_s:.2f} s,"
+            f" {flops_per_s / 1e9:.0f} GFLOP/s",
+            flush=True,
+        )
     print(
         f"{server.name:<10} ready in {server.ready_s:.1f} s; resident {at_start_gb:.2f} GB at start,"
         f" {server.resident_gb():.2f} GB at the end",

@@ -48,6 +48,9 @@ class Shape:
 
     weight_bytes: int
     token_kv_bytes: int
+    head_weights: int
+    query_columns: int
+    """Of all layers together."""
 
     @classmethod
     def of(cls, name: str) -> "Shape":
@@ -61,11 +64,17 @@ class Shape:
         heads, key_heads = s["num_attention_heads"] * head_width, s["num_key_value_heads"] * head_width
         layer = s["hidden_size"] * (2 * heads + 2 * key_heads + 3 * s["intermediate_size"])
         weights = s["num_hidden_layers"] * layer + s["vocab_size"] * s["hidden_size"]
-        return cls(2 * weights, 2 * 2 * s["num_hidden_layers"] * key_heads)
+        layers, head = s["num_hidden_layers"], s["vocab_size"] * s["hidden_size"]
+        return cls(2 * weights, 2 * 2 * layers * key_heads, head, layers * heads)
 
     def step_s(self, batch: int, context: float, bytes_per_s: float) -> float:
         """The least time of a step that reads everything once."""
         return (self.weight_bytes + batch * context * self.token_kv_bytes) / bytes_per_s
+
+    def prompt_flops(self, num_tokens: int) -> float:
+        """Of a prompt's products: each token meets all weights but the head's, and half the prompt's keys."""
+        linear = 2 * self.head_weights + num_tokens * (self.weight_bytes - 2 * self.head_weights)
+        return linear + 2 * self.query_columns * num_tokens**2
 
 
 def make_model(name: str, folder: Path) -> None:

@@ -174,6 +174,23 @@ async def test_a_request_has_the_same_logits_alone_and_among_others(
     assert all(torch.equal(a, b) for a, b in zip(alone, among, strict=True))
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU does not compute in bf16"
+)
+async def test_large_steps_are_onednns_where_the_cpu_has_tiles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AMX multiplies many rows sooner than our kernels, which do not use it; a line says so."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    build_wide("llama", tmp_path)
+    with caplog.at_level("INFO", "sundog.native"):
+        _, model = await load(tmp_path, "bfloat16")
+    decoder = model._decoder
+    assert decoder is not None
+    assert decoder.takes(32) and not decoder.takes(33)
+    assert "steps of more than 32 rows are oneDNN's" in caplog.text
+
+
 async def test_positions_beyond_the_first_table_are_turned_as_the_library_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
