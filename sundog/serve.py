@@ -65,6 +65,10 @@ def serve(
     """
     needs_folder(serving.record, serving.messages, "--record")
 
+    if serving.api_processes != 1:
+        raise ConfigError(
+            f"--api-processes is {serving.api_processes}: one process serves HTTP; leave it at 1"
+        )
     options = _options(serving)
     options.check_address()
     log_to_stderr(serving.log_format)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 HEADER = struct.Struct("<IBIIH")
-MOST_BYTES = 2**26
-"""Of a body: a prompt of ten million tokens with the keys of its blocks."""
+MOST_BYTES = 2**30
+"""Of a body: a step's log probabilities of a whole vocabulary for hundreds of tokens."""
 NOTHING = 0
 """The tag of a frame without a body, and of an answer that is None."""
 

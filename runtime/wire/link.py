@@ -22,7 +22,7 @@ from runtime.wire.records import Packer, Unpacker
 log = logging.getLogger("sundog.wire")
 
 READ_BYTES = 2**18
-MOST_UNSENT_BYTES = 2**28
+MOST_UNSENT_BYTES = 2**31
 """What may wait for an end that does not read; then the link is cut."""
 
 

@@ -4,7 +4,6 @@ The process may end at any moment, or stop without ending. Either is a crash of 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import trio
 
@@ -23,6 +22,8 @@ from runtime.worker.life import how_it_ended
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
 
 LOOK_S = PULSE_S / 2
+START_S = 60.0
+"""A process may be silent for so long while it starts: what loads a model may hold its interpreter."""
 STEP_S = 300.0
 """An actor that handles one message for so long is stalled; the same as vLLM's limit for a step."""
 
@@ -50,6 +51,7 @@ class Door(Actor[Heard]):
         self.heard_s = now_s()
         self.num_silent = 0
         """How often the watchdog has looked since: a server that stands still itself looks at nothing."""
+        self.is_up = False
         self.end: CoreEnded | CoreFailed | None = None
 
     def handle(self, message: Heard) -> None:
@@ -82,7 +84,6 @@ class EngineProcess:
         forked = await self._forks.fork(self._replica)
         name = f"scheduler-{self._replica}"
         door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
-        status: int | None = None
         try:
             await self._run_link(forked, door, on_up)
         finally:
@@ -112,29 +113,31 @@ class EngineProcess:
         async with trio.open_nursery() as nursery:
             await nursery.start(door.live)
             nursery.start_soon(self._start, link, door, on_up)
+            nursery.start_soon(self._watch, door)
             await link.run()
             hold.close()
             nursery.cancel_scope.cancel()
 
     async def _start(self, link: Link, door: Door, on_up: Callable[[EngineRefs], None]) -> None:
-        """Wait until the core is up, hand out its addresses, and watch it."""
+        """Wait until the core is up, and hand out its addresses."""
         replica, tap = self._replica, self._tap
-        with suppress(ActorDied):
+        try:
             host: Ref[Start] = await link.open(f"host-{replica}", "engine-process")
             capacity = await host.ask(Start())
             scheduler = await link.open(f"scheduler-{replica}", "router", tap=tap)
             manager = await link.open(f"kv-cache-manager-{replica}", "router", tap=tap)
-            host.close()
-            on_up(EngineRefs(scheduler, manager, capacity))
-            await self._watch(door)
-        link.end("its core cannot be reached")
+        except ActorDied:
+            return link.end("its core cannot be reached")
+        host.close()
+        door.is_up = True
+        on_up(EngineRefs(scheduler, manager, capacity))
 
     async def _watch(self, door: Door) -> None:
         """Raise EngineStalled when the process, or an actor of it, does not go on."""
         while True:
             await trio.sleep(LOOK_S)
             door.num_silent += 1
-            if door.num_silent * LOOK_S > self._stall_s:
+            if door.num_silent * LOOK_S > (self._stall_s if door.is_up else max(self._stall_s, START_S)):
                 raise _stalled(f"gave no sign of life for {now_s() - door.heard_s:.1f} s", door)
             for each in door.actors:
                 if each.doing is not None and each.for_s > STEP_S:

@@ -14,8 +14,11 @@ import trio
 from actors.config import ConfigError
 from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
 
+READY_S = 600.0
+"""How long the fork server may take to import everything, from a slow disk."""
+FORK_S = 10.0
 LEAVE_S = 2.0
-"""How long the fork server may take to say how a process ended, and to end."""
+"""How long an engine process may take to end."""
 
 
 class ForkServerDied(Exception):
@@ -69,19 +72,26 @@ class Forks:
         async with self._alone():
             if self._process is None or self._process.poll() is not None:
                 self.start()
-            if not self._is_ready:
-                await self._answer(READY)
-                self._is_ready = True
-            ours, theirs = socket.socketpair()
             try:
-                with theirs:
-                    self._ask(FORK, replica, theirs)
-                with trio.CancelScope(shield=True):
-                    process = await self._answer(FORK)
-            except BaseException:
-                ours.close()
-                raise
-            return Forked(process, ours)
+                if not self._is_ready:
+                    with trio.fail_after(READY_S):
+                        await self._answer(READY)
+                    self._is_ready = True
+                with trio.fail_after(FORK_S, shield=True):
+                    return await self._fork(replica)
+            except trio.TooSlowError:
+                self.close()
+                raise ForkServerDied("the process that starts engines does not answer") from None
+
+    async def _fork(self, replica: int) -> Forked:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._ask(FORK, replica, theirs)
+            return Forked(await self._answer(FORK), ours)
+        except BaseException:
+            ours.close()
+            raise
 
     async def reap(self, process: int) -> int | None:
         """How an engine process ended, as `waitpid` says; None if nobody knows. It is killed if need be."""

@@ -94,7 +94,7 @@ class Reached:
 def run_host(
     config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
 ) -> None:
-    """The life of an engine process; the first eight bytes that come are the offset of its clock."""
+    """The life of an engine process; the first 32 bytes that come are the offset of its clock, in digits."""
     with connected.makefile("rb", buffering=0) as stream:
         offset_s = float(stream.read(32) or 0)
     trio.run(partial(_host, config, new_backend, replica, connected), clock=ServerClock(offset_s))
@@ -110,14 +110,16 @@ async def _host(
         nursery.start_soon(_until_gone, link, nursery.cancel_scope)
         door: Ref[Heard] = await link.open(f"door-{replica}", f"host-{replica}", counted=False)
         await nursery.start(host.live)
+        actors: list[Actor[Never]] = []
+        nursery.start_soon(_beat, door, actors)
 
-        def on_actors(actors: Sequence[Actor[Never]]) -> None:
-            for actor in actors:
+        def on_actors(started: Sequence[Actor[Never]]) -> None:
+            actors.extend(started)
+            for actor in started:
                 link.export(actor)
-            nursery.start_soon(_beat, door, actors)
 
         try:
-            backend = new_backend(replica)
+            backend = await trio.to_thread.run_sync(new_backend, replica)
             await run_engine_core(
                 replica, config, [Reached(door)], Fcfs(), None, [backend], host.up, on_actors
             )

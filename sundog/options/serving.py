@@ -100,6 +100,13 @@ class Serving:
         "Compute the model in the server's own process; simulated ones always are.",
         section=PROCESSES,
     )
+    api_processes: int = option(
+        1,
+        Whole(1, 64),
+        "Processes that serve HTTP; only 1 is supported.",
+        section=PROCESSES,
+        names=("--api-server-count",),
+    )
     stall_timeout_s: float = option(
         10.0,
         Real(1, 86_400),

@@ -29,6 +29,21 @@ def test_a_port_in_use_is_refused_before_the_model_is_looked_at() -> None:
     refused(done, f"port {port} on 127.0.0.1 is in use", "--port")
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--api-processes", "2"), ("--api-processes is 2", "leave it at 1")),
+        (("--stall-timeout", "0"), ("--stall-timeout", "86,400")),
+        (("--record", "runs", "--messages"), ("--messages sees the actors of one process", "--in-process")),
+    ],
+)
+def test_what_processes_cannot_do_is_refused_by_name(
+    options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """Before anything is begun."""
+    refused(sundog("serve", "--port", 0, *options), *words)
+
+
 @pytest.mark.parametrize("option", [("--step-scale", "2"), ("--cost", "roofline"), ("--no-host-overhead",)])
 def test_a_real_model_has_no_cost_of_steps(option: tuple[str, ...]) -> None:
     """By the option's name."""

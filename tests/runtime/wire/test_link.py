@@ -116,7 +116,7 @@ async def test_a_link_cut_anywhere_leaves_nobody_waiting() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (HEADER.pack(MOST_BYTES + 1, Kind.TELL, 1, 0, 1), "a frame of 67108865 bytes"),
+        (HEADER.pack(MOST_BYTES + 1, Kind.TELL, 1, 0, 1), f"a frame of {MOST_BYTES + 1} bytes"),
         (HEADER.pack(0, 77, 1, 0, 1), "unknown kind 77"),
         (Frame(Kind.TELL, 9, 0, 1, b"\x94").packed(), "the channel 9, which is not open"),
         (Frame(Kind.ANSWER, 0, 5, 2, b"\x01").packed(), "the question 5, which was not asked"),

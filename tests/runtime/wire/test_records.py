@@ -1,7 +1,8 @@
 """Messages as bytes: they come back as they were, and what is none is refused by name."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*map(values, get_args(hint)))
     if get_origin(hint) is Literal:
         return st.sampled_from(get_args(hint))
+    if get_origin(hint) in (Union, UnionType):
+        return st.one_of([values(each) for each in get_args(hint)])
     if hint is float:
         return st.floats(allow_nan=False)
     if hint is int:

@@ -20,9 +20,8 @@ from runtime.serve import RealModel, torch_backends
 from sundog.options.engine import Engine
 from tests.live import STOP_S, Live, Stream, live
 
-RESTART_S = 5.0
-"""Of an engine, on a machine that does nothing else; what the tests insist on is SOON_S."""
-SOON_S = 30.0
+SOON_S = 60.0
+"""Long enough on any machine; `python -m tests.bench processes` says how long it takes."""
 STALL_S = 2.0
 SERVE = ("sundog", "serve", "--port", "0", "--stall-timeout", str(STALL_S), "--max-num-seqs", "2", "--debug")
 LONG = {"max_tokens": 300, "ignore_eos": True}
@@ -100,10 +99,13 @@ def test_a_killed_engine_ends_what_had_begun_and_answers_what_had_not(server: Li
 
 
 @pytest.mark.long
-def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun(server: Live) -> None:
-    """Ten times in a row, whenever; each time it is back in time."""
-    for number in range(10):
-        kill_and_check(server, random.Random(number).uniform(0.0, 0.3))
+@pytest.mark.parametrize("seed", [0, 5])
+def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun(seed: int) -> None:
+    """Ten times in all, whenever. Each crash in succession is waited for longer, so five on each server."""
+    with live(*SERVE) as server:
+        for number in range(seed, seed + 5):
+            kill_and_check(server, random.Random(number).uniform(0.0, 0.3))
+        assert server.stop() == 0
 
 
 def test_an_engine_that_is_stopped_is_noticed_reported_and_replaced(server: Live) -> None:
