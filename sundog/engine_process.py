@@ -18,7 +18,7 @@ from sundog.embedding import embedding_config
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
-from sundog.torch_limits import refuse_what_torch_cannot
+from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -91,7 +91,7 @@ class Orders:
         refuse_what_torch_cannot(self.engine)
         if real.embedding is not None:
             return Opened(self, real, embedding_config(real, serving, self.engine), ())
-        config = self.engine.config(real.max_position_embeddings)
+        config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
         return Opened(self, real, config, adapters(serving, real.name, (str(self.model), real.folder.name)))
 
 

@@ -1,7 +1,12 @@
-"""What the torch backend cannot do, and a simulated engine can."""
+"""What the torch backend cannot do, where a simulated engine can, and what it does by default on a GPU."""
+
+from dataclasses import replace
+from pathlib import Path
 
 from actors.config import ConfigError
 from sundog.options.engine import Engine
+
+DRIVER = Path("/dev/nvidiactl")
 
 
 def refuse_what_torch_cannot(engine: Engine) -> None:
@@ -23,3 +28,15 @@ def refuse_what_torch_cannot(engine: Engine) -> None:
     ):
         if given:
             raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
+
+
+def planned_ahead(engine: Engine, device: str) -> Engine:
+    """The same with asynchronous scheduling on a GPU, unless something was said or drafts are verified.
+
+    The driver's file tells of a GPU, as torch must not be asked before a fork. If torch then takes the CPU,
+    steps are planned ahead for nothing, and answers are the same.
+    """
+    is_gpu = device == "cuda" or (device == "auto" and DRIVER.exists())
+    if not is_gpu or engine.async_scheduling is not None or engine.speculative_config is not None:
+        return engine
+    return replace(engine, async_scheduling=True)
