@@ -4,6 +4,7 @@ Every folder that cannot be served ends in one `LoadError` that says why and wha
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,14 +101,19 @@ def _read_config(folder: Path) -> _ConfigFile:
         raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
 
 
+def _how_to_get(name: str) -> str:
+    """The commands that get a model of the hub; what looks like OWNER/NAME is taken for one."""
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        own = name.partition("/")[2]
+        return f"from the Hugging Face hub: `hf download {name} --local-dir {own}`, then give {own}"
+    return "--model takes a local folder, for example one made by `hf download NAME --local-dir FOLDER`"
+
+
 def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
     """The facts of a folder, checked for safetensors weights of a text decoder, or of what `embeds` text."""
     folder = Path(model_dir)
     if not folder.is_dir():
-        raise LoadError(
-            f"model folder {folder} does not exist; --model takes a local folder,"
-            " for example one made by `hf download NAME --local-dir FOLDER`"
-        )
+        raise LoadError(f"model folder {folder} does not exist; {_how_to_get(str(model_dir))}")
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise LoadError(
             f"{folder}: it is a LoRA adapter: serve its base model with --lora-modules NAME={folder}"

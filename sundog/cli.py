@@ -15,6 +15,7 @@ from sundog.ends import Stopped, run_to_its_end
 COMMANDS = (
     "bench",
     "calibrate",
+    "chat",
     "compare",
     "demo",
     "explain",

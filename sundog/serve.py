@@ -22,6 +22,7 @@ from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
+from sundog.ports import holder_of
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
@@ -70,7 +71,7 @@ def serve(
             f"--api-processes is {serving.api_processes}: one process serves HTTP; leave it at 1"
         )
     options = _options(serving)
-    options.check_address()
+    _check_address(options)
     log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
     model = _one_model(model_argument, serving.model)
@@ -89,17 +90,22 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     from actors.api.serve_graph import serve_graph
     from actors.sampling_defaults import differing
     from sim.ahead import Ahead
+    from sundog.start_report import StartReport, device_of
 
     late = replace(options.answers, constrains_late=served.vocabulary.thought is not None)
     options, defaults = replace(options, answers=late), _defaults(served, serving)
 
     def ready(url: str) -> None:
-        for text in (*served.remarks, *differing(defaults)):
+        for text in (*served.remarks, *differing(defaults), report.line(served.name, device)):
             remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
+    folder = served.real.folder if serving.simulate is None else None
+    report = StartReport(config.scheduler, config.replicas, folder)
+    device = device_of(serving.device) if serving.simulate is None else f"{serving.simulate}, simulated"
     ahead = Ahead(config, served.cost)
+    listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report]
     with server_record(serving.record, serving.messages, config) as kept:
         trio.run(
             partial(
@@ -111,11 +117,21 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
                 served.vocabulary,
                 options,
                 on_ready=ready,
-                listeners=[*kept.listeners, *acceptance_log(config), *step_logs(logged.step_log), ahead],
+                listeners=[*listeners, *kept.listeners],
                 tap=kept.tap,
                 forecast=ahead,
             )
         )
+
+
+def _check_address(options: "ServerOptions") -> None:
+    """Refuse a port in use before a model is loaded, and say who has it."""
+    from actors.api import PortInUse
+
+    try:
+        options.check_address()
+    except PortInUse as refusal:
+        raise ConfigError(f"{refusal}{holder_of(options.port)}") from None
 
 
 def _options(serving: Serving) -> "ServerOptions":

@@ -7,6 +7,7 @@ they get, `errors.py` what they get instead, `edge/` all that adapts Quart and H
 from actors.api.app import create_app
 from actors.api.context import ServedModel
 from actors.api.edge.http_server import HttpSettings, serve_http
+from actors.api.edge.listener import PortInUse
 from actors.api.llm import LLM
 
-__all__ = ["LLM", "HttpSettings", "ServedModel", "create_app", "serve_http"]
+__all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "create_app", "serve_http"]

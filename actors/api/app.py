@@ -29,6 +29,7 @@ from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
 from actors.api.routes.responses import responses_routes
 from actors.api.routes.tokenize import tokenize_routes
+from actors.api.routes.welcome import welcome_routes
 from actors.front.codec import TextCodec
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -46,6 +47,7 @@ ROUTES = (
     embeddings_routes,
     dashboard_routes,
     admin_routes,
+    welcome_routes,
 )
 
 

@@ -60,6 +60,7 @@ OPERATIONS = (
     Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),
     Operation("post", "/detokenize", "The text of tokens.", DetokenizeBody),
     Operation("get", "/tokenizer_info", "The tokenizer's configuration."),
+    Operation("get", "/", "What this is, and where to go on.", answers=(JSON, "text/html")),
     Operation("get", "/health", "Whether requests are taken."),
     Operation("get", "/ping", "The same, for load balancers."),
     Operation("post", "/ping", "The same, for load balancers."),

@@ -5,6 +5,7 @@ Nothing is assumed of an OpenAI-compatible server that a small request can find 
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, Literal
@@ -64,10 +65,23 @@ async def find_server(
     connections: Connections, model: str | None, endpoint: Endpoint | None, timeout_s: float
 ) -> Server:
     """Ask the server what it is and takes; raises ConfigError, in one line, where it takes nothing."""
+    with _refusing(connections, timeout_s):
+        return await _found(connections, model or await _model(connections), endpoint)
+
+
+async def find_model(connections: Connections, timeout_s: float) -> str:
+    """What the server calls its first model; raises ConfigError, in one line, where it says none."""
+    with _refusing(connections, timeout_s):
+        return await _model(connections)
+
+
+@contextmanager
+def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
+    """One line for whatever keeps the server from answering."""
     url = connections.site.authority
     try:
         with trio.fail_after(timeout_s):
-            return await _found(connections, model or await _model(connections), endpoint)
+            yield
     except trio.TooSlowError:
         raise ConfigError(f"{url} does not answer within {timeout_s:g} s: is it loading a model?") from None
     except Failed as error:

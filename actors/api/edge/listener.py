@@ -18,6 +18,10 @@ WAIT_S = 0.1
 REMARK_EVERY_S = 60.0
 
 
+class PortInUse(ConfigError):
+    """Another process listens there."""
+
+
 def raise_descriptor_limit() -> None:
     """Allow this process as many descriptors as the system lets it, up to ENOUGH_DESCRIPTORS."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -80,7 +84,8 @@ def _bound(host: str, port: int, backlog: int) -> socket.socket:
         address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
         return socket.create_server(address, family=family, backlog=backlog)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(_why_not(host, port, error)) from None
+        is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise (PortInUse if is_in_use else ConfigError)(_why_not(host, port, error)) from None
 
 
 def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:

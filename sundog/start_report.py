@@ -1,0 +1,63 @@
+"""What people read when a server starts: the model, and how much fits into its KV cache."""
+
+from math import prod
+from pathlib import Path
+
+from actors.actor import Actor
+from actors.core.config import SchedulerConfig
+from actors.messages import Capacity, EngineUp, Heard
+
+
+class StartReport(Actor[Heard]):
+    """A listener that waits for an engine, to say what it has."""
+
+    def __init__(self, limits: SchedulerConfig, replicas: int, folder: Path | None) -> None:
+        super().__init__("start-report")
+        self._limits, self._replicas, self._folder = limits, replicas, folder
+        self._capacity: Capacity | None = None
+
+    def handle(self, message: Heard) -> None:
+        if isinstance(message, EngineUp):
+            self._capacity = message.engine.capacity
+
+    def line(self, name: str, device: str) -> str:
+        """Parameters, device, KV blocks, the longest context, and how many requests of it fit at once."""
+        count = None if self._folder is None else num_parameters(self._folder)
+        parts = [f"{in_words(count)} parameters"] if count else []
+        parts.append(f"on {device}" + (f", {self._replicas} replicas" if self._replicas > 1 else ""))
+        if self._capacity is not None:
+            blocks, size = self._capacity.num_blocks - 1, self._capacity.block_size
+            longest = self._limits.max_model_len
+            at_once = min(blocks // -(-longest // size), self._limits.max_num_seqs)
+            parts.append(f"{blocks:,} KV blocks of {size} tokens")
+            parts.append(f"contexts up to {longest:,} tokens, {at_once:,} of that length at once")
+        return f"{name}: {'; '.join(parts)}"
+
+
+def device_of(asked: str) -> str:
+    """What `--device` comes to, as far as can be told without torch, which only engines import."""
+    if asked != "auto":
+        return asked
+    return "a GPU if torch sees one, else the CPU" if Path("/dev/nvidia0").exists() else "cpu"
+
+
+def num_parameters(folder: Path) -> int | None:
+    """How many numbers the weights are; None where they are packed, or not in files of their own."""
+    from runtime.facts import LoadError
+    from runtime.weights import FLOATS, stored_tensors
+
+    try:
+        tensors = stored_tensors(folder).values()
+    except LoadError:
+        return None
+    if any(tensor.dtype not in FLOATS for tensor in tensors):
+        return None
+    return sum(prod(tensor.shape) for tensor in tensors)
+
+
+def in_words(count: int) -> str:
+    """Such as 2.8 million."""
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if count >= size:
+            return f"{count / size:.3g} {word}"
+    return f"{count:,}"

@@ -1,0 +1,47 @@
+"""A conversation is sent whole with every question, and has only what was answered."""
+
+import pytest
+
+from runtime.load.conversation import Conversation
+from runtime.load.http import Connections, Failed
+from tests.runtime.load.servers import Asked, scripted
+
+
+async def _words(asked: Asked) -> None:
+    question = asked.body["messages"][-1]["content"]
+    if question == "fail":
+        await asked.answer(500, {"error": {"message": "a bug"}})
+        return
+    await asked.begin()
+    for text in ("", f"{len(asked.body['messages'])} ", question[::-1]):
+        await asked.event({"choices": [{"delta": {"role": "assistant", "content": text}}]})
+    if question == "half":
+        raise ConnectionAbortedError
+    await asked.event("[DONE]")
+    await asked.write(b"0\r\n\r\n")
+
+
+async def answer(conversation: Conversation, connections: Connections, question: str) -> str:
+    return "".join([part async for part in conversation.say(connections, question)])
+
+
+async def test_every_question_brings_all_that_was_said() -> None:
+    """The system's words first; forgetting is an empty list of turns."""
+    conversation = Conversation("m", "be brief", {"max_tokens": 9})
+    async with scripted(_words) as connections:
+        assert await answer(conversation, connections, "abc") == "2 cba"
+        assert await answer(conversation, connections, "de") == "4 ed"
+        conversation.turns.clear()
+        assert await answer(conversation, connections, "f") == "2 f"
+
+
+async def test_what_fails_was_not_said_and_what_breaks_off_is_kept_as_it_is() -> None:
+    """So that the next question makes sense to the model."""
+    conversation = Conversation("m", None, {})
+    async with scripted(_words) as connections:
+        with pytest.raises(Failed, match="HTTP 500: a bug"):
+            await answer(conversation, connections, "fail")
+        assert conversation.turns == []
+        with pytest.raises(Failed):
+            await answer(conversation, connections, "half")
+    assert [turn["content"] for turn in conversation.turns] == ["half", "1 flah"]

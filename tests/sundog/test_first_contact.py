@@ -1,0 +1,118 @@
+"""What meets people first: the start of a server, its URL in a browser, a conversation in the terminal."""
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from sundog.start_report import in_words
+from tests.live import EMULATED, Live, live
+from tests.sundog.test_runs import refused, sundog
+
+MOST_S = 60
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    with live(*EMULATED) as found:
+        yield found
+
+
+def test_a_start_says_what_fits(server: Live) -> None:
+    """KV blocks, the longest context, and how many requests of it at once."""
+    line = next(line for line in server.said if "KV blocks of" in line)
+    assert line.startswith("qwen3-8b: on h100, simulated; ")
+    assert "contexts up to 40,960 tokens" in line and "of that length at once" in line
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(2_750_000, "2.75 million"), (596_049_920, "596 million"), (8_030_261_248, "8.03 billion")],
+)
+def test_parameters_are_counted_as_people_say_them(count: int, words: str) -> None:
+    """In three digits."""
+    assert in_words(count) == words
+
+
+def test_the_url_says_what_it_is(server: Live) -> None:
+    """To browsers as a page with links, to programs as JSON; every link leads somewhere."""
+    page = httpx.get(server.url, headers={"Accept": "text/html,*/*"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "qwen3-8b" in page.text and f"sundog chat {server.url}" in page.text
+    known = httpx.get(server.url).json()
+    assert known["model"] == "qwen3-8b"
+    for path in known["links"]:
+        assert f'href="{path}"' in page.text
+        with httpx.stream("GET", f"{server.url}{path}") as answer:
+            assert answer.status_code == 200, path
+
+
+def test_a_port_in_use_names_its_process() -> None:
+    """By number and command: this one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused(sundog("serve", "--port", port), f"port {port}", f"process {os.getpid()} has it", "pytest")
+
+
+def test_a_name_of_the_hub_says_how_to_get_it() -> None:
+    """Owner and name; a folder that is not there is another mistake."""
+    done = sundog("serve", "Qwen/Qwen3-0.6B", "--port", 0)
+    refused(done, "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")
+
+
+def ask(url: str, text: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "sundog", "chat", url, "--max-tokens", "12"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=MOST_S)
+
+
+def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
+    """Nothing else is printed; and what cannot be asked is one line."""
+    done = ask(server.url, "Hello?\n")
+    assert done.returncode == 0 and done.stderr == "" and len(done.stdout) > 10
+    for url, text, words in (
+        (server.url, " \n", "stdin is empty"),
+        ("http://127.0.0.1:1", "Hello?", "Connection refused"),
+    ):
+        done = ask(url, text)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_terminal_talks_until_exit() -> None:
+    """Ctrl-C stops the answer, and the conversation goes on."""
+    ours, theirs = pty.openpty()
+    with live(*EMULATED, "--step-scale", "30") as server:
+        command = [sys.executable, "-m", "sundog", "chat", server.url]
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        said = _until(ours, "> ")
+        assert "qwen3-8b" in said and "/exit ends" in said
+        os.write(ours, b"Tell me a story\n")
+        _until(ours, "story\r\n")
+        while not httpx.get(f"{server.url}/load").json()["server_load"]:
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _until(ours, "> ")
+        os.write(ours, b"/what\n")
+        assert "/reset forgets" in _until(ours, "> ")
+        os.write(ours, b"/exit\n")
+        assert process.wait(MOST_S) == 0
+    os.close(ours)
+
+
+def _until(terminal: int, words: str) -> str:
+    """What the terminal shows until it shows these words."""
+    said, begin_s = "", time.monotonic()
+    while words not in said:
+        assert time.monotonic() - begin_s < MOST_S, said
+        said += os.read(terminal, 4096).decode()
+    return said
