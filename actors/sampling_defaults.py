@@ -12,6 +12,8 @@ class SamplingDefaults:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    """None: to the end of the context."""
 
 
 NEUTRAL = SamplingDefaults()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from runtime.facts import LoadError, first_line, read_facts
 from runtime.memory import prepare_memory
 from runtime.support import check_supported, read_config
-from runtime.weights import check_floats, stored_tensors
+from runtime.weights import check_floats, readable_by_library, stored_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,20 +130,21 @@ def _read(
     built = classes[type(config)]
     assert isinstance(built, type), "one class for each configuration"
     more = {"add_pooling_layer": False} if "add_pooling_layer" in signature(built).parameters else {}
-    loaded: object = built.from_pretrained(
-        folder if weights is None else None,
-        config=config,
-        dtype=chosen,
-        state_dict=weights,
-        attn_implementation=attention,
-        # Straight to the device, without a copy of all weights on the host.
-        device_map=device if device != "cpu" and find_spec("accelerate") else None,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-        **more,
-    )
+    with readable_by_library(folder) as source:
+        loaded: object = built.from_pretrained(
+            source if weights is None else None,
+            config=config,
+            dtype=chosen,
+            state_dict=weights,
+            attn_implementation=attention,
+            # Straight to the device, without a copy of all weights on the host.
+            device_map=device if device != "cpu" and find_spec("accelerate") else None,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **more,
+        )
     assert isinstance(loaded, tuple)
     return loaded
 

@@ -106,6 +106,7 @@ class _GenerationFile(BaseModel):
     top_p: float = Field(NEUTRAL.top_p, gt=0, le=1)
     min_p: float = Field(NEUTRAL.min_p, ge=0, le=1)
     repetition_penalty: float = Field(NEUTRAL.repetition_penalty, ge=1e-6, le=1e6)
+    max_tokens: int | None = Field(None, ge=1, lt=2**31, validation_alias="max_new_tokens")
 
 
 def torch_backends(

@@ -5,8 +5,11 @@ with each tensor's dtype, shape and place, the tensors.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from runtime.facts import LoadError, read_json
 
@@ -44,11 +47,30 @@ def _files(folder: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise LoadError(f"cannot read {index}: it has no weight_map")
-    files = [folder / str(name) for name in sorted(set(map(str, names.values())))]
+    for tensor, name in names.items():
+        if not isinstance(name, str) or not name or Path(name).name != name:
+            raise LoadError(f"cannot read {index}: {tensor} is in {name!r}, which is no file beside it")
+    files = [folder / name for name in sorted(set(names.values()))]
     for file in files:
         if not file.is_file():
             raise LoadError(f"{folder} lacks {file.name}, which {INDEX} names: download it again")
     return files
+
+
+@contextmanager
+def readable_by_library(folder: Path) -> Iterator[Path]:
+    """The folder, or one with links to its files and an index that has what transformers needs."""
+    index = read_json(folder / INDEX)
+    if not index or isinstance(index.get("metadata"), dict):
+        yield folder
+        return
+    with TemporaryDirectory() as name:
+        links = Path(name)
+        for file in folder.iterdir():
+            if file.name != INDEX:
+                (links / file.name).symlink_to(file.resolve())
+        (links / INDEX).write_text(json.dumps({**index, "metadata": {}}))
+        yield links
 
 
 def file_tensors(file: Path) -> dict[str, StoredTensor]:

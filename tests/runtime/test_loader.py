@@ -142,6 +142,13 @@ def another_shape(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def spoil_the_index(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    shards(folder, tensors)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.norm.weight"] = "../model-00001-of-00002.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def integers(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(96, 64, dtype=torch.int8)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -155,6 +162,7 @@ def integers(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         (lose_a_shard, r"lacks model-00002-of-00002\.safetensors"),
         (lose_the_index, r"has shards of weights but no model\.safetensors\.index\.json"),
         (empty_the_index, r"index\.json: it has no weight_map"),
+        (spoil_the_index, r"model\.norm\.weight is in '\.\./model-00001.*', which is no file beside it"),
         (another_shape, r"up_proj\.weight has the shape 8 x 64, and the model of config\.json 96 x 64"),
         (integers, r"up_proj\.weight is stored as I8, and config\.json has no quantization_config"),
     ],
@@ -167,6 +175,17 @@ def test_broken_weights_are_refused_in_one_line(
     with pytest.raises(LoadError, match=reason) as caught:
         load_model(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": [1]}])
+def test_an_index_needs_nothing_but_its_map(metadata: dict[str, object], tmp_path: Path, llama: Path) -> None:
+    """Which tensor is in which file."""
+    tensors = copied(llama, tmp_path)
+    shards(tmp_path, tensors)
+    file = tmp_path / "model.safetensors.index.json"
+    file.write_text(json.dumps({"weight_map": json.loads(file.read_text())["weight_map"], **metadata}))
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
 
 
 def test_weights_without_a_place_are_a_remark(

@@ -181,11 +181,17 @@ def test_the_model_s_own_defaults_hold_where_a_request_is_silent(served: Live, t
     """Those of its generation_config.json, unless the server is told to be neutral; a remark names them."""
     folder = tmp_path / "model"
     shutil.copytree(EMBEDDED_MODEL, folder)
-    asks = {"temperature": 0.0, "repetition_penalty": 1.8, "top_k": 5, "eos_token_id": 2}
+    asks = {"temperature": 0.0, "repetition_penalty": 1.8, "top_k": 5, "eos_token_id": 2, "max_new_tokens": 3}
     (folder / "generation_config.json").write_text(json.dumps(asks), encoding="utf-8")
     body = {"prompt": PROMPT, "max_tokens": NUM_TOKENS}
     with live("sundog", "serve", str(folder), "--port", "0", "--dtype", "float32") as server:
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).json()
+        chat = {"messages": [{"role": "user", "content": PROMPT}], "ignore_eos": True}
+        silent = httpx.post(f"{server.url}/v1/chat/completions", json=chat, timeout=120).json()
+        says = httpx.post(
+            f"{server.url}/v1/chat/completions", json=chat | {"max_tokens": 5}, timeout=120
+        ).json()
+    assert [each["usage"]["completion_tokens"] for each in (silent, says)] == [3, 5]
     assert answer["choices"][0]["text"] == choice(served, repetition_penalty=1.8)["text"]
     assert any("repetition_penalty 1.8" in line for line in server.said)
 

@@ -98,6 +98,7 @@ class SamplingBody(ShownBody, TermsBody):
 
         What the body leaves out is as the model's own `defaults` have it.
         """
+        max_tokens = defaults.max_tokens if max_tokens is None else max_tokens
         if max_tokens is not None and self.min_tokens > max_tokens:
             raise invalid(
                 f"min_tokens is {self.min_tokens}: it must not exceed max_tokens ({max_tokens}).",
