@@ -6,6 +6,7 @@ from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.policies.policy import class_name, defines
 from actors.core.routers import RoundRobin, RouterPolicy
+from actors.hop_costs import NO_HOPS, HopCosts
 from actors.speculative_config import SpeculativeConfig
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
@@ -38,6 +39,7 @@ class EngineConfig:
     seed: int = 0
     debug: bool = False
     speculation: SpeculativeConfig | None = None
+    hops: HopCosts = NO_HOPS
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

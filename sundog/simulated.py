@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.engine_version import is_async
+from actors.hop_costs import parse_hop_costs
 from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
@@ -57,6 +58,15 @@ class Simulated:
     @classmethod
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
+        made = cls._of(engine, target)
+        if target.hop_cost is None:
+            return made
+        hops = parse_hop_costs(target.hop_cost)
+        front_end_s = made.front_end_s + hops.output
+        return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
+
+    @classmethod
+    def _of(cls, engine: Engine, target: Target) -> "Simulated":
         if (measured := profile_of(target)) is not None:
             return cls._measured(engine, target, *measured)
         asked, engine = engine, engine.simulated()

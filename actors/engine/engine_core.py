@@ -15,10 +15,11 @@ from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
 from actors.engine.backend import Backend, Engine, Listener, RemoteCore
 from actors.engine.executor import Executor
+from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import EngineRefs, Load, PolicyFailed
+from actors.messages import Abort, EngineRefs, Load, PolicyFailed, Submit
 
 log = logging.getLogger("sundog.engine")
 
@@ -115,10 +116,14 @@ async def _run_actors(
             tap=tap,
         )
         manager.connect(scheduler.ref(manager.name))
-        refs = EngineRefs(scheduler.ref("router"), manager.ref("router"), capacity)
+        entrance: Ref[Submit | Abort] = scheduler.ref("router")
         await start(manager)
         await start(scheduler)
-        on_actors([scheduler, manager, executor, *runners])
+        if config.hops.delays_requests:
+            hop = Hop(f"hop-{replica}", config.hops, entrance, tap=tap)
+            entrance = hop.ref("router")
+            await start(hop)
+        refs = EngineRefs(entrance, manager.ref("router"), capacity)
         on_up(refs)
 
 

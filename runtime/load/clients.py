@@ -158,6 +158,7 @@ def headers_of(row: Row) -> dict[str, str]:
     given = {
         "X-Request-Id": row.request_id,
         "X-Tenant": row.tenant,
+        "X-Session-Id": row.session,
         "X-Vllm-Priority": row.priority or None,
         "X-Slo-Ttft-S": ttft_s,
         "X-Slo-Tpot-S": tpot_s,

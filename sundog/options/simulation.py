@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from actors.hop_costs import parse_hop_costs
 from sundog.options.kinds import Parsed, Real, Switch, Text, Whole
 from sundog.options.row import option
 
@@ -42,7 +43,14 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Target(Costs, Machine):
-    """The machine, and how long its steps take."""
+    """The machine, and how long its steps and the way to it take."""
+
+    hop_cost: str | None = option(
+        None,
+        Parsed(parse_hop_costs, "NAME=S,…"),
+        "Seconds to and from an engine in its own process: submit=1e-4,token=1e-8,output=1e-4; else none.",
+        section=COSTS,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

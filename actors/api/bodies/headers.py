@@ -38,6 +38,7 @@ class Terms:
 
     priority: int
     tenant: str | None
+    session: str | None
     slo_ttft_s: float | None
     slo_tpot_s: float | None
     slo_e2e_s: float | None
@@ -49,6 +50,7 @@ class Terms:
         return cls(
             priority=_read(headers, PRIORITY, INTEGER, body.priority),
             tenant=_read(headers, "X-Tenant", NAME, body.tenant),
+            session=_read(headers, "X-Session-Id", NAME, body.session),
             slo_ttft_s=_read(headers, "X-Slo-Ttft-S", SECONDS, body.slo_ttft_s),
             slo_tpot_s=_read(headers, "X-Slo-Tpot-S", SECONDS, body.slo_tpot_s),
             slo_e2e_s=_read(headers, "X-Slo-E2e-S", SECONDS, body.slo_e2e_s),

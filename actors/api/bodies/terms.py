@@ -12,6 +12,7 @@ class TermsBody(JsonObject):
     priority: Int64 = 0
     cache_salt: Name | None = None
     tenant: Name | None = None
+    session: Name | None = None
     slo_ttft_s: Seconds | None = None
     slo_tpot_s: Seconds | None = None
     slo_e2e_s: Seconds | None = None

@@ -68,6 +68,8 @@ def test_a_policy_orders_by_what_requests_bring(server: Live) -> None:
         ({"predicted_tokens": 2**63}, {}, "predicted_tokens"),
         ({"predicted_tokens": 1.5}, {}, "predicted_tokens"),
         ({}, {"X-Tenant": "t" * 1025}, "X-Tenant"),
+        ({"session": 7}, {}, "session"),
+        ({}, {"X-Session-Id": "s" * 1025}, "X-Session-Id"),
         ({}, {"X-Slo-Ttft-S": "nan"}, "X-Slo-Ttft-S"),
         ({}, {"X-Slo-E2e-S": "-3"}, "X-Slo-E2e-S"),
         ({}, {"X-Slo-Tpot-S": ""}, "X-Slo-Tpot-S"),

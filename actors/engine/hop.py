@@ -1,0 +1,58 @@
+"""The Hop: lets a simulated request take the time that the way to an engine core takes in a real server.
+
+It stands between Router and Scheduler where that time is not zero, and nowhere else. Law: what it is told it
+passes on in order.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from actors.actor import Actor, ActorDied, Ref, Tap
+from actors.clock import Event
+from actors.hop_costs import HopCosts
+from actors.messages import Abort, Submit
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What the Hop schedules for itself: a message has come across."""
+
+    message: Submit | Abort
+
+
+class Hop(Actor[Submit | Abort | Arrived]):
+    """Passes on what it is told, later."""
+
+    def __init__(
+        self, name: str, costs: HopCosts, scheduler: Ref[Submit | Abort], *, tap: Tap | None = None
+    ) -> None:
+        super().__init__(name, tap=tap)
+        self._costs = costs
+        self._scheduler = scheduler
+        self._num_under_way = 0
+        self._last_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not self._num_under_way
+
+    def handle(self, message: Submit | Abort | Arrived) -> None:
+        match message:
+            case Submit():
+                self._pass_on(message, self._costs.submit + self._costs.token * message.num_prompt_tokens)
+            case Abort():
+                self._pass_on(message, self._costs.submit)
+            case Arrived():
+                self._num_under_way -= 1
+                with suppress(ActorDied):
+                    self._scheduler.tell(message.message)
+            case _:
+                self.unknown(message)
+
+    async def closed(self) -> None:
+        self._scheduler.close()
+
+    def _pass_on(self, message: Submit | Abort, takes_s: float) -> None:
+        self._last_s = max(self._last_s, self.clock.now_s() + takes_s)
+        self._num_under_way += 1
+        self.schedule(self._last_s, Event.ARRIVAL, Arrived(message))
