@@ -31,7 +31,7 @@ from sundog.torch_limits import refuse_what_torch_cannot
 SEED = 11
 LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0
 """Of written context; as many as the engine writes in these seconds."""
-GROWTH = 16
+LEAST_CONTEXT, GROWTH = 32, 16
 """Tokens that contexts may grow by while they are measured."""
 
 
@@ -42,6 +42,11 @@ def from_engine(
     _refuse_unmeasured(engine)
     model = RealModel.open(source)
     config = engine.config(model.max_position_embeddings)
+    if config.scheduler.max_model_len < LEAST_CONTEXT:
+        raise ConfigError(
+            f"max_model_len is {config.scheduler.max_model_len}, too short to be measured: give at least"
+            f" {LEAST_CONTEXT}"
+        )
     new_backend = torch_backends(
         model,
         config,

@@ -73,6 +73,7 @@ def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
         (("sundog-tiny", "-o", "x.toml", "--replicas", 2), ("--replicas is 2",)),
         (("sundog-tiny", "-o", "x.toml", "-tp", 2), ("--tensor-parallel-size is 2",)),
         (("sundog-tiny", "-o", "x.toml", "--max-model-len", 4096), ("lower --max-model-len",)),
+        (("sundog-tiny", "-o", "x.toml", "--max-model-len", 8), ("max_model_len is 8", "at least 32")),
         (("sundog-tiny", "-o", "x.toml", "--num-gpu-blocks", 9), ("--num-gpu-blocks 9", "129")),
         (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "with a log")),
     ],

@@ -1,8 +1,8 @@
 """A cost model from an engine at hand: it is measured over a grid of steps, in rounds, and fitted.
 
-What disturbs a machine only ever makes a step longer. Each shape is measured in every round, and taken as its
-tenth of the way from its shortest step to its longest: a disturbance that lasts spoils a few rounds of all
-shapes, not all rounds of a few.
+Each shape is measured in every round, so that a disturbance spoils a few samples of all shapes, not all
+samples of a few. What disturbs a machine only makes steps longer: where it was busy, the shortest tenth
+of a shape's samples counts, and else their median.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,6 @@ class EngineFitted:
     num_rounds: int
     unrest: float
     """By how much the median of a shape's samples exceeds their lowest tenth, in the mean."""
-
     quantile: float
     """Which of its samples a shape counts as."""
 
@@ -87,17 +86,7 @@ async def fit_engine(
     """
     fitted, others = grid(limits), held_out(limits, seed)
     shapes = [*fitted, *others]
-    seen: list[list[Seen]] = [[] for _ in shapes]
-    begin_s, num_rounds, num_done = now_s(), 0, 0
-    for shape in shapes:  # Whatever is made at first use is made.
-        await prober.steps(shape, 1)
-    while num_rounds < FEWEST_ROUNDS or now_s() - begin_s < seconds * num_rounds / (num_rounds + 1):
-        num_rounds += 1
-        for at, shape in enumerate(shapes):
-            before_s = min((s for _, s in seen[at]), default=VISIT_S)
-            seen[at] += await prober.steps(shape, max(1, min(MOST_STEPS, round(VISIT_S / before_s))))
-            num_done += 1
-            on_progress(num_done, len(shapes) * max(num_rounds, FEWEST_ROUNDS))
+    seen, num_rounds = await _rounds(prober, shapes, seconds, on_progress)
     points = [_point(shape, each) for shape, each in zip(shapes, seen, strict=True)]
     unrest = float(np.mean([point.seconds(QUIET) / point.seconds(BUSY) - 1 for point in points]))
     quantile = QUIET if unrest <= UNREST else BUSY
@@ -109,6 +98,24 @@ async def fit_engine(
         for shape, (work, seconds) in zip(others, timed[len(known) :], strict=True)
     )
     return EngineFitted(model, _range(known), errors, len(known), num_rounds, unrest, quantile)
+
+
+async def _rounds(
+    prober: Prober, shapes: Sequence[Shape], seconds: float, on_progress: Callable[[int, int], None]
+) -> tuple[list[list[Seen]], int]:
+    """The steps of each shape, and how many rounds were made of all of them."""
+    seen: list[list[Seen]] = [[] for _ in shapes]
+    for shape in shapes:  # Whatever is made at first use is made.
+        await prober.steps(shape, 1)
+    begin_s, num_rounds = now_s(), 0
+    while num_rounds < FEWEST_ROUNDS or now_s() - begin_s < seconds * num_rounds / (num_rounds + 1):
+        for at, shape in enumerate(shapes):
+            before_s = min((s for _, s in seen[at]), default=VISIT_S)
+            seen[at] += await prober.steps(shape, max(1, min(MOST_STEPS, round(VISIT_S / before_s))))
+            done = num_rounds * len(shapes) + at + 1
+            on_progress(done, len(shapes) * max(num_rounds + 1, FEWEST_ROUNDS))
+        num_rounds += 1
+    return seen, num_rounds
 
 
 def _point(shape: Shape, seen: Sequence[Seen]) -> Point:
