@@ -120,13 +120,13 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
         """Handle a message and all that arrive meanwhile, until a handler has to wait."""
-        mailbox = self.mailbox
+        mailbox, clock = self.mailbox, self.clock
         mailbox.is_free = False
         try:
             while True:
                 self.message, self._reply = message, reply
                 mailbox.num_handled += 1
-                mailbox.last_s = self.clock.now_s()
+                mailbox.last_s = clock.now_s()
                 given: object = self.handle(message)
                 if self._crash is not None:
                     return discard(given)

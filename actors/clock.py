@@ -80,6 +80,9 @@ class OrderedClock:
     Not an abstract class: `isinstance` is asked at every event and must be cheap.
     """
 
+    time_s: float = 0.0
+    """The current time, which `current_time` gives too: read at every message."""
+
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
         """Wait for an instant; the past is now."""
         raise NotImplementedError
@@ -95,13 +98,16 @@ class RunClock:
     Finding it through Trio's context costs more than all that is asked of it.
     """
 
-    __slots__ = ("_ordered", "now_s")
+    __slots__ = ("_current_time", "_ordered")
 
     def __init__(self) -> None:
         clock = trio.lowlevel.current_clock()
-        self.now_s: Callable[[], float] = clock.current_time
-        """Seconds on the run's clock."""
+        self._current_time: Callable[[], float] = clock.current_time
         self._ordered = clock if isinstance(clock, OrderedClock) else None
+
+    def now_s(self) -> float:
+        """Seconds on the run's clock."""
+        return self._current_time() if self._ordered is None else self._ordered.time_s
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
         """Have a timer called at `time_s`, as `call_at` says."""

@@ -67,7 +67,8 @@ class Mailbox(Generic[M]):
         """Whether the owner takes no message any more."""
         self.num_handled = 0
         self.most_waiting = 0
-        self.last_s: float | None = None
+        self.last_s = 0.0
+        """When the last message was taken, if there was one."""
         self._writers = trio.lowlevel.ParkingLot()
         self._is_offered = False
         """Whether a writer has been woken to take the room there is."""
@@ -126,7 +127,8 @@ class Mailbox(Generic[M]):
             watcher.closed()
 
     def statistics(self) -> MailboxStatistics:
-        return MailboxStatistics(self.num_handled, len(self.queue), self.most_waiting, self.last_s)
+        last_s = self.last_s if self.num_handled else None
+        return MailboxStatistics(self.num_handled, len(self.queue), self.most_waiting, last_s)
 
 
 class Ref(Generic[M_contra]):

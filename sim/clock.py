@@ -43,7 +43,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     """
 
     def __init__(self) -> None:
-        self._now_s = 0.0
+        self.time_s = 0.0
         self._entries: list[Entry] = []
         self._sequence = 0
         self._stirred = False
@@ -58,7 +58,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         trio.lowlevel.add_instrument(self)
 
     def current_time(self) -> float:
-        return self._now_s
+        return self.time_s
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         """Part of `trio.abc.Instrument`: a task became runnable."""
@@ -81,7 +81,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
             time_s, _, _, _, timer = heapq.heappop(entries)
             if timer.is_stopped:
                 continue
-            self._now_s = time_s
+            self.time_s = time_s
             try:
                 timer.call()
             except Exception as error:  # noqa: BLE001  # the watchdog raises it
@@ -91,7 +91,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         else:
             return 0.0
         if deadline < math.inf:
-            self._now_s = max(self._now_s, deadline)
+            self.time_s = max(self.time_s, deadline)
         elif self._watchdog is not None:
             trio.lowlevel.reschedule(self._watchdog)
             self._watchdog = None
@@ -102,9 +102,9 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     def _fail(self, error: Exception) -> None:
         """A call raised, inside Trio: have the watchdog raise it where it ends the run."""
         if self._watchdog is None:
-            log.warning("a call due at %.6f s failed, and no watchdog runs", self._now_s, exc_info=error)
+            log.warning("a call due at %.6f s failed, and no watchdog runs", self.time_s, exc_info=error)
             return
-        error.add_note(f"in a call due at {self._now_s:.6f} s")
+        error.add_note(f"in a call due at {self.time_s:.6f} s")
         self._failure = error
         trio.lowlevel.reschedule(self._watchdog)
         self._watchdog = None
@@ -112,7 +112,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
         """Have a timer called at an instant, when nothing is runnable; the past is now."""
         self._sequence += 1
-        entry = (max(time_s, self._now_s), int(event), key, self._sequence, timer)
+        entry = (max(time_s, self.time_s), int(event), key, self._sequence, timer)
         heapq.heappush(self._entries, entry)
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
@@ -139,7 +139,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         if self._failure is not None:
             raise self._failure
         names = ", ".join(sorted(_waiting_tasks())) or "no task"
-        raise Deadlock(f"at {self._now_s:.6f} s nothing can happen any more; waiting: {names}")
+        raise Deadlock(f"at {self.time_s:.6f} s nothing can happen any more; waiting: {names}")
 
 
 def run_virtual(main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:

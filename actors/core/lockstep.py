@@ -13,6 +13,8 @@ from actors.core.request import Request
 from actors.core.tenant_service import TenantService
 
 Calendar = dict[int, list[Request]]
+PLENTY = 256
+"""Steps: a run of them may end without need."""
 
 
 class InFlight:
@@ -57,6 +59,7 @@ class Lockstep:
 
     __slots__ = (
         "_expiry_steps",
+        "_first_expiry",
         "block_size",
         "done",
         "expiries",
@@ -82,6 +85,8 @@ class Lockstep:
         self.fills: Calendar = {}
         self.expiries: Calendar = {}
         self._expiry_steps: list[int] = []
+        self._first_expiry = 0
+        """No member reaches its limit before this step."""
 
     def join(self, request: Request) -> None:
         """A request that the step just planned lets catch up is in lockstep from now on."""
@@ -98,6 +103,7 @@ class Lockstep:
         if expiry not in self.expiries:
             self.expiries[expiry] = []
             heapq.heappush(self._expiry_steps, expiry)
+            self._first_expiry = min(self._first_expiry, expiry)
         self.expiries[expiry].append(request)
         if self.service is not None:
             self.service.join(request)
@@ -149,7 +155,7 @@ class Lockstep:
 
     def due_to_expire(self, step: int) -> list[Request]:
         """Members that the token of `step` brings to their length limit."""
-        if step not in self.expiries:
+        if step < self._first_expiry or step not in self.expiries:
             return []
         entered = self.expiries.pop(step)
         return [request for request in entered if request.in_lockstep and self.expiry(request) == step]
@@ -209,11 +215,17 @@ class Lockstep:
         steps = self._expiry_steps
         while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
             self.expiries.pop(heapq.heappop(steps), None)
-        return steps[0] if steps else None
+        if not steps:
+            return None
+        self._first_expiry = steps[0]
+        return steps[0]
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
-        """How many more steps can surely give every member its blocks. O(block size)."""
+        """How many more steps can surely give every member its blocks; O(block size) where they are few."""
         grows, size = self.grows, self.block_size
+        num_each = num_free_blocks // len(self.members) if self.members else 0
+        if num_each * size >= PLENTY:
+            return num_each * size  # Every member grows at most once in as many steps as a block has tokens.
         coming, each_period = list[int](), 0
         for step in range(self.planned + 1, self.planned + size + 1):
             growing = grows.get(step)

@@ -115,10 +115,12 @@ def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
     if len(growing) > 1:
         growing.sort(key=admission_order)
     if growing:
+        new_blocks = draft.new_blocks
         blocks = state.kv.pool.take(len(growing))
-        for request, block in zip(growing, blocks, strict=True):
+        for index, request in enumerate(growing):
+            block = blocks[index]
             request.block_ids.append(block)
-            draft.new_blocks[request.request_id] = [block]
+            new_blocks[request.request_id] = [block]
 
 
 def _prefills_first(request: Request) -> tuple[bool, int]:

@@ -48,7 +48,8 @@ class Inbox:
     @property
     def num_new(self) -> int:
         """Requests that no plan has seen yet."""
-        return sum([isinstance(message, Submit) for message in self._messages])
+        messages = self._messages
+        return sum([isinstance(message, Submit) for message in messages]) if messages else 0
 
     def put(self, message: Submit | Abort | Reset) -> None:
         self._messages.append(message)

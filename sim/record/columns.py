@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from struct import Struct
 
 from actors.messages import StepOutput
 
@@ -110,14 +111,16 @@ GROUP_COLUMNS = (
 )
 
 
+_PACKED = Struct(f"{len(GROUP_COLUMNS)}d").pack
+
+
 class Groups:
     """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
     at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
     between two tokens of a request that end with the first, any other, and the last step.
-    The rows lie one after another in a single array, for a batch is added in one call instead of thirteen;
-    counts are exact as floats.
+    The rows lie one after another in a single array, to which a batch is added at once.
     """
 
     __slots__ = ("_numbers",)
@@ -132,17 +135,11 @@ class Groups:
         """One of `GROUP_COLUMNS`, a number for each row. O(rows)"""
         return self._numbers[GROUP_COLUMNS.index(name) :: len(GROUP_COLUMNS)]
 
-    def add(
-        self,
-        output: StepOutput,
-        num_prefill_tokens: int,
-        used_blocks: int,
-        num_intervals: tuple[int, int, int],
-    ) -> None:
+    def add(self, output: StepOutput, num_prefill_tokens: int, used_blocks: int, *num_intervals: int) -> None:
         """The steps of one output; intervals with the first, any other and the last of them."""
         batch = output.batch
-        self._numbers.extend(
-            (
+        self._numbers.frombytes(
+            _PACKED(
                 output.start_s,
                 len(output.end_times_s),
                 batch.num_decodes,
