@@ -91,6 +91,15 @@ def _worst(history: History, top: int) -> list[WorstWait]:
     return [_worst_wait(history, *entry) for entry in waits[:top] if entry[0] > 0]
 
 
+def first_wait(history: History, request_id: str) -> WorstWait | None:
+    """A request's wait before it first ran; None if it did not wait, or never ran."""
+    request = history.requests.get(request_id)
+    wait = request.waits[0] if request is not None and request.waits else None
+    if request is None or wait is None or wait.end_s is None or wait.end_s <= wait.start_s:
+        return None
+    return _worst_wait(history, wait.end_s - wait.start_s, request, wait)
+
+
 def _worst_wait(history: History, seconds: float, request: RequestHistory, wait: Wait) -> WorstWait:
     by_reason: dict[str, float] = {}
     heads: dict[str, float] = {}

@@ -142,7 +142,7 @@ def worst(run: Run) -> list[Worst]:
     """The requests that waited longest for their first token, with the cause if the run kept a journal."""
     rows = [row for row in run.requests().to_pylist() if row["ttft_s"] is not None]
     rows.sort(key=lambda row: (-row["ttft_s"], row["request_id"]))
-    causes = _causes(run) if rows else {}
+    causes = _causes(run, [row["request_id"] for row in rows[:WORST]])
     return [
         Worst(
             row["request_id"],
@@ -157,18 +157,19 @@ def worst(run: Run) -> list[Worst]:
     ]
 
 
-def _causes(run: Run) -> dict[str, str]:
-    """Why the requests with the longest waits waited, longest reason first."""
-    if not (run.path / JOURNAL).exists():
+def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
+    """Why these requests waited for the first time, the longest reason first."""
+    if not (request_ids and (run.path / JOURNAL).exists()):
         return {}
-    from sim.explain.findings import findings
+    from sim.explain.findings import first_wait
     from sim.explain.load import load
 
-    causes: dict[str, str] = {}
-    for each in findings(load(run.path), 3 * WORST).worst:
-        reasons = sorted(each.by_reason.items(), key=lambda pair: -pair[1])
-        words = [f"{reason} {seconds(spent_s)}" for reason, spent_s in reasons[:2] if spent_s]
-        causes.setdefault(each.request.request_id, ", ".join(words))
+    history, causes = load(run.path), dict[str, str]()
+    for name in request_ids:
+        wait = first_wait(history, name)
+        reasons = {} if wait is None else wait.by_reason
+        words = [f"{reason} {seconds(spent_s)}" for reason, spent_s in reasons.items() if spent_s]
+        causes[name] = ", ".join(words[:2])
     return causes
 
 

@@ -31,7 +31,7 @@ def render(runs: Sequence[Run]) -> str:
         names=names,
         figures=figures(runs),
         settings=settings(runs),
-        worst=[worst(run) for run in runs],
+        worst=[(name, worst(run)) for run, name in zip(runs, names, strict=True)],
         tenants=tenants(runs, names),
         replicas=replicas(runs, names),
         seen_by_clients=[name for run, name in zip(runs, names, strict=True) if run.is_clients],

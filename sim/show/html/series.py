@@ -69,7 +69,7 @@ def series(run: Run) -> Series:
         kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
         decode_tokens_per_s=_rounded(over_time(decodes)),
         prefill_tokens_per_s=_rounded(over_time(prefills)),
-        arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
+        arrivals_per_s=_rounded(_rate(arrivals, edges)),
     )
 
 
@@ -94,7 +94,7 @@ def _seen_by_clients(run: Run) -> Series:
         kv_use=unknown,
         decode_tokens_per_s=_rounded(np.diff(done) / width_s),
         prefill_tokens_per_s=unknown,
-        arrivals_per_s=_rounded(np.histogram(arrivals, edges)[0] / width_s),
+        arrivals_per_s=_rounded(_rate(arrivals, edges)),
     )
 
 
@@ -102,6 +102,14 @@ def _limits_s(run: Run) -> dict[str, float]:
     """The limits that the run was held against, by latency; empty if it was to none."""
     pairs = (part.partition("=") for part in str(run.config.get("slo") or "").split(",") if part)
     return {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
+
+
+def _rate(instants: Floats, edges: Floats) -> Floats:
+    """How many come a second, counted over a second at least: one request alone is no flood."""
+    span_s = max(edges[-1] - edges[0], 1.0)
+    num_parts = max(n for n in range(1, NUM_BUCKETS + 1) if NUM_BUCKETS % n == 0 and n <= span_s)
+    counts = np.histogram(instants, edges[:: NUM_BUCKETS // num_parts])[0]
+    return np.repeat(counts * (num_parts / span_s), NUM_BUCKETS // num_parts)
 
 
 def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges: Floats) -> Floats:

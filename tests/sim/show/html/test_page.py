@@ -33,7 +33,9 @@ LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_
 CAPACITY = Capacity(130, 16)
 
 
-def recorded(path: Path, *, rate_per_s: float = 40.0, policy: str = "fcfs") -> Run:
+def recorded(
+    path: Path, *, rate_per_s: float = 40.0, policy: str = "fcfs", given: list[TraceRequest] | None = None
+) -> Run:
     """A small overloaded run of two tenants on two replicas, with its journal."""
     config = EngineConfig(scheduler=LIMITS, replicas=2, decode_runs=True)
     rows = [
@@ -44,7 +46,7 @@ def recorded(path: Path, *, rate_per_s: float = 40.0, policy: str = "fcfs") -> R
     ]
     cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
     journal = JournalFile(path, Header.of(config, CAPACITY.num_blocks))
-    recorder = replay(rows, config, cost, CAPACITY, listeners=[journal])
+    recorder = replay(given or rows, config, cost, CAPACITY, listeners=[journal])
     write_run(path, recorder, summarize(recorder), {"trace": "<t>", "policy": policy})
     return open_run(path)
 
@@ -112,6 +114,7 @@ def test_a_batch_is_never_shown_larger_than_it_was(tmp_path: Path, count: int) -
     run = open_run(tmp_path)
     steps, drawn = run.steps(), series(run)
     assert max(drawn.batch) == pytest.approx(count)
+    assert max(drawn.arrivals_per_s) == pytest.approx(count), "of a second at least"
     size = np.array(steps["num_decodes"]) + np.array(steps["num_prefills"])
     spent_s = (size * (np.array(steps["end_s"]) - np.array(steps["start_s"]))).sum()
     assert sum(drawn.batch) * (drawn.time_s[1] - drawn.time_s[0]) == pytest.approx(spent_s, rel=1e-3)
@@ -132,6 +135,7 @@ def test_the_worst_requests_come_with_the_cause_of_their_wait(run: Run) -> None:
     by_id = {row["request_id"]: row["ttft_s"] for row in run.requests().to_pylist()}
     assert by_id[rows[0].request_id] == longest
     assert len(rows) == 10 and any("KV blocks" in row.cause for row in rows)
+    assert all(row.cause for row in rows), "each of them waited"
 
 
 def test_the_better_run_is_marked_only_where_there_is_a_difference(tmp_path: Path) -> None:
@@ -164,6 +168,14 @@ def test_several_runs_show_tenants_and_settings_side_by_side(tmp_path: Path) -> 
     open_part, _, folded = page.partition("<details>")
     assert "<th>policy</th><td>fcfs</td><td>priority</td>" in open_part
     assert "<th>trace</th>" in folded and "<th>trace</th>" not in open_part
+
+
+def test_each_runs_waits_stand_under_its_own_name(tmp_path: Path) -> None:
+    """Also behind a run whose requests were all refused, which has none."""
+    empty = recorded(tmp_path / "empty", given=[TraceRequest("never", 0.0, 10**6, 8)])
+    alone = recorded(tmp_path / "alone", given=[TraceRequest("only", 0.0, 50, 8)])
+    page = render([empty, alone])
+    assert "first token: alone</h2>" in page and "first token: empty</h2>" not in page
 
 
 def test_limits_are_drawn_where_a_run_was_held_against_them(run: Run) -> None:
