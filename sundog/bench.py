@@ -159,9 +159,13 @@ def _rows(asked: Bench, reading: Reading, seed: int, trace: str) -> "list[TraceR
     from sim.workload.retime import retimed
     from sim.workload.spec import read_spec
 
-    if asked.rate is not None and (asked.clients is not None or asked.scale != 1):
-        other = "--clients" if asked.clients is not None else "--scale"
-        raise ConfigError(f"--rate says when requests arrive, and so does {other}: leave one out")
+    arrivals = {
+        "--rate": asked.rate is not None,
+        "--clients": asked.clients is not None,
+        "--scale": asked.scale != 1,
+    }
+    if len(given := [flag for flag, is_given in arrivals.items() if is_given]) > 1:
+        raise ConfigError(f"{given[0]} says when requests arrive, and so does {given[1]}: leave one out")
     if trace.endswith(".toml"):
         if reading.tokenizer is not None:
             raise ConfigError(f"--tokenizer is for a trace of texts, and {trace} describes a workload")

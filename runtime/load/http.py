@@ -6,7 +6,7 @@
 import select
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -201,8 +201,7 @@ class Connections:
     async def close(self) -> None:
         """Let all idle connections go."""
         while self._idle:
-            with suppress(trio.Cancelled):
-                await self._idle.pop().close()
+            await self._idle.pop().close()
 
 
 def _why(error: OSError) -> str:

@@ -186,6 +186,7 @@ def test_a_server_that_dies_midway_is_errors_by_kind(work: Path, tmp_path: Path)
     [
         (("--max-num-seqs", 4), "--max-num-seqs says what is simulated"),
         (("--rate", 3, "--clients", 2), "--rate says when requests arrive"),
+        (("--clients", 3, "--scale", 2), "--clients says when requests arrive"),
         (("--timeout", "nan"), "--timeout is nan"),
         (("--tokenizer", "x"), "--tokenizer is for a trace of texts"),
     ],
