@@ -71,14 +71,15 @@ INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const 
                             long num_words, float* c, long c_row, bool adds, const float* scale, const char* next) {
     const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, word_lines = (4 * b_row + 63) / 64;
     const long lines = next ? (word_lines + passes - 1) / passes : 0;
-    for (long r = 0, fetched = 0; r < num_rows; r += MOST_ROWS, fetched += lines) {
+    for (long r = 0, n, pass = 0, fetched = 0; r < num_rows; r += n, pass++, fetched += lines) {
+        n = (num_rows - r + passes - pass - 1) / (passes - pass);  // passes of equal size: few rows wait for their sums
         const long now = fetched < word_lines ? lines : 0;
         const char* from = next + fetched * num_words * 64;
 #define ROWS(N)                                                                                                     \
     case N: product_tile<Mac, N, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds, scale, \
                                           from, now);                                                               \
         break
-        switch (num_rows - r) {
+        switch (n) {
             ROWS(1); ROWS(2); ROWS(3);
 #if defined(__AVX512F__)
             ROWS(4); ROWS(5);
