@@ -141,14 +141,15 @@ def _options(serving: Serving) -> "ServerOptions":
     return ServerOptions(
         serving.host,
         serving.port,
-        serving.api_key,
-        serving.admin_key,
-        serving.grace_s,
-        serving.max_body_mib * 2**20,
-        serving.compat,
-        serving.log_requests,
-        not serving.disable_log_stats,
-        _answers(serving),
+        api_key=serving.api_key,
+        api_keys=serving.api_keys,
+        admin_key=serving.admin_key,
+        grace_s=serving.grace_s,
+        max_body_bytes=serving.max_body_mib * 2**20,
+        compat=serving.compat,
+        log_requests=serving.log_requests,
+        log_stats=not serving.disable_log_stats,
+        answers=_answers(serving),
     )
 
 

@@ -15,6 +15,7 @@ from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
+from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.llm import LLM
 from actors.api.routes.admin import admin_routes
@@ -63,7 +64,7 @@ def create_app(
     codec: TextCodec | None = None,
     spell: ErrorShape = as_vllm,
     answers: AnswerFormats = PLAIN_ANSWERS,
-    api_key: str | None = None,
+    keys: Keys | None = None,
     admin_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
@@ -72,8 +73,8 @@ def create_app(
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
-    `codec` gives tokens their text, `spell` errors their shape. With `api_key`, every path under /v1
-    needs it. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
+    `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
+    needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
     /dashboard shows `live`.
     """
@@ -81,11 +82,11 @@ def create_app(
     errors.install(app, spell)
     registry = registry or CollectorRegistry()
     HttpMetrics(registry).install(app)
-    if api_key is not None:
-        app.before_request(_check_key(api_key, body_timeout_s))
+    if keys is not None:
+        app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell, answers, api_key is not None, admin_key, live)
+    context = ApiContext(llm, model, new_id, codec, spell, answers, keys is not None, admin_key, live)
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app
@@ -105,10 +106,10 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
     return read_body
 
 
-def _check_key(api_key: str, timeout_s: float) -> Callable[[], Awaitable[None]]:
+def _check_key(keys: Keys, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
         try:
-            check_key(current_request(), api_key)
+            check_key(current_request(), keys)
         except ApiError:
             await _let_it_arrive(timeout_s)
             raise

@@ -1,10 +1,8 @@
 """`--api-key`: every call of /v1 must carry the key, and so must the live page; health stays open."""
 
-import hmac
-
-from quart import Request
-
+from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError
+from actors.api.keys import Keys
 
 LIVE = "/dashboard/events"
 
@@ -14,14 +12,15 @@ def needs_key(path: str) -> bool:
     return path in ("/v1", LIVE) or path.startswith("/v1/")
 
 
-def check_key(request: Request, api_key: str) -> None:
-    """Raise 401 unless a request that needs the key carries it; every guess takes the same time."""
+def check_key(request: ApiRequest, keys: Keys) -> None:
+    """Note who asks; raises 401 unless a request that needs a key carries one."""
     if not needs_key(request.path):
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if request.path.startswith("/v1/messages") and (own := request.headers.get("X-Api-Key")) is not None:
         scheme, given = "bearer", own  # as Anthropic's clients send it
-    if scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), api_key.encode()):
+    request.client = keys.find(given) if scheme.lower() == "bearer" else None
+    if request.client is not None:
         return
     raise ApiError(
         401,

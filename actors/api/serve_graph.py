@@ -1,7 +1,10 @@
 """Serve the graph over HTTP: the same in the real world and in the emulated one."""
 
+import logging
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -13,10 +16,11 @@ from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.errors import SHAPES
 from actors.api.exposition import registry_of
+from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.routes.operations import server_version
 from actors.api.signals import Stopping, obey_signals
-from actors.config import EngineConfig
+from actors.config import ConfigError, EngineConfig
 from actors.core.policies.policy import class_name
 from actors.engine.backend import Engine
 from actors.engine.supervisor import Supervision
@@ -27,6 +31,8 @@ from actors.messages import Heard
 from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
+
+log = logging.getLogger("sundog.api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    api_keys: str | None = None
     admin_key: str | None = None
     grace_s: float = 30.0
     max_body_bytes: int = MAX_BODY_BYTES
@@ -48,6 +55,14 @@ class ServerOptions:
     log_requests: bool = True
     log_stats: bool = True
     answers: AnswerFormats = PLAIN_ANSWERS
+
+    def keys(self) -> Keys | None:
+        """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
+        if self.api_keys is not None and self.api_key is not None:
+            raise ConfigError("--api-key and --api-keys are both given: put the key into the file")
+        if self.api_keys is not None:
+            return Keys.read(Path(self.api_keys))
+        return None if self.api_key is None else Keys.one(self.api_key)
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
@@ -78,9 +93,11 @@ async def serve_graph(
     stopping = Stopping(trio.Event() if stop is None else stop)
     raise_descriptor_limit()
     with stopping.until_cut():
-        metrics = _metrics(config, options)
+        metrics, keys = _metrics(config, options), options.keys()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
+            if keys is not None and options.api_keys is not None:
+                nursery.start_soon(_reload_keys, keys, Path(options.api_keys))
             async with (
                 open_graph(
                     config,
@@ -99,7 +116,7 @@ async def serve_graph(
                     codec=codec,
                     spell=SHAPES[options.compat],
                     answers=options.answers,
-                    api_key=options.api_key,
+                    keys=keys,
                     admin_key=options.admin_key,
                     max_body_bytes=options.max_body_bytes,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
@@ -110,6 +127,18 @@ async def serve_graph(
                 stopping.ready.set()
                 on_ready(f"http://{host}:{port}")
             nursery.cancel_scope.cancel()
+
+
+async def _reload_keys(keys: Keys, path: Path) -> None:
+    """Read the keys again at every SIGHUP; a file that cannot be read changes nothing."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            try:
+                keys.replace(Keys.read(path))
+            except ConfigError as error:
+                log.warning("%s; the keys stay as they are", error)
+            else:
+                log.info("the keys of %s are read again", path)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions) -> Metrics:

@@ -81,6 +81,12 @@ class Serving:
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
+    api_keys: str | None = option(
+        None,
+        Text("FILE", is_path=True),
+        "A TOML file of clients' keys, with tenants and limits; SIGHUP has it read again.",
+        section=ACCESS,
+    )
     admin_key: str | None = option(
         None,
         Text("KEY"),

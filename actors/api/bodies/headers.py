@@ -3,7 +3,7 @@
 So a gateway can set them without reading bodies. What policies see of a request comes from here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Protocol, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from actors.api.bodies.bounds import Int64, Name, NumTokens, Seconds
 from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid, shown
+from actors.api.keys import Client
 
 REQUEST_ID = "X-Request-Id"
 PRIORITY = "X-Vllm-Priority"
@@ -55,6 +56,15 @@ class Terms:
             slo_tpot_s=_read(headers, "X-Slo-Tpot-S", SECONDS, body.slo_tpot_s),
             slo_e2e_s=_read(headers, "X-Slo-E2e-S", SECONDS, body.slo_e2e_s),
             predicted_tokens=_read(headers, "X-Predicted-Tokens", COUNT, body.predicted_tokens),
+        )
+
+    def of_client(self, client: Client | None) -> "Terms":
+        """What the client's key says goes before what it says itself."""
+        if client is None:
+            return self
+        tenant = self.tenant if client.tenant is None else client.tenant
+        return replace(
+            self, tenant=tenant, priority=self.priority if client.priority is None else client.priority
         )
 
 

@@ -25,6 +25,8 @@ from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from quart_trio.wrappers import TrioRequest
 
+from actors.api.keys import Client
+
 
 class ApiRequest(TrioRequest):
     """A request that knows when it ends.
@@ -36,6 +38,8 @@ class ApiRequest(TrioRequest):
     nursery: trio.Nursery
     at_end: ExitStack
     body_arrived: trio.Event
+    client: Client | None = None
+    """Whose key it carries, where keys are asked for."""
     began_s: float
     """When its headers had arrived, by `time.perf_counter`."""
 

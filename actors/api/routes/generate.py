@@ -13,7 +13,7 @@ from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import event_stream_response, json_response
-from actors.api.errors import BROKEN, ApiError, unavailable
+from actors.api.errors import BROKEN, ApiError, retry_after, unavailable
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, events
 from actors.api.responses.view import ChoiceView, Wanted
@@ -117,11 +117,21 @@ async def ask(
 
     Raises ApiError if any is refused; `field` is what the route calls the prompt.
     """
+    client = request.client
+    if client is not None and client.is_full:
+        most = client.max_requests
+        raise ApiError(
+            429,
+            f"This key has {most} answers under way, as many as it may: wait for one of them.",
+            None,
+            "rate_limit_exceeded",
+            retry_after(1.0),
+        )
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.
     engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
-    terms = asdict(Terms.of(request.headers, body))
+    terms = asdict(Terms.of(request.headers, body).of_client(client))
     generates = [
         Generate(
             prompt=prompt,
@@ -139,6 +149,9 @@ async def ask(
     names = tuple([generate.request_id or "" for generate in generates])
     context.in_flight.begin(answer_id, names)
     request.at_end.callback(context.in_flight.end, answer_id, names)
+    if client is not None:
+        client.begin()
+        request.at_end.callback(client.end)
     return answer_id, await start_choices(context.llm, generates, field, request.at_end)
 
 

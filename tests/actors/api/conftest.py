@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from actors.api import HttpSettings, ServedModel, create_app, serve_http
+from actors.api.keys import Keys
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.stream import Delta, DeltaStream
 from tests.live import EMULATED, Live, live
@@ -138,13 +139,18 @@ def serving() -> Serving:
 
 @asynccontextmanager
 async def _serving(
-    *, settings: HttpSettings | None = None, grace_s: float = 20.0, **app_options: Any
+    *,
+    settings: HttpSettings | None = None,
+    grace_s: float = 20.0,
+    api_key: str | None = None,
+    **app_options: Any,
 ) -> AsyncIterator[Site]:
     with trio.fail_after(30):  # only a hanging test meets this limit
         async with trio.open_nursery() as engine, trio.open_nursery() as server:
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)
-            app = create_app(llm, MODEL, **app_options)
+            keys = None if api_key is None else Keys.one(api_key)
+            app = create_app(llm, MODEL, keys=keys, **app_options)
 
             async def serve(*, task_status: trio.TaskStatus[int]) -> None:
                 await serve_http(

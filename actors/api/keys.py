@@ -1,0 +1,117 @@
+"""Who may ask for answers: one key for all (`--api-key`), or a file with one for each client (`--api-keys`).
+
+    [[key]]
+    key = "sk-alice"      # or: sha256 = "…", so that the file holds no key
+    tenant = "alice"      # what policies see; a client cannot say another
+    max_requests = 8      # answers at a time; more are refused with 429
+    priority = -1         # instead of what the client says
+
+Keys are compared by their digests, and are never logged.
+"""
+
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from actors.config import ConfigError
+
+
+class Client:
+    """The holder of a key, and how many answers it is given now."""
+
+    __slots__ = ("max_requests", "num_requests", "priority", "tenant")
+
+    def __init__(
+        self, tenant: str | None = None, max_requests: int | None = None, priority: int | None = None
+    ) -> None:
+        self.tenant, self.max_requests, self.priority = tenant, max_requests, priority
+        self.num_requests = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many answers under way as it may."""
+        return self.max_requests is not None and self.num_requests >= self.max_requests
+
+    def begin(self) -> None:
+        self.num_requests += 1
+
+    def end(self) -> None:
+        self.num_requests -= 1
+
+
+class Keys:
+    """The clients by the digests of their keys."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = dict(clients)
+
+    @classmethod
+    def one(cls, key: str) -> "Keys":
+        """The same key for all."""
+        return cls({_digest(key): Client()})
+
+    @classmethod
+    def read(cls, path: Path) -> "Keys":
+        """The keys of a file; raises ConfigError for what is not as it should be."""
+        try:
+            parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"cannot read the keys of {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{path}: {place}: {first['msg']}") from None
+        clients: dict[str, Client] = {}
+        for number, row in enumerate(parsed.key):
+            if (row.key is None) == (row.sha256 is None):
+                raise ConfigError(f"{path}: key.{number}: give either key or sha256")
+            digest = row.sha256.lower() if row.key is None and row.sha256 else _digest(row.key or "")
+            if digest in clients:
+                raise ConfigError(f"{path}: key.{number}: an earlier entry has the same key")
+            clients[digest] = Client(row.tenant, row.max_requests, row.priority)
+        return cls(clients)
+
+    def find(self, key: str) -> Client | None:
+        """Whose key it is; every guess takes the same time."""
+        given, found = _digest(key), None
+        for digest, client in self._clients.items():
+            if hmac.compare_digest(digest, given):
+                found = client
+        return found
+
+    def replace(self, newer: "Keys") -> None:
+        """Go on with other keys; who keeps its key keeps count of its answers."""
+        for digest, client in newer._clients.items():
+            if (known := self._clients.get(digest)) is not None:
+                known.tenant, known.max_requests = client.tenant, client.max_requests
+                known.priority = client.priority
+                newer._clients[digest] = known
+        self._clients = newer._clients
+
+
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    key: Name | None = None
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    tenant: Name | None = None
+    max_requests: Annotated[int, Field(ge=1)] | None = None
+    priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    key: Annotated[list[_Row], Field(min_length=1, max_length=100_000)]
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
