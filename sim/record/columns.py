@@ -105,6 +105,8 @@ GROUP_COLUMNS = (
     "num_waiting",
     "num_waiting_at_end",
     "used_blocks",
+    "num_drafts",
+    "num_accepted",
     "num_first_intervals",
     "num_intervals",
     "num_last_intervals",
@@ -150,9 +152,9 @@ class Groups:
                 output.num_waiting_planned,
                 output.num_waiting,
                 used_blocks,
-                num_intervals[0],
-                num_intervals[1],
-                num_intervals[2],
+                batch.num_draft_tokens,
+                sum([count for _, count in output.accepted]) if output.accepted else 0,
+                *num_intervals,
             )
         )
 

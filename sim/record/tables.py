@@ -47,6 +47,8 @@ STEP_COLUMNS = (
     "num_waiting",
     "num_preempted",
     "num_finished",
+    "num_drafts",
+    "num_accepted",
     "num_intervals",
     "used_blocks",
 )
@@ -74,7 +76,8 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
 def steps_table(replica: int, steps: Steps) -> "pa.Table":
     """One row per step of a replica in memory; `used_blocks` is null between two samples.
 
-    `num_intervals` is how often the time since the step before is one between two tokens.
+    `num_drafts` were verified, `num_accepted` of them accepted. `num_intervals` is how often the time since
+    the step before is one between two tokens.
     """
     import pyarrow as pa
 
@@ -94,7 +97,7 @@ def steps_table(replica: int, steps: Steps) -> "pa.Table":
     for name in ("num_decodes", "num_prefills", "num_prefill_tokens", "num_waiting"):
         arrays[name] = np.repeat(group_column(groups, name), sizes)
     arrays["num_waiting"][last[sizes > 0]] = group_column(groups, "num_waiting_at_end")[sizes > 0]
-    for name in ("num_preempted", "num_finished"):
+    for name in ("num_preempted", "num_finished", "num_drafts", "num_accepted"):
         arrays[name] = _at(last, sizes, groups, name, len(end_s), absent=0)
     arrays["num_intervals"] = step_intervals(steps)[1]
     used = _at(last, sizes, groups, "used_blocks", len(end_s), absent=-1)

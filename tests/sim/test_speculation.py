@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
@@ -51,7 +52,7 @@ def test_what_drafts_switch_off_is_said_in_one_line() -> None:
     assert refused.returncode == 2 and "leave --async-scheduling out" in refused.stderr
 
 
-def test_a_replay_accepts_as_many_drafts_as_it_was_told() -> None:
+def test_a_replay_accepts_as_many_drafts_as_it_was_told(tmp_path: Path) -> None:
     """In fewer steps; every request has its tokens, and the same command gives the same bytes."""
     plain, drafted = summary("--no-async-scheduling"), summary("--speculative-config", GIVEN)
     figures = drafted["speculation"]
@@ -63,7 +64,11 @@ def test_a_replay_accepts_as_many_drafts_as_it_was_told() -> None:
         assert drafted[name] == plain[name]
     assert drafted["num_steps"] < plain["num_steps"]  # type: ignore[operator]  # both are numbers
     assert drafted["tpot_s"]["mean"] < 0.6 * plain["tpot_s"]["mean"]  # type: ignore[index]  # as above
-    assert drafted == summary("--speculative-config", GIVEN)
+    assert drafted == summary("--speculative-config", GIVEN, "--out", str(tmp_path / "run"))
+    steps = pq.read_table(tmp_path / "run" / "steps.parquet")
+    assert sum(steps["num_drafts"].to_pylist()) == figures["num_draft_tokens"]
+    accepted = sum(steps["num_accepted"].to_pylist())
+    assert 1 + accepted / figures["num_drafts"] == pytest.approx(figures["mean_length"])
     assert drafted == summary("--speculative-config", GIVEN, "--no-decode-runs")
 
 
