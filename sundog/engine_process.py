@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
@@ -106,6 +107,15 @@ def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], Engin
     return lambda replica: EngineProcess(replica, forks, orders.serving.stall_timeout_s)
 
 
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Where drivers are reached: NVIDIA's, Windows' from Linux, AMD's."""
+
+
+def _may_be_on_a_gpu(device: str) -> bool:
+    """Whether engines may use a GPU, without asking its driver."""
+    return device == "cuda" or (device == "auto" and any(Path(each).exists() for each in GPU_FILES))
+
+
 def main(descriptor: int, parent: int) -> None:
     """Become the fork server of the process `parent`, which is at the other end of a socket."""
     from runtime.worker.fork_server import refuse, serve_forks
@@ -117,7 +127,7 @@ def main(descriptor: int, parent: int) -> None:
             orders = Orders.unpacked(sys.stdin.buffer.read())
             log_to_stderr(orders.serving.log_format)
             opened = orders.open()
-            new_backend = opened.backends() if orders.serving.device == "cpu" else opened.new_backend
+            new_backend = opened.new_backend if _may_be_on_a_gpu(orders.serving.device) else opened.backends()
             from runtime.worker.host import run_host
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))

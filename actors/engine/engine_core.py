@@ -117,14 +117,15 @@ async def _run_actors(
         )
         manager.connect(scheduler.ref(manager.name))
         entrance: Ref[Submit | Abort] = scheduler.ref("router")
+        manager_ref = manager.ref("router")  # addresses before starts: an actor without callers ends
         await start(manager)
         await start(scheduler)
         if config.hops.delays_requests:
             hop = Hop(f"hop-{replica}", config.hops, entrance, tap=tap)
             entrance = hop.ref("router")
             await start(hop)
-        refs = EngineRefs(entrance, manager.ref("router"), capacity)
-        on_up(refs)
+        on_actors([scheduler, manager, executor, *runners])
+        on_up(EngineRefs(entrance, manager_ref, capacity))
 
 
 def _kv_cache_manager(

@@ -163,7 +163,7 @@ def _parts(hint: Any, end: Any, turning: Callable[..., Turn], many: type) -> Tur
         turned: Turn = end.pairs()
         return turned
     if (maybe := optional(hint)) is not None:
-        inner = turning(maybe.of, end)
+        inner = turning(maybe, end)
         return None if inner is None else _unless_none(inner)
     if (each := element(hint)) is not None:
         inner = turning(named(each), end)

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from actors.core.policies.policy import Rank
 
@@ -45,18 +45,12 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-class Optional(NamedTuple):
-    """A type, or None."""
-
-    of: Any
-
-
-def optional(hint: object) -> Optional | None:
-    """What may be None, if it is one type that may."""
+def optional(hint: object) -> Any:
+    """What may be None, if it is one type that may; None for whatever else."""
     if get_origin(hint) not in (Union, UnionType):
         return None
     others = [each for each in get_args(hint) if each is not NoneType]
-    return Optional(others[0]) if len(others) == 1 and len(others) < len(get_args(hint)) else None
+    return others[0] if len(others) == 1 and len(others) < len(get_args(hint)) else None
 
 
 def element(hint: object) -> Any:
@@ -82,7 +76,7 @@ def wire_type(hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return GenericAlias(tuple, tuple(wire_type(named(each)) for each in get_args(hint)))
     if (maybe := optional(hint)) is not None:
-        return wire_type(maybe.of) | None
+        return wire_type(maybe) | None
     return hint
 
 

@@ -85,7 +85,7 @@ class EngineProcess:
         name = f"scheduler-{self._replica}"
         door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
         try:
-            await self._run_link(forked, door, on_up)
+            why = await self._run_link(forked, door, on_up)
         finally:
             with trio.CancelScope(shield=True):
                 if door.end is None:
@@ -94,12 +94,12 @@ class EngineProcess:
         match door.end:
             case None:
                 how = "ended" if status is None else how_it_ended(status)
-                raise EngineProcessDied(f"the engine process {forked.process} {how}")
+                raise EngineProcessDied(f"the engine process {forked.process} {how}; {why}")
             case CoreFailed():
                 raise _error(door.end)
 
-    async def _run_link(self, forked: Forked, door: Door, on_up: Callable[[EngineRefs], None]) -> None:
-        """Carry messages until the link ends; raises EngineStalled."""
+    async def _run_link(self, forked: Forked, door: Door, on_up: Callable[[EngineRefs], None]) -> str:
+        """Carry messages until the link ends, and say why it did; raises EngineStalled."""
         forked.link.sendall(f"{server_offset_s():.9f}".rjust(32).encode())
         peer = f"the engine process {forked.process}"
         try:
@@ -117,6 +117,7 @@ class EngineProcess:
             await link.run()
             hold.close()
             nursery.cancel_scope.cancel()
+        return f"the link ended as {link.why_ended}"
 
     async def _start(self, link: Link, door: Door, on_up: Callable[[EngineRefs], None]) -> None:
         """Wait until the core is up, and hand out its addresses."""
@@ -126,8 +127,8 @@ class EngineProcess:
             capacity = await host.ask(Start())
             scheduler = await link.open(f"scheduler-{replica}", "router", tap=tap)
             manager = await link.open(f"kv-cache-manager-{replica}", "router", tap=tap)
-        except ActorDied:
-            return link.end("its core cannot be reached")
+        except ActorDied as error:
+            return link.end(f"its core cannot be reached: {error}")
         host.close()
         door.is_up = True
         on_up(EngineRefs(scheduler, manager, capacity))

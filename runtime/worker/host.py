@@ -117,6 +117,7 @@ async def _host(
             actors.extend(started)
             for actor in started:
                 link.export(actor)
+            door.tell(Pulse(report(actors)))
 
         try:
             backend = await trio.to_thread.run_sync(new_backend, replica)

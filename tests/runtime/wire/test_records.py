@@ -32,7 +32,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if (inner := element(hint)) is not None:
         return st.lists(values(inner), max_size=3).map(tuple)
     if (maybe := optional(hint)) is not None:
-        return st.none() | values(maybe.of)
+        return st.none() | values(maybe)
     if get_origin(hint) is tuple:
         return st.tuples(*map(values, get_args(hint)))
     if get_origin(hint) is Literal:

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from actors.graph import open_graph
 from actors.messages import Accepted, Generate, Sampling
 from runtime.serve import RealModel, torch_backends
+from sundog.engine_process import GPU_FILES
 from sundog.options.engine import Engine
 from tests.live import STOP_S, Live, Stream, live
 
@@ -96,6 +97,13 @@ def test_a_killed_engine_ends_what_had_begun_and_answers_what_had_not(server: Li
     kill_and_check(server, 0.0)
     said = "".join(server.said)
     assert "was killed by SIGKILL (signal 9)" in said and "Traceback" not in said
+
+
+@pytest.mark.skipif(any(Path(each).exists() for each in GPU_FILES), reason="there engines import torch")
+def test_torch_is_imported_before_a_fork_and_not_after_it(server: Live) -> None:
+    """Else every restart would take the seconds that importing takes."""
+    forks = descendants(server)[0]
+    assert any("libtorch" in mapped.path for mapped in forks.memory_maps())
 
 
 @pytest.mark.long
