@@ -1,7 +1,9 @@
 """GET /metrics and the log, through live servers."""
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -86,6 +88,16 @@ def test_load_generators_and_scrapers_read_it(emulated_server: Live) -> None:
     assert httpx.post(url).status_code == 405
     assert httpx.get(f"{url}/nothing").status_code == 404
     assert total(scraped(emulated_server), "http_requests_total", handler="none", status="4xx") >= 1
+
+
+def test_the_dashboard_asks_for_what_there_is(emulated_server: Live) -> None:
+    """Every metric in docs/grafana.json has a sample."""
+    emulated_server.complete(max_tokens=2)
+    names = {name for name, _ in scraped(emulated_server)}
+    dashboard = json.loads((Path(__file__).parents[3] / "docs/grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    wanted = {name for expr in asked for name in re.findall(r"(?:vllm|sundog):\w+|http_\w+", expr)}
+    assert len(wanted) > 20 and wanted <= names, wanted - names
 
 
 @pytest.fixture(scope="module")
