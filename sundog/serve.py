@@ -23,6 +23,7 @@ from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 from sundog.ports import holder_of
+from sundog.torch_limits import need_torch
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
@@ -200,6 +201,7 @@ def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs, sta
             raise ConfigError(f"{row.flag} is only for --simulate: a real model takes the time that it takes")
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
+    need_torch()
     orders = Orders(model=model, serving=serving, engine=engine)
     new_engine = None if serving.in_process else engine_processes(orders, stack)
     found = orders.open()

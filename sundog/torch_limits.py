@@ -1,12 +1,19 @@
 """What the torch backend cannot do, where a simulated engine can, and what it does by default on a GPU."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from actors.config import ConfigError
 from sundog.options.engine import Engine
 
 DRIVER = Path("/dev/nvidiactl")
+
+
+def need_torch() -> None:
+    """Raise ModuleNotFoundError if there is none: here, and not in another process, where nobody reads it."""
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
 def refuse_what_torch_cannot(engine: Engine) -> None:

@@ -58,7 +58,7 @@ def test_a_port_in_use_names_its_process() -> None:
     """By number and command: this one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused(sundog("serve", "--port", port), f"port {port}", f"process {os.getpid()} has it", "pytest")
+        refused(sundog("serve", "--port", port), f"port {port}", f"process {os.getpid()} has it", "python")
 
 
 def test_a_name_of_the_hub_says_how_to_get_it() -> None:
