@@ -60,6 +60,11 @@ class WaitingQueue:
         self._ranks: list[tuple[str, Rank]] | None = [] if defines(policy, "rank") else None
         """What was seen of ranks since they were last told; None where all ranks are the same."""
 
+    @property
+    def _is_dynamic(self) -> bool:
+        """Whether the order may change while requests wait; without ranks it is that of arrival."""
+        return self._ranks is not None and self._policy.is_dynamic
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -100,7 +105,7 @@ class WaitingQueue:
         """Skip the next request, which keeps its place, until `rewind`."""
         request = heapq.heappop(self._heap)[2]
         self._passed.append(request)
-        if self._policy.is_dynamic:
+        if self._is_dynamic:
             key = self._keys[request.request_id]
             heapq.heappop(self._lines[key])
             following = self._rank_first(key)
@@ -114,8 +119,8 @@ class WaitingQueue:
         self._passed.clear()
 
     def rerank(self) -> None:
-        """Ask a dynamic policy anew before the next request is named. O(lines)"""
-        if self._policy.is_dynamic:
+        """Ask a dynamic policy that has ranks anew before the next request is named. O(lines)"""
+        if self._is_dynamic:
             self._is_stale = True
 
     def _rank_lines(self) -> None:
@@ -171,7 +176,7 @@ class WaitingQueue:
 
     def note_rank(self, request: Request) -> None:
         """Remember the rank of a request, which a dynamic policy may have changed, to be told."""
-        if self._ranks is not None and self._policy.is_dynamic:
+        if self._ranks is not None and self._is_dynamic:
             self._ranks.append((request.request_id, self._entries[request.request_id][0]))
 
     def take_ranks(self) -> tuple[tuple[str, Rank], ...]:
@@ -202,12 +207,12 @@ class WaitingQueue:
         self._enter((rank, turn, request))
 
     def _find_key(self, request: Request) -> None:
-        if self._policy.is_dynamic:
+        if self._is_dynamic:
             key = self._policy.rank_key(request, self._view) if self._has_keys else None
             self._keys[request.request_id] = request if key is None else key
 
     def _enter(self, entry: Entry) -> None:
-        if not self._policy.is_dynamic:
+        if not self._is_dynamic:
             return heapq.heappush(self._heap, entry)
         _, turn, request = entry
         line = self._lines.setdefault(self._keys[request.request_id], [])

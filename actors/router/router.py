@@ -137,8 +137,9 @@ class Router(Actor[RouterMessage]):
         state = self._state
         hit_blocks, most_other = None, None
         if self._policy.index != "none":
-            hit_blocks = state.num_hit_blocks(submits[0], replica)
-            others = [state.num_hit_blocks(submits[0], other) for other in state.up if other != replica]
+            keys, num_tokens = submits[0].block_hashes, submits[0].num_prompt_tokens
+            hit_blocks = state.num_hit_blocks(keys, num_tokens, replica)
+            others = [state.num_hit_blocks(keys, num_tokens, other) for other in state.up if other != replica]
             most_other = max(others, default=0)
         counts = [state.num_requests[each] for each in state.up]
         names = tuple([submit.request_id for submit in submits])

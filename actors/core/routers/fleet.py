@@ -56,7 +56,10 @@ class Fleet:
 
         O(log blocks) once for each replica and request.
         """
-        return self._state.num_hit_blocks(request, replica) * self._state.block_size
+        state = self._state
+        return (
+            state.num_hit_blocks(request.block_hashes, request.num_prompt_tokens, replica) * state.block_size
+        )
 
     def random(self, *key: Submit | str | int) -> float:
         """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone."""

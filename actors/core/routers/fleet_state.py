@@ -73,11 +73,14 @@ class FleetState:
         self.now_s = now_s
         self._hits.clear()
 
-    def num_hit_blocks(self, request: Submit, replica: int) -> int:
-        """How many of the prompt's first blocks the replica has; at least one token is left to compute."""
+    def num_hit_blocks(self, keys: tuple[object, ...] | None, num_prompt_tokens: int, replica: int) -> int:
+        """How many of the prompt's first blocks, by their `keys`, the replica has.
+
+        At least one token is left to compute.
+        """
         found = self._hits.get(replica)
         if found is None:
-            keys, usable = request.block_hashes or (), (request.num_prompt_tokens - 1) // self.block_size
+            keys, usable = keys or (), (num_prompt_tokens - 1) // self.block_size
             found = self._hits[replica] = min(self.indexes[replica].num_hit_blocks(keys), usable)
         return found
 
@@ -85,7 +88,10 @@ class FleetState:
         """A request goes to a replica."""
         num_prompt_tokens = request.num_prompt_tokens
         num_tokens = num_prompt_tokens + num_answer_tokens(request)
-        to_compute = num_prompt_tokens - self.num_hit_blocks(request, replica) * self.block_size
+        to_compute = (
+            num_prompt_tokens
+            - self.num_hit_blocks(request.block_hashes, num_prompt_tokens, replica) * self.block_size
+        )
         self._sent[request.request_id] = Sent(replica, num_tokens, to_compute)
         self.num_requests[replica] += 1
         self.num_tokens[replica] += num_tokens
