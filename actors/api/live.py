@@ -1,17 +1,20 @@
 """What the live page is sent: an instant of the server, made once for all who look."""
 
 import json
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import trio
 
-from actors.clock import now_s
+from actors.clock import now_s, run_blocking
 from actors.metrics.forecast import Accuracy, Forecast, Known
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.snapshot import snapshot, waiting_in_order
+
+log = logging.getLogger("sundog.api")
 
 EVERY_S = 0.5
 FORECAST_EVERY_S = 1.0
@@ -72,8 +75,11 @@ class Live:
             for replica in sorted({request.replica or 0 for request in waiting}):
                 running = self._known(replica, metrics.requests.values(), is_running=True)
                 ahead = self._known(replica, waiting, is_running=False)
-                found = await trio.to_thread.run_sync(forecast.first_tokens_s, replica, running, ahead)
+                found = await run_blocking(forecast.first_tokens_s, replica, running, ahead)
                 self._forecasts |= {name: begin_s + in_s for name, in_s in found.items()}
+        except Exception:  # a user's policy runs there, and a page is no reason to fail
+            log.warning("the forecast failed, and there is none from now on", exc_info=True)
+            self.forecast, self._forecasts = None, {}
         finally:
             self._is_forecasting = False
         for request in waiting:

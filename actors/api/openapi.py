@@ -99,7 +99,7 @@ def document(version: str, *, has_key: bool) -> Json:
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation, has_key)
-    components: Json = {"schemas": schemas | {"Error": _error()}}
+    components: Json = {"schemas": schemas | {"Error": _error(), "AnthropicError": _anthropic_error()}}
     if has_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     info = {"title": "Sundog", "version": version, "summary": "LLM serving, compatible with OpenAI and vLLM."}
@@ -123,10 +123,14 @@ def _operation(operation: Operation, has_key: bool) -> Json:
 
 def _responses(operation: Operation, has_key: bool) -> Iterator[tuple[str, Json]]:
     yield "200", {"description": "OK", "content": {kind: {} for kind in operation.answers}}
-    error = {JSON: {"schema": {"$ref": REF.format(model="Error")}}}
+    shape = "AnthropicError" if operation.path.startswith("/v1/messages") else "Error"
+    error = {JSON: {"schema": {"$ref": REF.format(model=shape)}}}
     for status, meaning in ERRORS.items():
         if _may_answer(operation, status, has_key):
-            yield status, {"description": meaning, "content": {JSON: {}} if status == "503" else error}
+            yield (
+                status,
+                {"description": meaning, "content": {JSON: {}} if status in ("401", "503") else error},
+            )
 
 
 def _may_answer(operation: Operation, status: str, has_key: bool) -> bool:
@@ -154,6 +158,12 @@ def _or_null(field: Json) -> Json:
     kinds = field.get("anyOf", [{key: value for key, value in field.items() if key not in kept}])
     assert isinstance(kinds, list)
     return kept | {"anyOf": [*(kind for kind in kinds if kind != {"type": "null"}), {"type": "null"}]}
+
+
+def _anthropic_error() -> Json:
+    """How errors are written where Anthropic's clients ask."""
+    inner = {"type": "object", "required": ["type", "message"]}
+    return {"type": "object", "properties": {"error": inner}, "required": ["type", "error"]}
 
 
 def _error() -> Json:

@@ -158,7 +158,7 @@ def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
         "model": served.name,
         "max_model_len": served.max_model_len,
         "policy": class_name(config.policy),
-        "router": config.router,
+        "router": class_name(config.router),
         "max_num_seqs": scheduler.max_num_running,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "version": server_version(),

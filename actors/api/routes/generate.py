@@ -117,6 +117,7 @@ async def ask(
 
     Raises ApiError if any is refused; `field` is what the route calls the prompt.
     """
+    await context.in_flight.pass_gate()
     client = request.client
     if client is not None and client.is_full:
         most = client.max_requests
@@ -145,7 +146,6 @@ async def ask(
         )
         for index, prompt in enumerate(prompts)
     ]
-    await context.in_flight.pass_gate()
     names = tuple([generate.request_id or "" for generate in generates])
     context.in_flight.begin(answer_id, names)
     request.at_end.callback(context.in_flight.end, answer_id, names)

@@ -1,7 +1,16 @@
 """The live page shows what is there, in the scheduler's order, and each block once."""
 
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+import trio
+
+from actors.api.live import Live
 from actors.core.policies import ShortestPrompt
 from actors.messages import Generate, Sampling
+from actors.metrics.forecast import Known
 from actors.metrics.metrics import Metrics
 from actors.metrics.recent import Recent, percentiles
 from actors.metrics.snapshot import snapshot, waiting_in_order
@@ -59,3 +68,32 @@ async def test_who_waits_is_listed_in_the_policys_order() -> None:
         await anext(first.stream)
         order = [request.request_id for request in waiting_in_order(metrics)]
     assert order == ["short", "middle", "long"]
+
+
+class Failing:
+    """A forecast in which a user's policy raises."""
+
+    def first_tokens_s(
+        self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
+    ) -> Mapping[str, float]:
+        raise ValueError("a policy of mine")
+
+
+async def test_a_forecast_that_fails_is_given_up_and_the_page_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With one warning; what is known is shown."""
+    metrics = Metrics(1, 128)
+    live = Live(metrics, {}, Failing())
+    async with served(listeners=[metrics], max_num_seqs=1) as (_, client):
+        answers = [await ask(client, name, max_tokens=60) for name in "ab"]
+        await anext(answers[0].stream)
+        for _ in range(2):
+            event = await live.event()
+            shown = json.loads(event.removeprefix(b"data: "))
+            assert shown["num_waiting"] == 1 and shown["waiting"][0]["forecast_ttft_s"] is None
+            await trio.sleep(0.6)
+            live._forecast_s = -math.inf
+    assert [record.message for record in caplog.records].count(
+        "the forecast failed, and there is none from now on"
+    ) == 1
