@@ -128,10 +128,10 @@ def main(descriptor: int, parent: int) -> None:
             log_to_stderr(orders.serving.log_format)
             opened = orders.open()
             new_backend = opened.new_backend if _may_be_on_a_gpu(orders.serving.device) else opened.backends()
-            from runtime.worker.host import run_host
+            from runtime.worker.host import run_fork
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))
-        serve_forks(control, partial(run_host, opened.config, new_backend))
+        serve_forks(control, partial(run_fork, opened.config, new_backend))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ from actors.engine.backend import Listener
 from actors.engine.reports import ActorReport
 from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
-from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
-from runtime.worker.forks import Forked, Forks, kill
-from runtime.worker.host import PULSE_S, server_offset_s
-from runtime.worker.life import how_it_ended
+from runtime.worker.host import PULSE_S
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
+from runtime.worker.place import Begun, Place
 
 LOOK_S = PULSE_S / 2
 START_S = 60.0
@@ -73,41 +71,36 @@ class EngineProcess:
     A process that is silent for `stall_s` is taken for stalled, and ended.
     """
 
-    def __init__(self, replica: int, forks: Forks, stall_s: float, tap: Tap | None = None) -> None:
+    def __init__(self, replica: int, place: Place, stall_s: float, tap: Tap | None = None) -> None:
         self._replica = replica
-        self._forks = forks
+        self._place = place
         self._stall_s = stall_s
         self._tap = tap
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
         """Run the process to its end. Raises what ended it, unless all had hung up on the core."""
-        forked = await self._forks.fork(self._replica)
+        try:
+            begun = await self._place.begin(self._replica)
+        except WireError as error:
+            raise EngineProcessDied(f"the engine process could not be reached: {error}") from error
         name = f"scheduler-{self._replica}"
         door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
         try:
-            why = await self._run_link(forked, door, on_up)
+            why = await self._run_link(begun, door, on_up)
         finally:
             with trio.CancelScope(shield=True):
                 if door.end is None:
-                    kill(forked.process)
-                status = await self._forks.reap(forked.process)
+                    begun.kill()
+                how = await begun.ended()
         match door.end:
             case None:
-                how = "ended" if status is None else how_it_ended(status)
-                raise EngineProcessDied(f"the engine process {forked.process} {how}; {why}")
+                raise EngineProcessDied(f"{begun.name} {how}; {why}")
             case CoreFailed():
                 raise _error(door.end)
 
-    async def _run_link(self, forked: Forked, door: Door, on_up: Callable[[EngineRefs], None]) -> str:
+    async def _run_link(self, begun: Begun, door: Door, on_up: Callable[[EngineRefs], None]) -> str:
         """Carry messages until the link ends, and say why it did; raises EngineStalled."""
-        forked.link.sendall(f"{server_offset_s():.9f}".rjust(32).encode())
-        peer = f"the engine process {forked.process}"
-        try:
-            await shake_hands(forked.link, WORKER_MESSAGES, b"", called=False)
-        except WireError as error:
-            forked.link.close()
-            raise EngineProcessDied(f"{peer} could not be reached: {error}") from error
-        link = Link(forked.link, WORKER_MESSAGES, peer)
+        link = Link(begun.connected, WORKER_MESSAGES, begun.name)
         link.export(door)
         hold = door.ref("engine-process")
         async with trio.open_nursery() as nursery:

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 import trio
 
 from actors.config import ConfigError
+from runtime.wire.handshake import shake_hands
+from runtime.worker.clock import set_clock
 from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
+from runtime.worker.life import how_it_ended
+from runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
 """How long the fork server may take to import everything, from a slow disk."""
@@ -25,18 +29,11 @@ class ForkServerDied(Exception):
     """The fork server ended; the next fork starts another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """An engine process, and this end of the link to it."""
-
-    process: int
-    link: socket.socket
-
-
 class Forks:
-    """Makes engine processes; `command` starts the fork server, and reads `orders` from its stdin.
+    """The place of engine processes on this machine (`Place`).
 
-    The command gets two further arguments: the descriptor of its socket and this process's id.
+    `command` starts the fork server, and reads `orders` from its stdin. It gets two further arguments:
+    the descriptor of its socket and this process's id.
     """
 
     def __init__(self, command: Sequence[str], orders: bytes) -> None:
@@ -67,8 +64,21 @@ class Forks:
         with suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(self._orders)
 
-    async def fork(self, replica: int) -> Forked:
+    async def begin(self, replica: int) -> "Forked":
         """A new engine process. Raises ConfigError if the fork server says that there can be none."""
+        forked = await self._forked(replica)
+        try:
+            await shake_hands(forked.connected, WORKER_MESSAGES, b"", called=False)
+            await set_clock(forked.connected, is_here=True)
+        except BaseException:
+            forked.connected.close()
+            forked.kill()
+            with trio.CancelScope(shield=True):
+                await forked.ended()
+            raise
+        return forked
+
+    async def _forked(self, replica: int) -> "Forked":
         async with self._alone():
             if self._process is None or self._process.poll() is not None:
                 self.start()
@@ -83,12 +93,12 @@ class Forks:
                 self.close()
                 raise ForkServerDied("the process that starts engines does not answer") from None
 
-    async def _fork(self, replica: int) -> Forked:
+    async def _fork(self, replica: int) -> "Forked":
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 self._ask(FORK, replica, theirs)
-            return Forked(await self._answer(FORK), ours)
+            return Forked(self, await self._answer(FORK), ours)
         except BaseException:
             ours.close()
             raise
@@ -101,7 +111,7 @@ class Forks:
                 for _ in range(2):
                     with trio.move_on_after(LEAVE_S):
                         return await self._answer(REAP)
-                    kill(process)
+                    _kill(process)
                 self.close()
         return None
 
@@ -155,7 +165,27 @@ class Forks:
         return data
 
 
-def kill(process: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """An engine process of this machine (`Begun`)."""
+
+    forks: Forks
+    process: int
+    connected: socket.socket
+
+    @property
+    def name(self) -> str:
+        return f"the engine process {self.process}"
+
+    def kill(self) -> None:
+        _kill(self.process)
+
+    async def ended(self) -> str:
+        status = await self.forks.reap(self.process)
+        return "ended" if status is None else how_it_ended(status)
+
+
+def _kill(process: int) -> None:
     """End a process that is ours at once, unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

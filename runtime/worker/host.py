@@ -7,7 +7,6 @@ same on both sides.
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Never
@@ -24,32 +23,12 @@ from actors.engine.reports import report
 from actors.messages import Capacity, EngineRefs
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
+from runtime.worker.clock import ServerClock, offset_s
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
 
 PULSE_S = 0.5
 LEAVE_S = 5.0
 """How long a step may go on when the server is gone; then the process ends by force."""
-
-
-class ServerClock(trio.abc.Clock):
-    """The clock of the server's run, which is `offset_s` ahead of the machine's."""
-
-    def __init__(self, offset_s: float) -> None:
-        self._offset_s = offset_s
-
-    def start_clock(self) -> None:
-        """It runs already."""
-
-    def current_time(self) -> float:
-        return self._offset_s + time.perf_counter()
-
-    def deadline_to_sleep_time(self, deadline: float) -> float:
-        return deadline - self.current_time()
-
-
-def server_offset_s() -> float:
-    """What a ServerClock needs; the machine's clock counts alike in all of its processes."""
-    return trio.current_time() - time.perf_counter()
 
 
 class Host(Actor[Start]):
@@ -94,16 +73,22 @@ class Reached:
 def run_host(
     config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
 ) -> None:
-    """The life of an engine process; the first 32 bytes that come are the offset of its clock, in digits."""
-    with connected.makefile("rb", buffering=0) as stream:
-        offset_s = float(stream.read(32) or 0)
-    trio.run(partial(_host, config, new_backend, replica, connected), clock=ServerClock(offset_s))
+    """The life of an engine process, from when hands are shaken with the server."""
+    clock = ServerClock(offset_s(connected))
+    trio.run(partial(_host, config, new_backend, replica, connected), clock=clock)
+
+
+def run_fork(
+    config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
+) -> None:
+    """The same of a process that was forked; nobody else can reach its link, which needs no secret."""
+    trio.run(partial(shake_hands, connected, WORKER_MESSAGES, b"", called=True))
+    run_host(config, new_backend, replica, connected)
 
 
 async def _host(
     config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
 ) -> None:
-    await shake_hands(connected, WORKER_MESSAGES, b"", called=True)
     link, host = Link(connected, WORKER_MESSAGES, "the server"), Host(replica)
     link.export(host)
     async with trio.open_nursery() as nursery:

@@ -1,0 +1,83 @@
+"""The server's clock, in the processes of its engines: times mean the same on both sides.
+
+After the handshake the server asks for as many readings of the process's clock as it needs, and then says by
+how much that clock is behind its own. Every message is one byte and a number: `READ`, its answer, and `SET`.
+On one machine both clocks are the same one, and nothing is asked.
+"""
+
+import socket
+import struct
+import time
+
+import trio
+
+from runtime.wire.frames import WireError
+
+SAID = struct.Struct("<cd")
+READ, SET = b"?", b"="
+NUM_READINGS = 8
+"""From another machine; the one that came back soonest counts."""
+SET_S = 10.0
+
+
+class ServerClock(trio.abc.Clock):
+    """The clock of the server's run, which is `offset_s` ahead of the machine's."""
+
+    def __init__(self, offset_s: float) -> None:
+        self._offset_s = offset_s
+
+    def start_clock(self) -> None:
+        """It runs already."""
+
+    def current_time(self) -> float:
+        return self._offset_s + time.perf_counter()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self.current_time()
+
+
+async def set_clock(connected: socket.socket, *, is_here: bool) -> None:
+    """Tell the process at the other end what its clock is behind this run's, in s; WireError if it is gone.
+
+    Between machines the error is at most half of the quickest round trip.
+    """
+    stream = trio.socket.from_stdlib_socket(connected.dup())
+    try:
+        with trio.fail_after(SET_S):
+            if is_here:
+                offset_s = trio.current_time() - time.perf_counter()
+            else:
+                readings = [await _reading(stream) for _ in range(NUM_READINGS)]
+                offset_s = min(readings)[1]
+            await stream.send(SAID.pack(SET, offset_s))
+    except (OSError, trio.TooSlowError) as error:
+        raise WireError(f"its clock cannot be set: {error}") from error
+    finally:
+        stream.close()
+
+
+async def _reading(stream: trio.socket.SocketType) -> tuple[float, float]:
+    """How long an answer took, and what the clock there is behind if it was read half-way, both in s."""
+    begin_s = trio.current_time()
+    await stream.send(SAID.pack(READ, 0.0))
+    answer = b""
+    while len(answer) < SAID.size:
+        more = await stream.recv(SAID.size - len(answer))
+        if not more:
+            raise OSError("it hung up")
+        answer += more
+    end_s = trio.current_time()
+    return end_s - begin_s, (begin_s + end_s) / 2 - float(SAID.unpack(answer)[1])
+
+
+def offset_s(connected: socket.socket) -> float:
+    """What this process's clock is behind the server's, as the server says; EOFError if it is gone."""
+    connected.setblocking(True)
+    while True:
+        said = connected.recv(SAID.size, socket.MSG_WAITALL)
+        if len(said) < SAID.size:
+            raise EOFError("the server is gone")
+        command, number = SAID.unpack(said)
+        if command == SET:
+            return float(number)
+        connected.sendall(SAID.pack(READ, time.perf_counter()))
