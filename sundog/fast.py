@@ -61,6 +61,7 @@ MODULES = (
     "actors/front/prompts.py",
     "actors/front/readings.py",
     "actors/front/resolve.py",
+    "actors/front/turnover.py",
     "actors/engine_messages.py",
     "actors/messages.py",
     "actors/core/kv_events.py",

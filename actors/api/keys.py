@@ -19,18 +19,20 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actors.config import ConfigError
+from actors.front.turnover import Turnover
 
 
 class Client:
     """The holder of a key, and how many answers it is given now."""
 
-    __slots__ = ("max_requests", "num_requests", "priority", "tenant")
+    __slots__ = ("_turnover", "max_requests", "num_requests", "priority", "tenant")
 
     def __init__(
         self, tenant: str | None = None, max_requests: int | None = None, priority: int | None = None
     ) -> None:
         self.tenant, self.max_requests, self.priority = tenant, max_requests, priority
         self.num_requests = 0
+        self._turnover = Turnover()
 
     @property
     def is_full(self) -> bool:
@@ -38,10 +40,16 @@ class Client:
         return self.max_requests is not None and self.num_requests >= self.max_requests
 
     def begin(self) -> None:
+        self._turnover.begun(self.num_requests)
         self.num_requests += 1
 
     def end(self) -> None:
         self.num_requests -= 1
+        self._turnover.ended(self.num_requests)
+
+    def room_in_s(self) -> float:
+        """Seconds until one of its answers will have ended, for one more that is turned away."""
+        return self._turnover.room_in_s(1, self.num_requests)
 
 
 class Keys:

@@ -69,8 +69,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._leaving: set[str] = set()
         """Over for their readers, but not yet for the engine: their ids are still in use."""
         self._stranded: dict[str, ActiveRequest] = {}
-        self._families = Families()
-        self._num_accepted = 0
+        self._families, self._num_accepted = Families(), 0
         self._may_refuse = defines(config.policy, "refuse")
 
     @property
@@ -127,7 +126,7 @@ class AsyncLLM(Actor[FrontMessage]):
             accepted.set(self._accept(read.request_id, read.submits))
 
     def _accept(self, name: str, submits: tuple[Submit, ...] | Refused) -> Accepted | Refused:
-        if isinstance(requests := self._intake.begin(submits), Refused):
+        if isinstance(requests := self._intake.begin(submits, len(self._requests)), Refused):
             return requests
         self._num_accepted += 1
         by_id = {request.submit.request_id: request for request in requests}
@@ -245,6 +244,7 @@ class AsyncLLM(Actor[FrontMessage]):
         del self._requests[name]
         self._families.end(name)
         self._stranded.pop(name, None)
+        self._intake.ended(len(self._requests))
         request.stream.put(last)
         if name not in self._leaving:
             self._router.tell(Released((name,)))

@@ -17,22 +17,22 @@ from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
 from actors.front.fan_out import choices_of
 from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_prompt, too_long
 from actors.front.resolve import resolved
+from actors.front.turnover import Turnover
 from actors.messages import Capacity, Generate, Refused, Submit
 from actors.stream import DeltaStream
 
 log = logging.getLogger("sundog.front")
 
-RETRY_AFTER_S = 1.0
 MOST_EFFORT = 2**31 - 1
 
 
 class Intake:
-    """Turns Generates into Submits for the engine; keeps no state of them.
+    """Turns Generates into Submits for the engine; of requests it knows only how fast they end.
 
     `submit` may run in any thread.
     """
 
-    __slots__ = ("_codec", "_config", "_hash_block", "_limit_tokens", "_vocabulary")
+    __slots__ = ("_codec", "_config", "_hash_block", "_limit_tokens", "_turnover", "_vocabulary")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Intake:
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
         self._codec = codec
+        self._turnover = Turnover()
 
     def connect(self, capacity: Capacity) -> None:
         """Note a replica's limits: no request may outgrow its KV cache."""
@@ -70,13 +71,20 @@ class Intake:
         return Refused(
             f"{limit} requests are unfinished already: try again later",
             kind="overloaded",
-            retry_after_s=RETRY_AFTER_S,
+            retry_after_s=self._turnover.room_in_s(num_unfinished + n - limit, num_unfinished),
         )
 
-    def begin(self, submits: tuple[Submit, ...] | Refused) -> list[ActiveRequest] | Refused:
+    def ended(self, num_unfinished: int) -> None:
+        """A request is over, and this many are left."""
+        self._turnover.ended(num_unfinished)
+
+    def begin(
+        self, submits: tuple[Submit, ...] | Refused, num_unfinished: int
+    ) -> list[ActiveRequest] | Refused:
         """Each request with a stream and what turns its tokens into text; a refusal as it is."""
         if isinstance(submits, Refused):
             return submits
+        self._turnover.begun(num_unfinished)
         try:
             return [ActiveRequest(submit, DeltaStream(), self._decoder(submit)) for submit in submits]
         except Exception:

@@ -126,7 +126,7 @@ async def ask(
             f"This key has {most} answers under way, as many as it may: wait for one of them.",
             None,
             "rate_limit_exceeded",
-            retry_after(1.0),
+            retry_after(client.room_in_s()),
         )
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())

@@ -9,6 +9,7 @@ import trio
 
 from actors.actor import Ref
 from actors.front.codec import Vocabulary
+from actors.front.turnover import FIRST_GUESS_S
 from actors.graph import open_graph
 from actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
 from actors.stream import Delta
@@ -194,15 +195,52 @@ async def test_a_row_that_fails_ends_its_request_and_no_other(async_scheduling: 
 
 
 async def test_beyond_max_waiting_the_door_is_closed() -> None:
-    """With a time to come back; it opens when somebody has ended."""
+    """With a time to come back; it opens again when somebody has ended."""
     async with graph(max_waiting=2) as g:
         first = await g.ask(max_tokens=5)
         await g.ask(max_tokens=50)
         refused = await g.ask()
         assert isinstance(refused, Refused) and refused.kind == "overloaded"
-        assert refused.retry_after_s is not None and refused.retry_after_s > 0
+        assert refused.retry_after_s == FIRST_GUESS_S
         await read(first)
         assert isinstance(await g.ask(max_tokens=1), Accepted)
+
+
+async def refusals(g: Graph, number: int) -> list[float]:
+    """When each of so many requests in one instant is told to come back."""
+    answers = [await g.ask() for _ in range(number)]
+    return [answer.retry_after_s or 0.0 for answer in answers if isinstance(answer, Refused)]
+
+
+async def test_who_is_turned_away_is_told_when_there_will_be_room() -> None:
+    """One place after the other, as fast as requests end; nobody later than when all have ended."""
+    async with graph(max_waiting=2) as g:
+        begin_s = trio.current_time()
+        await read(await g.ask(max_tokens=10))
+        gap_s = trio.current_time() - begin_s
+        for _ in range(2):
+            await g.ask(max_tokens=100)
+        assert await refusals(g, 4) == pytest.approx([gap_s, 2 * gap_s, 2 * gap_s, 2 * gap_s])
+        await trio.sleep(gap_s)
+        assert await refusals(g, 1) == pytest.approx([2 * gap_s])
+        await trio.sleep(2 * gap_s)
+        assert await refusals(g, 2) == pytest.approx([3 * gap_s, 6 * gap_s])
+
+
+async def test_the_longer_nothing_ends_the_later_one_is_told_to_come_back() -> None:
+    """A busy time is measured to now, and the idle time before it is not part of it."""
+    async with graph(max_waiting=2) as g:
+        await read(await g.ask(max_tokens=10))
+        await trio.sleep(1000)
+        slow, quick = await g.ask(max_tokens=100), await g.ask(max_tokens=10)
+        await read(quick)
+        await g.ask(max_tokens=100)
+        (soon,) = await refusals(g, 1)
+        await trio.sleep(80 * STEP_S)
+        (late,) = await refusals(g, 1)
+        await read(slow)
+    assert soon == pytest.approx(10 * STEP_S, rel=0.2)
+    assert late == pytest.approx(90 * STEP_S, rel=0.05)
 
 
 @pytest.mark.parametrize(
