@@ -1,6 +1,6 @@
 """The stream from AsyncLLM to one reader: unread deltas merge, so a slow reader costs nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -88,12 +88,21 @@ def joined(deltas: Sequence[Delta]) -> Delta:
     )
 
 
-class DeltaStream:
-    """One writer that never waits, one reader: `async for delta in stream` until the last."""
+MOST_UNREAD = 256
+"""Deltas that are kept apart; more are joined before they are read, so that few objects are left of them."""
 
-    __slots__ = ("_done", "_task", "_unread")
+
+class DeltaStream:
+    """One writer that never waits, one reader.
+
+    It is a task that reads `async for delta in stream` until the last, or one that is told by `watch` when
+    there is something to `take`, and never waits itself.
+    """
+
+    __slots__ = ("_done", "_on_unread", "_task", "_unread")
 
     def __init__(self) -> None:
+        self._on_unread: Callable[[], None] | None = None
         self._unread: list[Delta] = []
         """What the reader has not taken yet: joined when it reads, so that a write costs the same."""
         self._done = False
@@ -101,7 +110,12 @@ class DeltaStream:
 
     def put(self, delta: Delta) -> None:
         """Add a delta; it merges with what the reader has not taken yet."""
-        self._unread.append(delta)
+        unread = self._unread
+        unread.append(delta)
+        if self._on_unread is not None and len(unread) == 1:
+            self._on_unread()
+        if len(unread) > MOST_UNREAD:
+            self._unread = [joined(unread)]
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -119,8 +133,24 @@ class DeltaStream:
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         else:
             await trio.lowlevel.checkpoint()
+        return self._taken()
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take and there was nothing; at once if there is.
+
+        It is called by the writer, in whose stack it must do as good as nothing.
+        """
+        self._on_unread = on_unread
+        if self._unread:
+            on_unread()
+
+    def take(self) -> Delta | None:
+        """What is unread, without waiting for it; None if nothing is."""
+        return self._taken() if self._unread else None
+
+    def _taken(self) -> Delta:
         unread, self._unread = self._unread, []
-        delta = joined(unread)
+        delta = unread[0] if len(unread) == 1 else joined(unread)
         self._done = delta.finish_reason is not None
         return delta
 

@@ -6,18 +6,14 @@ id is made here and not by AsyncLLM, so that a prompt whose client leaves while 
 can be cancelled too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-
-import trio
 
 from actors.actor import ActorDied
 from actors.api.errors import refusal
 from actors.api.llm import LLM
 from actors.messages import Accepted, Cancel, Generate, Refused
 from actors.stream import Delta, DeltaStream
-
-Read = tuple["Choice", Delta]
 
 
 class Asked:
@@ -93,14 +89,32 @@ class Choice:
     async def read(self) -> Delta:
         """What is new since the last read; the last delta has a finish reason."""
         delta, self._first = self._first, None
+        return self._taken(await anext(self._stream) if delta is None else delta)
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take and there was nothing; at once if there is."""
+        self._stream.watch(on_unread)
+        if self._first is not None:
+            on_unread()
+
+    def take(self) -> Delta | None:
+        """The same as `read`, without waiting; None if nothing is new."""
+        delta, self._first = self._first, None
         if delta is None:
-            delta = await anext(self._stream)
+            delta = self._stream.take()
+        elif (more := self._stream.take()) is not None:
+            delta = delta.merged(more)
+        return None if delta is None else self._taken(delta)
+
+    def _taken(self, delta: Delta) -> Delta:
+        """Count it as read."""
         self.num_tokens += delta.num_tokens
-        if self.is_first:
-            self.asked.num_cached_tokens = max(self.asked.num_cached_tokens, delta.num_cached_tokens)
+        asked = self.asked
+        if self.is_first and delta.num_cached_tokens > asked.num_cached_tokens:
+            asked.num_cached_tokens = delta.num_cached_tokens
         if delta.finish_reason is not None:
             self.finished = True
-            self.asked.finished()
+            asked.finished()
         return delta
 
     def usage(self) -> dict[str, object]:
@@ -127,13 +141,11 @@ class Choices:
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         self.all = tuple(choices)
-        self._num_unfinished = len(self.all)
-        self._merged: trio.MemoryReceiveChannel[Read] | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether `read` has returned the last delta of every choice."""
-        return self._num_unfinished == 0
+        """Whether the last delta of every choice has been read."""
+        return all([choice.finished for choice in self.all])
 
     def usage(self) -> dict[str, object]:
         """What the answer has cost so far: each prompt counts once."""
@@ -144,31 +156,10 @@ class Choices:
             sum(asked.num_cached_tokens for asked in prompts),
         )
 
-    def merge_in(self, nursery: trio.Nursery) -> None:
-        """Read several choices concurrently from now on, with one task each."""
-        if len(self.all) > 1:
-            # No room in the channel: what is not yet sent stays in the stream, where it merges.
-            send, self._merged = trio.open_memory_channel[Read](0)
-            with send:
-                for choice in self.all:
-                    nursery.start_soon(_pump, choice, send.clone())
-
-    async def read(self) -> Read:
-        """The next delta of any choice that has not finished."""
-        if self._merged is not None:
-            choice, delta = await self._merged.receive()
-        else:
-            (choice,) = self.all
-            delta = await choice.read()
-        if delta.finish_reason is not None:
-            self._num_unfinished -= 1
-        return choice, delta
-
-
-async def _pump(choice: Choice, send: trio.MemorySendChannel[Read]) -> None:
-    with send:
-        while not choice.finished:
-            await send.send((choice, await choice.read()))
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever a choice has something to take; at once if one has."""
+        for choice in self.all:
+            choice.watch(on_unread)
 
 
 async def start_choices(

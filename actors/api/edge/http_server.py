@@ -14,6 +14,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
+from actors.api.edge.direct import WritePass
 from actors.api.edge.listener import accept_for_ever, listen
 from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
 
@@ -63,13 +64,14 @@ async def serve_http(
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
-    open_connections = OpenConnections()
+    open_connections, writes = OpenConnections(), WritePass()
 
     async def serve_connection(stream: trio.SocketStream) -> None:
-        await TcpConnection(ASGIWrapper(app), config, context, open_connections, stream).run()
+        await TcpConnection(ASGIWrapper(app), config, context, open_connections, writes, stream).run()
 
     async with trio.open_nursery() as guarded:
         await guarded.start(_abort_when_cancelled, open_connections)
+        guarded.start_soon(writes.run)
         async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
             make_room = open_connections.abort_longest_idle
             accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)

@@ -9,6 +9,7 @@ quart-trio runs a receiver and a handler in one nursery, and the first to end ca
 - An answer sent before the body has arrived leaves the rest of the body where the connection's
   next request is expected. Cure: `body_arrived` lets the app wait for the whole body first.
 - A target that is no URL (`http://[`) raises before there is a request. Cure: it is answered here.
+- A body of many small pieces costs more on its way than to make. Cure: a feed is written past both.
 - A streamed answer whose generator was never entered, because its client left first, would never
   run its `finally`. Cure: what must happen when the request ends is on `at_end`, which this class
   closes, on every way out.
@@ -21,10 +22,14 @@ from functools import partial
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
 from quart import request
+from quart.typing import ResponseTypes
+from quart.utils import encode_headers
 from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from quart_trio.wrappers import TrioRequest
 
+from actors.api.edge.direct import DIRECT, Offer
+from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
 
 
@@ -32,10 +37,9 @@ class ApiRequest(TrioRequest):
     """A request that knows when it ends.
 
     `at_end` is closed when the request is over, with synchronous callbacks only: they may run
-    inside a cancellation. Tasks in `nursery` live no longer than the request.
+    inside a cancellation.
     """
 
-    nursery: trio.Nursery
     at_end: ExitStack
     body_arrived: trio.Event
     client: Client | None = None
@@ -65,8 +69,7 @@ class RequestRunner(TrioASGIHTTPConnection):
         assert isinstance(request, ApiRequest)
         request.body_arrived, request.began_s = trio.Event(), time.perf_counter()
         with ExitStack() as request.at_end:
-            async with trio.open_nursery() as request.nursery:
-                nursery = request.nursery
+            async with trio.open_nursery() as nursery:
                 receive = partial(_receive, receive, request.body_arrived)
                 nursery.start_soon(self.handle_messages, nursery, request, receive)
                 nursery.start_soon(self.handle_request, nursery, request, send)
@@ -75,6 +78,21 @@ class RequestRunner(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         await super().handle_request(nursery, request, partial(_send, send))
+
+    async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
+        offer = self._offer() if isinstance(response, FedResponse) else None
+        if offer is None or not isinstance(response, FedResponse):
+            return await super()._send_response(send, response)
+        headers = encode_headers(response.headers)
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        await offer(response.feed).run()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _offer(self) -> Offer | None:
+        """How a body is written past Hypercorn; None where HTTP frames it otherwise than by chunks."""
+        scope = self.scope
+        is_chunked = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
+        return scope["state"].get(DIRECT) if is_chunked else None
 
 
 class NoWebsocket(TrioASGIWebsocketConnection):

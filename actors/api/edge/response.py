@@ -1,10 +1,33 @@
 """The kinds of answer: a JSON object, a stream of server-sent events, and text."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Protocol, TypeVar
 
+import trio
 from quart import Response
 from quart_trio.wrappers import TrioResponse
+
+
+class Feed(Protocol):
+    """A body that comes by and by, and never has its writer wait."""
+
+    is_over: bool
+    """Whether all of it has been taken."""
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take; at once if there is."""
+        ...
+
+    def take(self) -> bytes:
+        """What is new; empty if nothing is. Never raises."""
+        ...
+
+
+class FedResponse(TrioResponse):
+    """A streamed answer whose body is a feed; `edge.direct` writes it past Quart where it may."""
+
+    feed: Feed
 
 
 def json_response(
@@ -22,7 +45,32 @@ def text_response(text: bytes, content_type: str) -> Response:
 
 def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
     """A streamed answer that no timer cuts and no proxy buffers."""
+    return _streamed(TrioResponse, events)
+
+
+def fed_response(feed: Feed) -> Response:
+    """The same, of a feed."""
+    response = _streamed(FedResponse, _pieces(feed))
+    response.feed = feed
+    return response
+
+
+R = TypeVar("R", bound=TrioResponse)
+
+
+def _streamed(kind: type[R], events: AsyncGenerator[bytes, None]) -> R:
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = TrioResponse(events, 200, headers, content_type="text/event-stream; charset=utf-8")
+    response = kind(events, 200, headers, content_type="text/event-stream; charset=utf-8")
     response.timeout = None
     return response
+
+
+async def _pieces(feed: Feed) -> AsyncGenerator[bytes, None]:
+    """What a feed brings, piece by piece, where each goes through Quart."""
+    due = trio.Event()
+    feed.watch(lambda: due.set())
+    while not feed.is_over:
+        await due.wait()
+        due = trio.Event()
+        if piece := feed.take():
+            yield piece

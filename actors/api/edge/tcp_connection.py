@@ -8,7 +8,7 @@
 - A connection that fails unexpectedly must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
-lock, cancel scope and checkpoint.
+lock, cancel scope and checkpoint. Streamed answers are offered to be written past Hypercorn (`edge.direct`).
 """
 
 import logging
@@ -20,6 +20,9 @@ from hypercorn.events import Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
+
+from actors.api.edge.direct import DIRECT, Body, WritePass
+from actors.api.edge.response import Feed
 
 log = logging.getLogger("sundog.api")
 
@@ -76,10 +79,12 @@ class TcpConnection(TCPServer):
         config: Config,
         context: WorkerContext,
         open_connections: OpenConnections,
+        writes: WritePass,
         stream: trio.SocketStream,
     ) -> None:
-        super().__init__(app, config, context, {}, stream)  # type: ignore[arg-type]  # plain too
+        super().__init__(app, config, context, {DIRECT: self._body}, stream)  # type: ignore[arg-type]  # plain too
         self._open_connections = open_connections
+        self._writes = writes
         self._peer_left = False
 
     async def run(self) -> None:
@@ -95,6 +100,14 @@ class TcpConnection(TCPServer):
         """Close the socket at once; tasks that read or write it are woken."""
         self.stream.socket.close()
 
+    def _body(self, feed: Feed) -> Body:
+        """The body of an answer whose chunks bypass Hypercorn."""
+        return Body(self, self._writes, feed)
+
+    async def write(self, data: bytes) -> None:
+        """Write all; a connection that has ended takes everything."""
+        await self.protocol_send(RawData(data=data))
+
     async def _read_data(self) -> None:
         await super()._read_data()
         self._peer_left = True
@@ -105,15 +118,17 @@ class TcpConnection(TCPServer):
             self._open_connections.update(self, event.idle)
             if self._peer_left:
                 return
-        elif isinstance(event, RawData) and not self.send_lock.locked():
-            num_sent = self._send_what_fits(event.data)
+        elif isinstance(event, RawData):
+            num_sent = self.write_now(event.data)
             if num_sent == len(event.data):
                 return
             event = RawData(data=event.data[num_sent:])
         await super().protocol_send(event)
 
-    def _send_what_fits(self, data: bytes) -> int:
+    def write_now(self, data: bytes) -> int:
         """The number of bytes that went out without waiting; errors are left to the next write."""
+        if self.send_lock.locked():
+            return 0
         try:
             return os.write(self.stream.socket.fileno(), data)
         except OSError:

@@ -6,7 +6,8 @@ Law: a stream ends with `data: [DONE]`; if generating failed, an error event com
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
 from actors.api.choices import Choice, Choices, usage_object
@@ -67,7 +68,7 @@ class ChunkWriter:
         is_plain = not is_first and delta.finish_reason is None and self._wanted.usage != "always"
         if is_plain and self._around_text:
             before, after = self._around_text[choice.index]
-            return f"{before}{json.dumps(delta.text)}{after}".encode()
+            return f"{before}{encode_basestring_ascii(delta.text)}{after}".encode()
         usage = choice.usage() if self._wanted.usage == "always" else None
         body: Json = {"choices": [self._shape.chunk(view, delta, is_first)]}
         return (opening + self._chunk(body, usage)).encode()
@@ -89,19 +90,46 @@ class ChunkWriter:
         return self._chunk({"choices": []}, self._choices.usage()).encode() + DONE
 
 
-async def events(choices: Choices, writer: Writer) -> AsyncGenerator[bytes, None]:
-    """The body of a streamed answer: one write a read, and the end goes out with the last delta.
+class Events:
+    """The body of a streamed answer: what is new goes out in one piece, the end with the last delta.
 
     Once the body has begun, a failure can only be an event in it.
     """
-    try:
-        while not choices.finished:
-            choice, delta = await choices.read()
-            if delta.finish_reason == "error":
-                yield writer.error(delta.error or BROKEN)
-                return
-            chunk = writer.delta(choice, delta)
-            yield chunk + writer.last() if choices.finished else chunk
-    except Exception:
-        log.exception("a stream failed")
-        yield writer.error(BROKEN)
+
+    __slots__ = ("_choices", "_unfinished", "_writer", "is_over")
+
+    def __init__(self, choices: Choices, writer: Writer) -> None:
+        self._choices, self._writer = choices, writer
+        self._unfinished: Sequence[Choice] = choices.all
+        self.is_over = False
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take; at once if there is."""
+        self._choices.watch(on_unread)
+
+    def take(self) -> bytes:
+        """The events of all that is new; empty if nothing is."""
+        written: list[bytes] = []
+        try:
+            self._take(written)
+        except Exception:
+            log.exception("a stream failed")
+            written.append(self._writer.error(BROKEN))
+            self.is_over = True
+        return written[0] if len(written) == 1 else b"".join(written)
+
+    def _take(self, written: list[bytes]) -> None:
+        has_finished = False
+        for choice in self._unfinished:
+            if (delta := choice.take()) is not None:
+                if delta.finish_reason == "error":
+                    written.append(self._writer.error(delta.error or BROKEN))
+                    self.is_over = True
+                    return
+                written.append(self._writer.delta(choice, delta))
+                has_finished = has_finished or choice.finished
+        if has_finished:
+            self._unfinished = [choice for choice in self._unfinished if not choice.finished]
+            if not self._unfinished:
+                written.append(self._writer.last())
+                self.is_over = True

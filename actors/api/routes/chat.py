@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: one choice for one conversation."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from quart import Blueprint, Response
@@ -12,7 +11,7 @@ from actors.api.bodies.unsupported import check_extras
 from actors.api.choices import Choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest, current_request
-from actors.api.edge.response import event_stream_response, json_response
+from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.responses.shapes import ChatShape, Json
 from actors.api.responses.tool_shape import ToolShape
 from actors.api.responses.view import Wanted
@@ -63,7 +62,7 @@ class Chat:
         """The whole answer, as a chat completion."""
         return await self.answering.whole(self.answer_id, self.choices, self.wanted)
 
-    def chunks(self, shaped: Shaped | None = None) -> AsyncGenerator[bytes, None]:
+    def chunks(self, shaped: Shaped | None = None) -> Feed:
         """The events of the answer: chunks of a chat completion, or `shaped` otherwise."""
         return self.answering.chunks(self.answer_id, self.choices, self.wanted, shaped)
 
@@ -79,6 +78,6 @@ def chat_routes(context: ApiContext) -> Blueprint:
         body = await parse_request(ChatBody, request, context)
         check_extras(body.model_extra or {}, context, UNSUPPORTED)
         chat = await Chat.begin(context, request, body)
-        return event_stream_response(chat.chunks()) if body.stream else json_response(await chat.whole())
+        return fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
 
     return routes

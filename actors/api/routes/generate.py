@@ -1,7 +1,7 @@
 """What the generating routes share: from a checked body to an answer, whole or streamed."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from quart import Response
@@ -12,10 +12,10 @@ from actors.api.bodies.terms import TermsBody
 from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
-from actors.api.edge.response import event_stream_response, json_response
+from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.errors import BROKEN, ApiError, retry_after, unavailable
 from actors.api.responses.shapes import Json, ResponseShape
-from actors.api.responses.sse import ChunkWriter, events
+from actors.api.responses.sse import ChunkWriter, Events
 from actors.api.responses.view import ChoiceView, Wanted
 from actors.api.translated.parts import Shaped, TranslatingWriter
 from actors.core.adapter import Adapter
@@ -69,7 +69,7 @@ class Answering:
     async def respond(self, answer_id: str, choices: Choices, wanted: Wanted) -> Response:
         """The answer, whole or streamed."""
         if self.body.stream:
-            return event_stream_response(self.chunks(answer_id, choices, wanted))
+            return fed_response(self.chunks(answer_id, choices, wanted))
         return json_response(await self.whole(answer_id, choices, wanted))
 
     def _head(self, answer_id: str) -> Json:
@@ -83,14 +83,11 @@ class Answering:
     def _views(self, choices: Choices, wanted: Wanted) -> list[ChoiceView]:
         return [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
 
-    def chunks(
-        self, answer_id: str, choices: Choices, wanted: Wanted, shaped: Shaped | None = None
-    ) -> AsyncGenerator[bytes, None]:
+    def chunks(self, answer_id: str, choices: Choices, wanted: Wanted, shaped: Shaped | None = None) -> Feed:
         """The events of a streamed answer, `shaped` otherwise if asked for."""
-        choices.merge_in(self.request.nursery)
         views = self._views(choices, wanted)
         writer = ChunkWriter(self.shape, self._head(answer_id), choices, views, self.context.spell)
-        return events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
+        return Events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
 
     async def whole(self, answer_id: str, choices: Choices, wanted: Wanted) -> Json:
         """The whole answer; one choice is read after the other, and what is unread merges in its stream."""

@@ -12,7 +12,7 @@ from actors.api.bodies.parsing import as_api_error, parse_request
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
-from actors.api.edge.response import event_stream_response, json_response
+from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import ApiError
 from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
@@ -32,7 +32,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
         chat = await Chat.begin(context, current_request(), as_chat(body.chat()), "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
-        return event_stream_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
+        return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
 
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:

@@ -9,7 +9,7 @@ from actors.api.bodies.responses import HARMLESS, UNSUPPORTED, ResponseBody
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
-from actors.api.edge.response import event_stream_response, json_response
+from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import invalid
 from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
@@ -39,7 +39,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
             kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
         if not body.stream:
             return json_response(whole_response(response, await chat.whole()))
-        return event_stream_response(chat.chunks(ResponseEvents(response)))
+        return fed_response(chat.chunks(ResponseEvents(response)))
 
     @routes.get("/v1/responses/<name>")
     async def show_response(name: str) -> Response:

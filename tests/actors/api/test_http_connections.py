@@ -11,6 +11,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from actors.actor import ActorDied
 from actors.api import HttpSettings
+from actors.api.edge.direct import WritePass
 from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
@@ -236,5 +237,5 @@ async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogC
     not_a_stream: Any = object()
     open_connections = OpenConnections()
     config = HttpSettings().hypercorn_config()
-    await TcpConnection(app, config, WorkerContext(None), open_connections, not_a_stream).run()
+    await TcpConnection(app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream).run()
     assert "a connection failed" in caplog.text and not open_connections

@@ -138,13 +138,13 @@ async def test_slow_clients_do_not_hold_up_the_others(serving: Any, exchange: An
 async def test_a_step_of_a_stream_is_one_write(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head, a write for each delta (the end leaves with the last), and the end of the chunks."""
     writes: list[bytes] = []
-    plain = TcpConnection._send_what_fits
+    plain = TcpConnection.write_now
 
     def counted(connection: TcpConnection, data: bytes) -> int:
         writes.append(data)
         return plain(connection, data)
 
-    monkeypatch.setattr(TcpConnection, "_send_what_fits", counted)
+    monkeypatch.setattr(TcpConnection, "write_now", counted)
     async with serving() as site, await site.connect() as stream:
         site.llm.gap_s = 0.01
         options = {"stream": True, "max_tokens": 6, "stream_options": {"include_usage": True}}
