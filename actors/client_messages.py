@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from actors.core.adapter import Adapter
+from actors.core.request import TraceHeaders
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import Refused
 from actors.stream import DeltaStream
@@ -55,7 +56,7 @@ class Generate:
     `tenant`, `session`, the three targets and `predicted_tokens` are for policies (`Submit` defines them).
     `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
     (`front/fan_out.py`).
-    `reading` says how text becomes tokens.
+    `reading` says how text becomes tokens; `trace_headers` are W3C's, of the span that it belongs to.
     """
 
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
@@ -73,6 +74,7 @@ class Generate:
     slo_e2e_s: float | None
     adapter: Adapter | None
     session: str | None
+    trace_headers: TraceHeaders
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Generate:
         slo_e2e_s: float | None = None,
         adapter: Adapter | None = None,
         session: str | None = None,
+        trace_headers: TraceHeaders = (),
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -107,6 +110,7 @@ class Generate:
         self.slo_e2e_s = slo_e2e_s
         self.adapter = adapter
         self.session = session
+        self.trace_headers = trace_headers
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -73,6 +73,7 @@ def serve(
         )
     options = _options(serving)
     _check_address(options)
+    options.check_traces()
     log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
     model = _one_model(model_argument, serving.model)
@@ -151,6 +152,7 @@ def _options(serving: Serving) -> "ServerOptions":
         log_requests=serving.log_requests,
         log_stats=not serving.disable_log_stats,
         answers=_answers(serving),
+        otlp_traces_endpoint=serving.otlp_traces_endpoint,
     )
 
 

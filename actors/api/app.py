@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -32,6 +33,9 @@ from actors.api.routes.responses import responses_routes
 from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.welcome import welcome_routes
 from actors.front.codec import TextCodec
+
+if TYPE_CHECKING:
+    from actors.api.exposition.spans import Spans
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0
@@ -70,18 +74,21 @@ def create_app(
     body_timeout_s: float = BODY_TIMEOUT_S,
     registry: CollectorRegistry | None = None,
     live: Live | None = None,
+    spans: "Spans | None" = None,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
-    /dashboard shows `live`.
+    /dashboard shows `live`. Answers are `spans`, if given.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
     registry = registry or CollectorRegistry()
     HttpMetrics(registry).install(app)
+    if spans is not None:
+        spans.install(app)
     if keys is not None:
         app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))

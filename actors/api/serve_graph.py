@@ -2,9 +2,11 @@
 
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -32,6 +34,9 @@ from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
 
+if TYPE_CHECKING:
+    from actors.api.exposition.spans import Spans
+
 log = logging.getLogger("sundog.api")
 
 
@@ -42,6 +47,7 @@ class ServerOptions:
     After a signal to stop, running streams have `grace_s` to finish. A larger body than
     `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai. With `log_requests` each
     request is a line of the log at its end, with `log_stats` each engine's throughput every ten seconds.
+    Spans of requests go to `otlp_traces_endpoint`, if there is one.
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +61,7 @@ class ServerOptions:
     log_requests: bool = True
     log_stats: bool = True
     answers: AnswerFormats = PLAIN_ANSWERS
+    otlp_traces_endpoint: str | None = None
 
     def keys(self) -> Keys | None:
         """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
@@ -67,6 +74,13 @@ class ServerOptions:
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
         check_address(self.host, self.port)
+
+    def check_traces(self) -> None:
+        """Raise ConfigError if spans are asked for and could be sent nowhere."""
+        if self.otlp_traces_endpoint is not None:
+            from actors.api.exposition.otlp import exporter_to
+
+            exporter_to(self.otlp_traces_endpoint).shutdown()
 
 
 async def serve_graph(
@@ -92,8 +106,8 @@ async def serve_graph(
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
     raise_descriptor_limit()
-    with stopping.until_cut():
-        metrics, keys = _metrics(config, options), options.keys()
+    with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
+        metrics, keys = _metrics(config, options, spans), options.keys()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
             if keys is not None and options.api_keys is not None:
@@ -119,6 +133,7 @@ async def serve_graph(
                     keys=keys,
                     admin_key=options.admin_key,
                     max_body_bytes=options.max_body_bytes,
+                    spans=spans,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
                     registry=registry_of(metrics, served.name, config, len(served.adapters) or None),
                 )
@@ -141,13 +156,32 @@ async def _reload_keys(keys: Keys, path: Path) -> None:
                 log.info("the keys of %s are read again", path)
 
 
-def _metrics(config: EngineConfig, options: ServerOptions) -> Metrics:
+@contextmanager
+def _spans(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
+    """Spans that go to this collector, the last of them at the end; without one nothing is even imported."""
+    if endpoint is None:
+        yield None
+        return
+    from actors.api.exposition.otlp import tracer_provider
+    from actors.api.exposition.spans import Spans
+
+    provider = tracer_provider(endpoint)
+    try:
+        yield Spans(provider.get_tracer("sundog"), model)
+    finally:
+        provider.shutdown()
+
+
+def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:
     return Metrics(
         config.replicas,
         config.scheduler.max_model_len,
         prefix_caching=config.scheduler.enable_prefix_caching,
         says_throughput=options.log_stats,
-        on_end=[log_request] if options.log_requests else [],
+        on_end=[
+            *([log_request] if options.log_requests else []),
+            *([] if spans is None else [spans.request_ended]),
+        ],
     )
 
 

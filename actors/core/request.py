@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from actors.core.adapter import Adapter
 from actors.core.sampling import DEFAULTS, Sampling
 
+TraceHeaders = tuple[tuple[str, str], ...]
+"""W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""
+
 
 @dataclass(init=False, slots=True)
 class Submit:
@@ -37,6 +40,7 @@ class Submit:
     slo_e2e_s: float | None
     adapter: Adapter | None
     session: str | None
+    trace_headers: TraceHeaders
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Submit:
         slo_e2e_s: float | None = None,
         adapter: Adapter | None = None,
         session: str | None = None,
+        trace_headers: TraceHeaders = (),
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -75,6 +80,7 @@ class Submit:
         self.slo_e2e_s = slo_e2e_s
         self.adapter = adapter
         self.session = session
+        self.trace_headers = trace_headers
 
 
 class Status(enum.Enum):

@@ -196,6 +196,7 @@ class Intake:
             slo_e2e_s=generate.slo_e2e_s,
             adapter=generate.adapter,
             session=generate.session,
+            trace_headers=generate.trace_headers,
         )
 
     def _hash_prompt(self, tokens: Tokens, salt: str | None, adapter: Adapter | None) -> tuple[object, ...]:

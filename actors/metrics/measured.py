@@ -25,13 +25,17 @@ class Measured:
         "rank",
         "replica",
         "request_id",
+        "sampling",
         "scheduled_s",
         "tenant",
+        "trace_headers",
     )
 
     def __init__(self, submit: Submit) -> None:
         self.request_id = submit.request_id
         self.tenant = submit.tenant
+        self.sampling = submit.sampling
+        self.trace_headers = submit.trace_headers
         self.adapter = None if submit.adapter is None else submit.adapter.name
         self.arrival_s = submit.arrival_s
         self.num_prompt_tokens = submit.num_prompt_tokens

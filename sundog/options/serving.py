@@ -145,6 +145,13 @@ class Serving:
         section=LOGGING,
     )
 
+    otlp_traces_endpoint: str | None = option(
+        None,
+        Text("URL"),
+        "Send OpenTelemetry spans of requests there: http://HOST:4318, or grpc://HOST:4317.",
+        section=LOGGING,
+    )
+
     record: str | None = option(
         None, Text("DIR"), "Write a journal there, for `sundog explain`.", section=RECORDING
     )

@@ -31,6 +31,7 @@ from quart_trio.wrappers import TrioRequest
 from actors.api.edge.direct import DIRECT, Offer
 from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
+from actors.core.request import TraceHeaders
 
 
 class ApiRequest(TrioRequest):
@@ -44,6 +45,8 @@ class ApiRequest(TrioRequest):
     body_arrived: trio.Event
     client: Client | None = None
     """Whose key it carries, where keys are asked for."""
+    trace_headers: TraceHeaders = ()
+    """Of the span of this answer, where answers are traced."""
     began_s: float
     """When its headers had arrived, by `time.perf_counter`."""
 

@@ -139,6 +139,7 @@ async def ask(
             n=n,
             adapter=adapter,
             reading=reading,
+            trace_headers=request.trace_headers,
             **terms,
         )
         for index, prompt in enumerate(prompts)

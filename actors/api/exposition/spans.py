@@ -1,0 +1,110 @@
+"""Spans of requests: the answer over HTTP, and what the engine did for it.
+
+An answer is a span of kind SERVER that goes on with its client's trace (W3C `traceparent` in) and says so in
+its headers (`traceparent` out). Below it each of the engine's requests is a span `llm_request` with vLLM's
+attributes, at the instants that /metrics counts, and below that are `queue`, `prefill` and `decode`. A trace
+that its client does not sample is passed on and not kept. Imported only if spans are asked for.
+"""
+
+import time
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from quart import Quart, Response, after_this_request, request
+
+from actors.api.edge.request import current_request
+from actors.api.exposition.http_metrics import UNCOUNTED
+from actors.clock import now_s
+from actors.metrics.measured import Measured
+
+W3C = TraceContextTextMapPropagator()
+UNTRACED = UNCOUNTED | {"/dashboard/events"}
+
+Attributes = dict[str, str | int | float]
+
+
+class Spans:
+    """What one server traces."""
+
+    def __init__(self, tracer: Tracer, model: str) -> None:
+        self._tracer, self._model = tracer, model
+
+    def install(self, app: Quart) -> None:
+        """Have every answer of the app traced; install it before anything that may refuse a request."""
+        app.before_request(self._begin)
+
+    async def _begin(self) -> None:
+        rule = request.url_rule
+        if rule is None or rule.rule in UNTRACED:
+            return
+        served = current_request()
+        span = self._tracer.start_span(
+            f"{request.method} {rule.rule}",
+            W3C.extract(served.headers, Context()),
+            SpanKind.SERVER,
+            {"http.request.method": request.method, "http.route": rule.rule, "url.path": request.path},
+        )
+        carried: dict[str, str] = {}
+        W3C.inject(carried, set_span_in_context(span, Context()))
+        served.trace_headers = tuple(carried.items())
+        served.at_end.callback(span.end)
+
+        @after_this_request  # type: ignore[arg-type]  # no route here returns a Response of Werkzeug's
+        async def note(response: Response) -> Response:
+            response.headers.update(carried)
+            span.set_attribute("http.response.status_code", response.status_code)
+            if response.status_code >= 500:
+                span.set_status(StatusCode.ERROR)
+            return response
+
+    def request_ended(self, ended: Measured, reason: str, time_s: float) -> None:
+        """The spans of one of the engine's requests, which was over at `time_s` on the run's clock."""
+        parent = W3C.extract(dict(ended.trace_headers), Context())
+        epoch_ns = time.time_ns() - round(now_s() * 1e9)
+        begin_ns = epoch_ns + round(ended.arrival_s * 1e9)
+        span = self._tracer.start_span("llm_request", parent, SpanKind.SERVER, start_time=begin_ns)
+        if span.is_recording():
+            span.set_attributes(self._attributes(ended, reason, time_s))
+            if reason == "error":
+                span.set_status(Status(StatusCode.ERROR, "the engine failed, or this request in it"))
+            self._add_parts(span, ended, epoch_ns, time_s)
+        span.end(epoch_ns + round(time_s * 1e9))
+
+    def _add_parts(self, span: Span, ended: Measured, epoch_ns: int, time_s: float) -> None:
+        """Queue, prefill and decode, as far as the request came."""
+        parts = {"queue": ended.arrival_s, "prefill": ended.scheduled_s, "decode": ended.first_s}
+        begun = [(name, begin_s) for name, begin_s in parts.items() if begin_s is not None]
+        ends_s = [*(begin_s for _, begin_s in begun[1:]), time_s]
+        inside = set_span_in_context(span, Context())
+        for (name, begin_s), end_s in zip(begun, ends_s, strict=True):
+            part = self._tracer.start_span(name, inside, start_time=epoch_ns + round(begin_s * 1e9))
+            part.end(epoch_ns + round(end_s * 1e9))
+
+    def _attributes(self, ended: Measured, reason: str, time_s: float) -> Attributes:
+        """Under vLLM's names what it has too (0.32, tracing/utils.py); nothing of what never happened."""
+        scheduled_s, first_s, last_s = ended.times_s(time_s)
+        sampling = ended.sampling
+        attributes: Attributes = {
+            "gen_ai.request.id": ended.request_id,
+            "gen_ai.response.model": ended.adapter or self._model,
+            "gen_ai.request.max_tokens": ended.max_tokens,
+            "gen_ai.request.temperature": sampling.temperature,
+            "gen_ai.request.top_p": sampling.top_p,
+            "gen_ai.usage.prompt_tokens": ended.num_prompt_tokens,
+            "gen_ai.usage.completion_tokens": ended.num_tokens,
+            "gen_ai.latency.e2e": time_s - ended.arrival_s,
+            "gen_ai.latency.time_in_queue": scheduled_s - ended.arrival_s,
+            "sundog.finish_reason": reason,
+            "sundog.cached_tokens": ended.num_cached_tokens,
+            "sundog.num_preemptions": ended.num_preemptions,
+        }
+        if ended.scheduled_s is not None:
+            attributes["gen_ai.latency.time_in_model_prefill"] = first_s - scheduled_s
+            attributes["gen_ai.latency.time_in_model_inference"] = last_s - scheduled_s
+        if ended.ttft_s is not None:
+            attributes["gen_ai.latency.time_to_first_token"] = ended.ttft_s
+            attributes["gen_ai.latency.time_in_model_decode"] = last_s - first_s
+        if ended.tenant is not None:
+            attributes["sundog.tenant"] = ended.tenant
+        return attributes
