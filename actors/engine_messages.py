@@ -211,16 +211,20 @@ class CheckHealth:
         return self
 
 
+ReplicaStatus = Literal["healthy", "draining", "restarting", "dead"]
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the engines are: `replicas` says healthy, restarting or dead of each.
+    """How the engines are: `replicas` says healthy, draining, restarting or dead of each.
 
     `healthy`: all are up. `degraded`: requests are served, but not by all replicas or not by the
-    policy that was asked for. `restarting`: none is up, and one will be. `dead`: none will be.
+    policy that was asked for. `restarting`: none is up, and one will be. `draining`: those that are up are
+    given nothing new. `dead`: none will be.
     """
 
-    status: Literal["healthy", "degraded", "restarting", "dead"]
-    replicas: tuple[Literal["healthy", "restarting", "dead"], ...]
+    status: Literal["healthy", "degraded", "restarting", "draining", "dead"]
+    replicas: tuple["ReplicaStatus", ...]
     reason: str = ""
     retry_after_s: float | None = None
 

@@ -18,21 +18,11 @@ from actors.engine.crash import summary
 from actors.engine.engine_core import run_engine
 from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
-from actors.front.async_llm import AsyncLLM
+from actors.front.async_llm import AsyncLLM, FromClients
 from actors.front.codec import TextCodec, Vocabulary
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
-from actors.messages import (
-    Cancel,
-    CheckHealth,
-    EngineRefs,
-    EngineUp,
-    Generate,
-    Heard,
-    PolicyFailed,
-    ResetPrefixCache,
-    StepOutput,
-)
+from actors.messages import EngineRefs, EngineUp, Heard, PolicyFailed, StepOutput
 from actors.router.router import Router
 
 log = logging.getLogger("sundog")
@@ -48,7 +38,7 @@ async def open_graph(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     supervision: Supervision | None = None,
-) -> AsyncIterator[Ref[Generate | Cancel | CheckHealth | ResetPrefixCache]]:
+) -> AsyncIterator[Ref[FromClients]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
     `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed. Leaving the block
@@ -79,8 +69,8 @@ async def open_graph(
             supervisors, heard_by = [], _heard_by(router, async_llm, listeners)
             for replica, backend in enumerate(backends):
                 run_core = partial(run_engine, replica, config, heard_by, fallback, tap)
-                name = f"supervisor-{replica}"
-                supervisor = EngineSupervisor(replica, supervision, run_core, router.ref(name, counted=False))
+                router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
+                supervisor = EngineSupervisor(replica, supervision, run_core, router_ref, router.has_served)
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
                 supervisors.append(supervisor)
                 router.connect(engine)

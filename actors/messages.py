@@ -11,6 +11,7 @@ names the type of its answer in `answered_by`, which is never called (`actors/re
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from actors.client_messages import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
@@ -31,6 +32,7 @@ from actors.engine_messages import (
     Load,
     PolicyFailed,
     Refused,
+    ReplicaStatus,
     ResetPrefixCache,
     Routed,
     RouterFailed,
@@ -51,6 +53,7 @@ __all__ = [
     "CheckHealth",
     "Chunk",
     "Done",
+    "Drain",
     "EngineDown",
     "EngineNews",
     "EngineRefs",
@@ -68,6 +71,7 @@ __all__ = [
     "Reading",
     "Refused",
     "Released",
+    "ReplicaStatus",
     "ResetPrefixCache",
     "Routed",
     "RouterFailed",
@@ -78,6 +82,7 @@ __all__ = [
     "Submit",
     "TokenLogprobs",
     "Undelivered",
+    "Unserved",
 ]
 
 
@@ -130,7 +135,40 @@ class Siblings:
         self.submits = submits
 
 
+# --- anyone to AsyncLLM, and it to the Router ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Anyone asks AsyncLLM, and it the Router, to send a replica nothing new, or requests again.
+
+    The answer to the first comes when the last of its requests has ended, to the second at once. A drain that
+    is undone before it is done is refused.
+    """
+
+    replica: int
+    is_draining: bool = True
+
+    def answered_by(self, answer: "Done | Refused") -> "Drain":
+        """Names its answer, for a type checker."""
+        return self
+
+
+# --- AsyncLLM to its listeners: Submit, EngineUp, EngineDown and --------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """AsyncLLM tells its listeners that requests are over that no engine has, or will be given.
+
+    `reason` is abort where their clients have left, error where no engine will be up any more.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: Literal["abort", "error"]
+
+
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
-Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | PolicyFailed
+Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | Unserved | PolicyFailed
 """What a listener is told."""

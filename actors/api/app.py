@@ -16,6 +16,7 @@ from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
+from actors.api.in_flight import InFlight
 from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.llm import LLM
@@ -75,13 +76,14 @@ def create_app(
     registry: CollectorRegistry | None = None,
     live: Live | None = None,
     spans: "Spans | None" = None,
+    in_flight: InFlight | None = None,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
-    /dashboard shows `live`. Answers are `spans`, if given.
+    /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
@@ -93,7 +95,10 @@ def create_app(
         app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    context = ApiContext(llm, model, new_id, codec, spell, answers, keys is not None, admin_key, live)
+    flying = InFlight() if in_flight is None else in_flight
+    context = ApiContext(
+        llm, model, new_id, codec, spell, answers, keys is not None, admin_key, live, in_flight=flying
+    )
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))
     return app

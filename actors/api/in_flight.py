@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 
 import trio
 
+from actors.api.errors import unavailable
 from actors.api.llm import LLM
 from actors.messages import Cancel
+
+RETRY_AFTER_S = 1.0
+"""When to ask again a server that is about to stop: by then whatever balances the load knows of it."""
 
 
 @dataclass(slots=True)
@@ -20,6 +24,8 @@ class InFlight:
     _may_pass: trio.Event | None = None
     """None while nothing is held up."""
     _is_empty: trio.Event = field(default_factory=trio.Event)
+    is_closed: bool = False
+    """The server is about to end: what is under way finishes, and nothing new is begun."""
 
     def __len__(self) -> int:
         return sum(map(len, self._requests.values()))
@@ -64,10 +70,17 @@ class InFlight:
             self._may_pass.set()
             self._may_pass = None
 
+    def close(self) -> None:
+        """Turn away new ones from now on, those too that are held up."""
+        self.is_closed = True
+        self.resume()
+
     async def pass_gate(self) -> None:
-        """Wait while it is paused."""
+        """Wait while it is paused; raises a 503 once it is closed."""
         while self._may_pass is not None:
             await self._may_pass.wait()
+        if self.is_closed:
+            raise unavailable("The server is about to stop: ask again, another may answer.", RETRY_AFTER_S)
 
 
 def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:

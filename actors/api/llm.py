@@ -2,11 +2,21 @@
 
 from typing import Protocol, overload
 
-from actors.messages import Accepted, Cancel, CheckHealth, Done, Generate, Health, Refused, ResetPrefixCache
+from actors.messages import (
+    Accepted,
+    Cancel,
+    CheckHealth,
+    Done,
+    Drain,
+    Generate,
+    Health,
+    Refused,
+    ResetPrefixCache,
+)
 
 
 class LLM(Protocol):
-    """Asked for answers, its health and resets; told what is cancelled."""
+    """Asked for answers, its health, resets and drains; told what is cancelled."""
 
     @overload
     async def ask(self, message: Generate, /) -> Accepted | Refused: ...
@@ -16,5 +26,8 @@ class LLM(Protocol):
 
     @overload
     async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
+
+    @overload
+    async def ask(self, message: Drain, /) -> Done | Refused: ...
 
     def tell(self, message: Cancel, /) -> None: ...

@@ -72,6 +72,8 @@ OPERATIONS = (
     Operation("post", "/pause", "Hold up new requests; needs the admin key."),
     Operation("post", "/resume", "Let them pass again; needs the admin key."),
     Operation("get", "/is_paused", "Whether they are held up; needs the admin key."),
+    Operation("post", "/drain", "Give an engine nothing new; answers when it is empty. Needs the admin key."),
+    Operation("post", "/undrain", "Give it requests again; needs the admin key."),
     Operation("get", "/openapi.json", "This document."),
     Operation("get", "/dashboard", "The live page.", answers=("text/html",)),
     Operation("get", LIVE, "What the live page shows, twice a second.", answers=(EVENTS,)),

@@ -18,6 +18,7 @@ from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.errors import SHAPES
 from actors.api.exposition import registry_of
+from actors.api.in_flight import InFlight
 from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.routes.operations import server_version
@@ -136,8 +137,9 @@ async def serve_graph(
                     spans=spans,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
                     registry=registry_of(metrics, served.name, config, len(served.adapters) or None),
+                    in_flight=(in_flight := InFlight()),
                 )
-                port = await serving.start(_serve_http, app, options, stopping.drain)
+                port = await serving.start(_serve_http, app, options, stopping.drain, in_flight)
                 host = f"[{options.host}]" if ":" in options.host else options.host
                 stopping.ready.set()
                 on_ready(f"http://{host}:{port}")
@@ -200,13 +202,23 @@ def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
 
 
 async def _serve_http(
-    app: ApiApp, options: ServerOptions, stop: trio.Event, *, task_status: trio.TaskStatus[int]
+    app: ApiApp,
+    options: ServerOptions,
+    stop: trio.Event,
+    in_flight: InFlight,
+    *,
+    task_status: trio.TaskStatus[int],
 ) -> None:
+    async def drain() -> None:
+        in_flight.close()
+        await in_flight.until_empty()
+
     await serve_http(
         app,
         host=options.host,
         port=options.port,
         shutdown=stop.wait,
+        drain=drain,
         grace_s=options.grace_s,
         task_status=task_status,
     )

@@ -30,8 +30,9 @@ class Backoff:
     """How long to wait before an engine core is started again.
 
     The first wait is `first_s`, each further one twice as long, at most `longest_s`. A core that
-    was ready for `stable_s` begins anew. After `most_crashes` in succession there is no further
-    start: what fails that often is not cured by another try, and an operator who watches /health can act.
+    was ready for `stable_s`, or has ended a request, begins anew. After `most_crashes` in succession there is
+    no further start: what fails that often is not cured by another try, and an operator who watches /health
+    can act.
     """
 
     first_s: float = 0.1
@@ -66,8 +67,15 @@ class EngineSupervisor:
     """Runs one replica's engine core, and tells the Router when it is lost and when it is back."""
 
     def __init__(
-        self, replica: int, supervision: Supervision, run_core: RunCore, router: Ref[EngineDown | EngineUp]
+        self,
+        replica: int,
+        supervision: Supervision,
+        run_core: RunCore,
+        router: Ref[EngineDown | EngineUp],
+        has_served: Callable[[int], bool],
     ) -> None:
+        """`has_served` says of a replica that is up whether it has ended a request since it came up."""
+        self._has_served = has_served
         self._replica = replica
         self._supervision = supervision
         self._run_core = run_core
@@ -122,7 +130,8 @@ class EngineSupervisor:
         """Report the crash to the log and to the Router; returns how long to wait before a restart."""
         backoff = self._supervision.backoff
         start_s = self._up_s - self._started_s if self._engine is not None else now_s() - self._started_s
-        if self._engine is not None and now_s() - self._up_s >= backoff.stable_s:
+        was_stable = self._engine is not None and now_s() - self._up_s >= backoff.stable_s
+        if was_stable or self._has_served(self._replica):
             self._num_crashes = 0
         self._engine = None
         self._num_crashes += 1

@@ -5,7 +5,7 @@ import logging
 from actors.core.repetition import Repetition
 from actors.core.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
-from actors.messages import Finish, PromptLogprobs, Submit, TokenLogprobs
+from actors.messages import Admission, Finish, PromptLogprobs, Submit, TokenLogprobs
 from actors.stream import Delta, DeltaStream
 
 log = logging.getLogger("sundog.front")
@@ -69,6 +69,12 @@ class ActiveRequest:
     def may_begin_anew(self) -> bool:
         """Whether it may go to another engine: its reader would not notice, and it is not to blame."""
         return not self.has_begun and self.num_losses < MOST_LOSSES
+
+    def admitted(self, admission: Admission) -> None:
+        """Its engine has begun with it; when it resumes after a preemption nothing is new."""
+        if not admission.resumed:
+            self.num_cached_tokens = admission.num_computed_tokens
+            self.is_admitted = True
 
     def take_prompt_logprobs(self, part: PromptLogprobs) -> None:
         """Keep a part of them; what comes again after a preemption takes the place of what came before."""

@@ -16,13 +16,17 @@ from actors.front.active_request import LOST, ActiveRequest, last_delta
 from actors.front.fan_out import Families, choice_ids
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake
+from actors.front.leaving import Leaving
 from actors.front.readings import SHORT, Readings
+from actors.front.stranded import Stranded, ToRouter
 from actors.front.told import News, Told
 from actors.messages import (
     Abort,
     Accepted,
     Cancel,
     CheckHealth,
+    Done,
+    Drain,
     EngineDown,
     EngineNews,
     EngineUp,
@@ -42,7 +46,8 @@ from actors.messages import (
 )
 from actors.stream import Delta
 
-FrontMessage = Generate | PromptRead | Cancel | CheckHealth | ResetPrefixCache | StepOutput | EngineNews
+FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Drain
+FrontMessage = FromClients | PromptRead | StepOutput | EngineNews
 
 
 class AsyncLLM(Actor[FrontMessage]):
@@ -52,7 +57,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self,
         name: str,
         config: EngineConfig,
-        router: Ref[Submit | Siblings | Abort | Released | ResetPrefixCache],
+        router: ToRouter,
         intake: Intake,
         readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]],
         *,
@@ -66,9 +71,8 @@ class AsyncLLM(Actor[FrontMessage]):
         self._listeners = Told(listeners)
         self._replicas = ReplicaHealth(config.replicas)
         self._requests: dict[str, ActiveRequest] = {}
-        self._leaving: set[str] = set()
-        """Over for their readers, but not yet for the engine: their ids are still in use."""
-        self._stranded: dict[str, ActiveRequest] = {}
+        self._leaving = Leaving()
+        self._stranded = Stranded()
         self._families, self._num_accepted = Families(), 0
         self._may_refuse = defines(config.policy, "refuse")
 
@@ -90,6 +94,8 @@ class AsyncLLM(Actor[FrontMessage]):
                 return answer(message, self._replicas.health())
             case ResetPrefixCache():
                 return answer(message, self._router.request(message))
+            case Drain():
+                return answer(message, self._drain(message))
             case EngineDown():
                 self._engine_down(message)
             case EngineUp():
@@ -126,7 +132,8 @@ class AsyncLLM(Actor[FrontMessage]):
             accepted.set(self._accept(read.request_id, read.submits))
 
     def _accept(self, name: str, submits: tuple[Submit, ...] | Refused) -> Accepted | Refused:
-        if isinstance(requests := self._intake.begin(submits, len(self._requests)), Refused):
+        requests = self._replicas.refusal() or self._intake.begin(submits, len(self._requests))
+        if isinstance(requests, Refused):
             return requests
         self._num_accepted += 1
         by_id = {request.submit.request_id: request for request in requests}
@@ -140,7 +147,7 @@ class AsyncLLM(Actor[FrontMessage]):
         return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
     def _is_in_use(self, name: str) -> bool:
-        return any(name in names for names in (self._requests, self._leaving, self._readings, self._families))
+        return any(name in each for each in (self._requests, self._leaving, self._readings, self._families))
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
         """Of these requests those whose readers wait for more."""
@@ -157,6 +164,14 @@ class AsyncLLM(Actor[FrontMessage]):
         for request in self._active(self._families.unfinished(name)):
             self._cut(request, Delta(finish_reason="abort"))
 
+    def _drain(self, drain: Drain) -> Refused | Reply[Done | Refused]:
+        """Have a replica given nothing new, or give it requests again."""
+        if refused := self._replicas.drain(drain):
+            return refused
+        drained = self._router.request(drain)
+        self._rescue()
+        return drained
+
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
         self._listeners.tell(down)
@@ -166,25 +181,18 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _lost(self, request_ids: Iterable[str]) -> None:
         """No engine has these requests any more: end them, or find them another engine."""
-        self._leaving.difference_update(request_ids)
+        self._leaving.lost(request_ids, self._listeners)
         for request in self._active(request_ids):
             if request.may_begin_anew:
-                request.is_admitted = False
-                self._stranded[request.submit.request_id] = request
+                self._stranded.add(request)
             else:
                 self._end(request, Delta(finish_reason="error", error=LOST))
         self._rescue()
 
     def _rescue(self) -> None:
-        """Send requests that wait for an engine to one that is up; end them if none ever will be."""
-        if not self._stranded or (health := self._replicas.health()).status == "restarting":
-            return
-        stranded, self._stranded = self._stranded, {}
-        for request in stranded.values():
-            if health.serves:
-                self._router.tell(request.submit)
-            else:
-                self._end(request, Delta(finish_reason="error", error=LOST))
+        """Give requests that wait for an engine to one that is up; end them if none ever will be."""
+        for request in self._stranded.rescue(self._replicas.health(), self._router):
+            self._end(request, Delta(finish_reason="error", error=LOST))
 
     def _engine_up(self, up: EngineUp) -> None:
         self._intake.connect(up.engine.capacity)
@@ -194,12 +202,10 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _step(self, output: StepOutput) -> None:
         for admission in output.batch.admitted:
-            request = self._requests.get(admission.request_id)
-            if request is not None and not admission.resumed:
-                request.num_cached_tokens = admission.num_computed_tokens
-                request.is_admitted = True
+            if (request := self._requests.get(admission.request_id)) is not None:
+                request.admitted(admission)
         finishes = {finish.request_id: finish for finish in output.finished}
-        self._let_go(finishes)
+        self._leaving.ended(finishes, self._router)
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
@@ -215,12 +221,6 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._token(request, delta, finish)
         for request in self._active(finishes):
             self._end(request, last_delta(finishes[request.submit.request_id]))
-
-    def _let_go(self, finishes: dict[str, Finish]) -> None:
-        """Forget requests whose readers had left: they are over for the engine, too."""
-        if gone := tuple([name for name in finishes if name in self._leaving]):
-            self._leaving.difference_update(gone)
-            self._router.tell(Released(gone))
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""
@@ -243,8 +243,8 @@ class AsyncLLM(Actor[FrontMessage]):
         name = request.submit.request_id
         del self._requests[name]
         self._families.end(name)
-        self._stranded.pop(name, None)
         self._intake.ended(len(self._requests))
         request.stream.put(last)
-        if name not in self._leaving:
+        was_stranded = self._stranded.end(name, last, self._listeners)
+        if not was_stranded and name not in self._leaving:
             self._router.tell(Released((name,)))

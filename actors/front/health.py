@@ -2,17 +2,19 @@
 
 from typing import Literal
 
-from actors.messages import EngineDown, Health, PolicyFailed, Refused, RouterFailed
+from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, ReplicaStatus, RouterFailed
 
 
 class ReplicaHealth:
-    """Which replicas are up, restarting or dead, and which are served by another policy."""
+    """Which replicas are up, draining, restarting or dead, and which are served by another policy."""
 
-    __slots__ = ("_down", "_num_replicas", "_replaced", "_router")
+    __slots__ = ("_down", "_draining", "_num_replicas", "_replaced", "_router")
 
     def __init__(self, num_replicas: int) -> None:
         self._num_replicas = num_replicas
         self._down: dict[int, EngineDown] = {}
+        self._draining: set[int] = set()
+        """Replicas that are given nothing new, up or not."""
         self._replaced: dict[int, PolicyFailed] = {}
         """Replicas served by another policy than the one asked for."""
         self._router: RouterFailed | None = None
@@ -34,38 +36,49 @@ class ReplicaHealth:
         """A replica is back."""
         self._down.pop(replica, None)
 
+    def drain(self, drain: Drain) -> Refused | None:
+        """A replica is to be given nothing new, or requests again; refused if it is unknown."""
+        if not 0 <= drain.replica < self._num_replicas:
+            known = f"0 to {self._num_replicas - 1}" if self._num_replicas > 1 else "0 alone"
+            return Refused(f"there is no engine {drain.replica}: give {known}", param="engine")
+        (self._draining.add if drain.is_draining else self._draining.discard)(drain.replica)
+        return None
+
     def health(self) -> Health:
         """The health of all replicas now, with the reasons of those that are down."""
         waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
-        known: dict[int, EngineDown | PolicyFailed] = {**self._replaced, **self._down}
+        known: dict[int, str] = {number: "it is drained" for number in self._draining}
+        failures: list[EngineDown | PolicyFailed] = [*self._replaced.values(), *self._down.values()]
+        for failed in failures:
+            known[failed.replica] = failed.reason
         reasons = [] if self._router is None else [self._router.reason]
-        reasons += [f"replica {number}: {why.reason}" for number, why in sorted(known.items())]
-        return Health(
-            status=self._status(bool(waits)),
-            replicas=tuple(self._replica(number) for number in range(self._num_replicas)),
-            reason="; ".join(reasons),
-            retry_after_s=min(waits, default=None),
-        )
+        reasons += [f"replica {number}: {why}" for number, why in sorted(known.items())]
+        replicas = tuple(self._replica(number) for number in range(self._num_replicas))
+        return Health(self._status(replicas), replicas, "; ".join(reasons), min(waits, default=None))
 
     def refusal(self) -> Refused | None:
-        """Why no new request is taken, if no replica is up."""
-        if len(self._down) < self._num_replicas:
+        """Why no new request is taken, if no replica that is up takes any."""
+        if len(self._down) + len(self._draining) < self._num_replicas:
             return None
         health = self.health()
-        what = "is starting again" if health.status == "restarting" else "is dead"
-        return Refused(
-            f"the engine has failed and {what}", kind="unavailable", retry_after_s=health.retry_after_s
-        )
+        if health.serves:
+            return None
+        what = {
+            "restarting": "the engine has failed and is starting again",
+            "draining": "the engine is drained: it takes no new requests",
+        }.get(health.status, "the engine has failed and is dead")
+        return Refused(what, kind="unavailable", retry_after_s=health.retry_after_s)
 
-    def _status(self, is_restarting: bool) -> Literal["healthy", "degraded", "restarting", "dead"]:
-        if not self._down:
-            return "degraded" if self._replaced or self._router else "healthy"
-        if len(self._down) < self._num_replicas:
-            return "degraded"
-        return "restarting" if is_restarting else "dead"
+    def _status(
+        self, replicas: tuple[ReplicaStatus, ...]
+    ) -> Literal["healthy", "degraded", "restarting", "draining", "dead"]:
+        if "healthy" not in replicas:
+            return "restarting" if "restarting" in replicas else max(replicas, key=("dead", "draining").index)
+        is_whole = not (self._down or self._draining or self._replaced or self._router)
+        return "healthy" if is_whole else "degraded"
 
-    def _replica(self, number: int) -> Literal["healthy", "restarting", "dead"]:
+    def _replica(self, number: int) -> ReplicaStatus:
         down = self._down.get(number)
         if down is None:
-            return "healthy"
+            return "draining" if number in self._draining else "healthy"
         return "dead" if down.retry_after_s is None else "restarting"

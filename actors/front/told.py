@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from actors.actor import Ref
-from actors.messages import EngineDown, EngineUp, Submit
+from actors.messages import EngineDown, EngineUp, Submit, Unserved
 
-News = Submit | EngineUp | EngineDown
+News = Submit | EngineUp | EngineDown | Unserved
 
 
 class Told:

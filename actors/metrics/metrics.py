@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from actors.actor import Actor
 from actors.clock import Event
 from actors.front.active_request import MOST_LOSSES
-from actors.messages import EngineDown, EngineUp, Finish, Heard, PolicyFailed, Routed, StepOutput, Submit
+from actors.messages import (
+    EngineDown,
+    EngineUp,
+    Finish,
+    Heard,
+    PolicyFailed,
+    Routed,
+    StepOutput,
+    Submit,
+    Unserved,
+)
 from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.logs import Throughput
 from actors.metrics.measured import Measured
@@ -75,6 +85,8 @@ class Metrics(Actor[Heard | SayThroughput]):
                 engine.num_blocks = engine.num_free_blocks = capacity.num_blocks - 1
             case EngineDown():
                 self._lost(message)
+            case Unserved():
+                self._unserved(message)
             case PolicyFailed():
                 self.engines[message.replica].has_other_policy = True
             case Routed():
@@ -181,3 +193,11 @@ class Metrics(Actor[Heard | SayThroughput]):
             request.begin_anew()
             if request.first_s is not None or request.num_losses >= MOST_LOSSES:
                 self._end(engine, Finish(name, "error"), self.clock.now_s())
+
+    def _unserved(self, unserved: Unserved) -> None:
+        """Those are over, too; each counts where it was last, or would have been."""
+        for name in unserved.request_ids:
+            self._replica_of.pop(name, None)
+            if (request := self.requests.get(name)) is not None:
+                engine = self.engines[request.replica or 0]
+                self._end(engine, Finish(name, unserved.reason), self.clock.now_s())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from actors.actor import Actor, ActorDied, Handled, Ref, Tap, answer
+from actors.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.core.policies.guard import PolicyError
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
@@ -18,10 +18,13 @@ from actors.core.routers.guard import GuardedRouter, guarded
 from actors.core.routers.prefix_index import new_index
 from actors.messages import (
     Abort,
+    Done,
+    Drain,
     EngineDown,
     EngineRefs,
     EngineUp,
     PolicyFailed,
+    Refused,
     Released,
     ResetPrefixCache,
     Routed,
@@ -36,7 +39,7 @@ from actors.router.reset import reset_all
 log = logging.getLogger("sundog")
 
 Work = Submit | Siblings | Released | Abort
-RouterMessage = Work | ResetPrefixCache | EngineDown | EngineUp | StepOutput | PolicyFailed
+RouterMessage = Work | ResetPrefixCache | Drain | EngineDown | EngineUp | StepOutput | PolicyFailed
 
 
 class Router(Actor[RouterMessage]):
@@ -62,6 +65,8 @@ class Router(Actor[RouterMessage]):
         self._fleet = Fleet(self._state, self._policy.new_memory())
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
+        self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
+        """Who waits for the last request of a replica to end."""
         self._listeners = listeners
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
@@ -84,19 +89,20 @@ class Router(Actor[RouterMessage]):
         """Learn where to report replicas that are lost and back, before the Router starts."""
         self._async_llm = async_llm
 
+    def has_served(self, replica: int) -> bool:
+        """Whether a replica has ended a request since it came up. A call: whoever asks does so at once."""
+        return self._state.has_ended[replica]
+
     def handle(self, message: RouterMessage) -> Handled:
         match message:
             case StepOutput():
-                self._state.follow(message.batch)
-                if (events := message.kv_events) is not None:
-                    self._state.indexes[message.replica].changed(events.stored, events.removed)
+                self._follow(message)
             case Submit():
                 self._submit((message,))
             case Siblings():
                 self._submit(message.submits)
             case Released():
-                for name in message.request_ids:
-                    self._state.end(name)
+                self._released(message)
             case Abort():
                 self._abort(message)
             case EngineDown():
@@ -107,6 +113,8 @@ class Router(Actor[RouterMessage]):
                 pass  # A replica's, that goes on with another.
             case ResetPrefixCache():
                 return answer(message, reset_all(message, self._engines))
+            case Drain():
+                return answer(message, self._drain(message))
             case _:
                 self.unknown(message)
         return None
@@ -148,6 +156,18 @@ class Router(Actor[RouterMessage]):
         for listener in self._listeners:
             listener.tell(routed)
 
+    def _follow(self, output: StepOutput) -> None:
+        """Take in what a replica's step did."""
+        self._state.follow(output.batch)
+        if (events := output.kv_events) is not None:
+            self._state.indexes[output.replica].changed(events.stored, events.removed)
+
+    def _released(self, released: Released) -> None:
+        for name in released.request_ids:
+            self._state.end(name)
+        if self._drained:
+            self._tell_drained()
+
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)
         for name in abort.request_ids:
@@ -160,9 +180,27 @@ class Router(Actor[RouterMessage]):
             with suppress(ActorDied):
                 engine.scheduler.tell(Abort(tuple(names), abort.reason))
 
+    def _drain(self, drain: Drain) -> Done | Reply[Done | Refused]:
+        """Answered when nothing is left there."""
+        self._state.drain(drain.replica, drain.is_draining)
+        if not drain.is_draining:
+            for waiting in self._drained.pop(drain.replica, ()):
+                waiting.set(Refused("the replica is sent requests again"))
+            return Done()
+        reply: Reply[Done | Refused] = Reply()
+        self._drained[drain.replica].append(reply)
+        self._tell_drained()
+        return reply
+
+    def _tell_drained(self) -> None:
+        for replica in [each for each in self._drained if not self._state.num_requests[each]]:
+            for reply in self._drained.pop(replica):
+                reply.set(Done())
+
     def _engine_down(self, down: EngineDown) -> None:
         lost = self._state.lose(down.replica)
         self._engines[down.replica] = None
+        self._tell_drained()
         self._report(replace(down, request_ids=lost))
 
     def _engine_up(self, up: EngineUp) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from actors.config import ConfigError
+from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.worker.clock import set_clock
 from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
@@ -70,11 +71,13 @@ class Forks:
         try:
             await shake_hands(forked.connected, WORKER_MESSAGES, b"", called=False)
             await set_clock(forked.connected, is_here=True)
-        except BaseException:
+        except BaseException as error:
             forked.connected.close()
             forked.kill()
             with trio.CancelScope(shield=True):
-                await forked.ended()
+                how = await forked.ended()
+            if isinstance(error, WireError):
+                raise WireError(f"{forked.name} {how}; {error}") from error
             raise
         return forked
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from actors.actor import Actor
-from actors.messages import EngineDown, Heard, StepOutput, Submit
+from actors.messages import EngineDown, Heard, StepOutput, Submit, Unserved
 from sim.files.run_files import RunError
 from sim.record.step_counts import Metrics, Queued, Scheduled
 
@@ -61,6 +61,9 @@ class StepLog(Actor[Heard]):
                     self._queued.leave(name)
                 self._replicas.pop(message.replica, None)
                 self._busy_since_s.pop(message.replica, None)
+            case Unserved():
+                for name in message.request_ids:
+                    self._queued.leave(name)
             case StepOutput():
                 self._step(message)
 

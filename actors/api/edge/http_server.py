@@ -50,15 +50,16 @@ async def serve_http(
     host: str,
     port: int,
     shutdown: Callable[[], Awaitable[object]],
+    drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
     settings: HttpSettings = HttpSettings(),
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
-    After `shutdown()` no new connection is accepted, idle ones close at once, and answers have
-    `grace_s` to finish; then they are cut. Reports the bound port through `task_status`; port 0
-    binds a free one. Raises ConfigError if it cannot listen.
+    After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
+    connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
+    bound port through `task_status`; port 0 binds a free one. Raises ConfigError if it cannot listen.
     """
     listener = listen(host, port, settings.backlog, settings.stalled_client_s)
     bound_port: int = listener.socket.getsockname()[1]
@@ -77,9 +78,10 @@ async def serve_http(
             accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)
             task_status.started(bound_port)
             await shutdown()
+            guarded.cancel_scope.deadline = trio.current_time() + grace_s
+            await drain()
             accepting.cancel_scope.cancel()
             await context.terminated.set()
-            guarded.cancel_scope.deadline = trio.current_time() + grace_s
         guarded.cancel_scope.cancel()
 
 

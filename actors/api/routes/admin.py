@@ -1,4 +1,5 @@
-"""What operators do to a running server, as in vLLM: reset the prefix cache, abort, pause and resume.
+"""What operators do to a running server, as in vLLM: reset the prefix cache, abort, pause and resume. And to
+one of its engines: drain it.
 
 The routes need `--admin-key`, in the header Authorization. Without such a key they are refused, since they
 end other people's requests.
@@ -14,7 +15,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import json_response
 from actors.api.errors import ApiError, invalid, shown
-from actors.messages import Done, ResetPrefixCache
+from actors.messages import Done, Drain, Refused, ResetPrefixCache
 
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -49,10 +50,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
         if mode not in ("abort", "wait"):
             raise invalid(f"mode is {shown(mode)}: abort and wait are supported.", "mode")
         clears = _flag("clear_cache", True)
-        in_flight.pause()
-        if mode == "abort":
-            in_flight.abort(context.llm)
-        await in_flight.until_empty()
+        await _pause(context, aborts=mode == "abort")
         if clears:
             await context.llm.ask(ResetPrefixCache(reset_running=True))
         return json_response({"status": "paused"})
@@ -66,7 +64,42 @@ def admin_routes(context: ApiContext) -> Blueprint:
     async def show_paused() -> Response:
         return json_response({"is_paused": in_flight.is_paused})
 
+    @routes.post("/drain")
+    async def drain() -> Response:
+        return await _drain(context, is_draining=True)
+
+    @routes.post("/undrain")
+    async def undrain() -> Response:
+        return await _drain(context, is_draining=False)
+
     return routes
+
+
+async def _pause(context: ApiContext, *, aborts: bool) -> None:
+    """Returns when nothing is under way any more."""
+    in_flight = context.in_flight
+    in_flight.pause()
+    if aborts:
+        in_flight.abort(context.llm)
+    await in_flight.until_empty()
+
+
+async def _drain(context: ApiContext, *, is_draining: bool) -> Response:
+    """How the engine is now: a drain may be undone before it is done. Raises a 400 for an unknown one."""
+    engine = _engine()
+    answer = await context.llm.ask(Drain(engine, is_draining))
+    if isinstance(answer, Refused) and answer.param is not None:
+        raise invalid(answer.reason, answer.param)
+    is_drained = is_draining and isinstance(answer, Done)
+    return json_response({"status": "drained" if is_drained else "undrained", "engine": engine})
+
+
+def _engine() -> int:
+    """Which engine is meant, as /metrics numbers them."""
+    given = request.args.get("engine", "")
+    if not (given.isascii() and given.isdigit() and len(given) < 6):
+        raise invalid(f"engine is {shown(given)}: give the number of an engine, such as 0.", "engine")
+    return int(given)
 
 
 def _flag(name: str, default: bool) -> bool:

@@ -1,6 +1,7 @@
 """GET /health, /ping, /load and /version: for operators and load balancers; no key is needed.
 
-Health is 200 while new requests are taken, and 503 while every engine is restarting or dead.
+Health is 200 while new requests are taken, and 503 while every engine is restarting, drained or dead, and
+from the first signal to stop on.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -10,6 +11,7 @@ from quart import Blueprint, Response
 from actors.api.context import ApiContext
 from actors.api.edge.response import json_response
 from actors.api.errors import retry_after
+from actors.api.in_flight import RETRY_AFTER_S
 from actors.api.responses.shapes import Json
 from actors.messages import CheckHealth
 
@@ -25,6 +27,8 @@ def operations_routes(context: ApiContext) -> Blueprint:
     @routes.route("/ping", methods=["GET", "POST"])
     @routes.get("/health")
     async def show_health() -> Response:
+        if context.in_flight.is_closed:
+            return json_response({"status": "stopping"}, 503, retry_after(RETRY_AFTER_S))
         health = await context.llm.ask(CheckHealth())
         if health.status == "healthy":
             return json_response({"status": "ok"})

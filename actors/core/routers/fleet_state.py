@@ -27,10 +27,13 @@ class FleetState:
     """All replicas by number. `new_index` makes a replica's index of blocks, given how many it has."""
 
     __slots__ = (
+        "_down",
+        "_draining",
         "_hits",
         "_new_index",
         "_sent",
         "block_size",
+        "has_ended",
         "indexes",
         "now_s",
         "num_blocks",
@@ -46,12 +49,16 @@ class FleetState:
         self.now_s = 0.0
         self.up: tuple[int, ...] = ()
         """Replicas that may be sent requests, in order."""
+        self._down: set[int] = set()
+        self._draining: set[int] = set()
         self.block_size = 1
         self.num_blocks: list[int] = []
         self.num_requests: list[int] = []
         self.num_tokens: list[int] = []
         self.num_prefill_tokens: list[int] = []
         self.indexes: list[PrefixIndex] = []
+        self.has_ended: list[bool] = []
+        """Whether a replica has ended a request since it came up."""
         self._new_index = new_index
         self._sent: dict[str, Sent] = {}
         self._hits: dict[int, int] = {}
@@ -59,12 +66,13 @@ class FleetState:
 
     def add(self, num_blocks: int, block_size: int) -> None:
         """Know one more replica, which is up, with `num_blocks` blocks that requests may use."""
-        self.up = (*self.up, len(self.num_blocks))
         self.block_size = block_size
         self.num_blocks.append(num_blocks)
         self.indexes.append(self._new_index(num_blocks))
+        self.has_ended.append(False)
         for counts in (self.num_requests, self.num_tokens, self.num_prefill_tokens):
             counts.append(0)
+        self._look()
 
     # --- a request -------------------------------------------------------------------------------
 
@@ -111,6 +119,7 @@ class FleetState:
             self.num_requests[sent.replica] -= 1
             self.num_tokens[sent.replica] -= sent.num_tokens
             self.num_prefill_tokens[sent.replica] -= sent.num_prefill_tokens
+            self.has_ended[sent.replica] = True
 
     # --- a replica -------------------------------------------------------------------------------
 
@@ -119,13 +128,25 @@ class FleetState:
         lost = tuple(name for name, sent in self._sent.items() if sent.replica == replica)
         for name in lost:
             self.end(name)
-        self.up = tuple(number for number in self.up if number != replica)
+        self._down.add(replica)
+        self._look()
         self.indexes[replica] = self._new_index(self.num_blocks[replica])
+        self.has_ended[replica] = False
         return lost
 
     def regain(self, replica: int) -> None:
-        """A replica may be sent requests again."""
-        self.up = tuple(sorted({*self.up, replica}))
+        """A replica is up again; one that is drained is still not sent requests."""
+        self._down.discard(replica)
+        self._look()
+
+    def drain(self, replica: int, is_draining: bool) -> None:
+        """A replica is to be sent nothing new, or requests again."""
+        (self._draining.add if is_draining else self._draining.discard)(replica)
+        self._look()
+
+    def _look(self) -> None:
+        away = self._down | self._draining
+        self.up = tuple(number for number in range(len(self.num_requests)) if number not in away)
 
     def follow(self, batch: Batch) -> None:
         """Take in what a replica's step computed of prompts. O(admissions and chunks)"""

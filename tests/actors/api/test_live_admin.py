@@ -16,6 +16,8 @@ ROUTES = [
     ("POST", "pause"),
     ("POST", "resume"),
     ("GET", "is_paused"),
+    ("POST", "drain"),
+    ("POST", "undrain"),
 ]
 
 
@@ -78,6 +80,24 @@ def test_a_paused_server_holds_up_new_requests(server: Live) -> None:
         do(server, "POST", "pause", params={"clear_cache": "maybe"}).json()["error"]["param"] == "clear_cache"
     )
     assert do(server, "GET", "is_paused").json() == {"is_paused": False}
+
+
+def test_an_engine_is_drained_and_given_requests_again(server: Live) -> None:
+    """What runs is finished; meanwhile there is no other engine, so clients are told to come again."""
+    running = Stream(server, max_tokens=60, ignore_eos=True)
+    running.begun.wait()
+    drained = do(server, "POST", "drain", params={"engine": "0"})
+    assert drained.json() == {"status": "drained", "engine": 0}
+    assert running.whole()[-1]["choices"][0]["finish_reason"] == "length"
+    assert server.health().status_code == 503 and server.health().json()["replicas"] == ["draining"]
+    refused = server.complete(max_tokens=1)
+    assert refused.status_code == 503 and "drained" in refused.json()["error"]["message"]
+    assert do(server, "POST", "undrain?engine=0").json() == {"status": "undrained", "engine": 0}
+    assert server.complete(max_tokens=1).status_code == 200
+    for wrong in ("1", "-1", "all", "", "0" * 10):
+        answer = do(server, "POST", "drain", params={"engine": wrong})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "engine", wrong
+    assert server.health().json() == {"status": "ok"}
 
 
 def test_cached_prefixes_are_forgotten(server: Live) -> None:
