@@ -4,13 +4,17 @@ import re
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 from actors.config import ConfigError
 
-START_S, STOP_S = 600.0, 30.0
+START_S, STOP_S, ANSWER_S = 600.0, 30.0, 60.0
+STEPS = "sundog:steps_total"
+E2E_SUM, E2E_COUNT = "vllm:e2e_request_latency_seconds_sum", "vllm:e2e_request_latency_seconds_count"
 
 
 @contextmanager
@@ -29,6 +33,16 @@ def serving(model: str | None, scratch: Path, *options: str) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def counters(url: str) -> dict[str, float]:
+    """What the server says of itself so far at /metrics, summed over its engines."""
+    with urlopen(f"{url}/metrics", timeout=ANSWER_S) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = defaultdict(float)
+    for name, value in re.findall(r"(?m)^([\w:]+)(?:{.*})? (\S+)$", text):
+        found[name] += float(value)
+    return found
 
 
 def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:

@@ -69,7 +69,7 @@ def find(load: Load) -> Server:
 def measure(
     load: Load,
     server: Server,
-    rows: Sequence[TraceRequest],
+    rows: Iterable[TraceRequest],
     record: ClientRecord,
     on_progress: Progress | None = None,
 ) -> None:

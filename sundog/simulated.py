@@ -113,9 +113,9 @@ class Simulated:
         capacity = Capacity(engine.num_gpu_blocks or known.num_gpu_blocks, known.block_size)
         config.with_blocks(capacity.num_blocks)
         _check_memory(config.replicas, capacity.num_blocks)
-        host = profile.host.overhead(config.scheduler.async_scheduling)
-        overhead = host if target.host_overhead else NO_OVERHEAD
-        kernels = WithOverhead(profile.cost, overhead)
+        kernels = WithOverhead(profile.cost, NO_OVERHEAD)
+        if target.host_overhead:
+            kernels = profile.host.served(profile.cost)
         cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
         return cls(
             config,
@@ -123,7 +123,7 @@ class Simulated:
             kernels,
             capacity,
             None,
-            overhead.request_s,
+            kernels.overhead.request_s,
             config.replicas,
             known.model,
             f"as measured in {Path(file).name}",

@@ -12,8 +12,10 @@ from sim.cost.in_range import InRange, Range
 from sim.files.toml import read_toml
 from sim.files.whole_file import write_whole
 
-TITLE, RANGE = "calibrated", "range"
+TITLE, RANGE, MEASURED = "calibrated", "range", "measured"
 BENDS = ("bends", "context_bends")
+ERRORS = ("held_out_error_median", "trial_error_tpot")
+"""What [measured] says of how far steps are off."""
 NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}
 COMMENTS = {
     TITLE: "seconds for each; bends: [beyond so many, seconds for each more]",
@@ -65,9 +67,14 @@ def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRa
     if not isinstance(measured, dict):
         raise ConfigError(f"cost {path}: {RANGE} is {measured!r}: give a table [{RANGE}]")
     sizes = [field.name for field in fields(Range)]
-    return InRange(
-        model, Range(*(_number(path, measured, name, 1e18, "a size of at least 0") for name in sizes))
-    )
+    largest = Range(*(_number(path, measured, name, 1e18, "a size of at least 0") for name in sizes))
+    return InRange(model, largest, doubt=_doubt(values.get(MEASURED)))
+
+
+def _doubt(evidence: object) -> float:
+    """The largest error of steps that calibration found where nothing was fitted; 0 where it says none."""
+    found = [evidence.get(name) for name in ERRORS] if isinstance(evidence, dict) else []
+    return max((abs(float(each)) for each in found if isinstance(each, int | float)), default=0.0)
 
 
 def _bends(path: Path | str, table: dict[str, object], name: str) -> Bends:

@@ -19,11 +19,15 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class InRange(CostModel):
-    """`model`, and in `coverage` how far beyond `measured` it was asked."""
+    """`model`, and in `coverage` how far beyond `measured` it was asked.
+
+    `doubt` is how far its steps were off where nothing was fitted, as a share; 0 where that is not known.
+    """
 
     model: Calibrated
     measured: Range
     coverage: Coverage = field(default_factory=Coverage)
+    doubt: float = 0.0
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""

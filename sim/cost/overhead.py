@@ -16,10 +16,10 @@ class HostOverhead:
     """Seconds the host adds to every step, to a token, to a step without a graph, and to a request.
 
     `gap_s` is what lies between the layers of two steps whatever the host does meanwhile: sampling,
-    the copies of a batch's indices, launching a graph. `step_s` and `token_s` are scheduling, and
-    taking in the token of each request that samples; with `overlaps` the host does that while the
-    GPU works, and a step takes the longer of the two. Where the batch is too large for a captured
-    graph `eager_step_s` is added, and launching a layer's kernels takes the host `eager_layer_s`
+    the copies of a batch's indices, launching a graph. `step_s`, `token_s` and `chunk_s` are scheduling,
+    taking in the token of each request that samples, and chunks of prompts; with `overlaps` the host
+    does that while the GPU works, and a step takes the longer of the two. Where the batch is too large
+    for a captured graph `eager_step_s` is added, and launching a layer's kernels takes the host `eager_layer_s`
     (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter. `request_s` is
     spent on each request at the front end (HTTP, tokenising, the first detokenising): the client
     sees it and the GPU does not.
@@ -28,6 +28,7 @@ class HostOverhead:
     gap_s: float = 0.0
     step_s: float = 0.0
     token_s: float = 0.0
+    chunk_s: float = 0.0
     eager_step_s: float = 0.0
     eager_layer_s: float = 0.0
     eager_rank_layer_s: float = 0.0
@@ -99,6 +100,7 @@ class WithOverhead(CostModel):
         if num_tokens > CAPTURED_TOKENS:
             seconds = max(seconds + overhead.eager_step_s, self.launches_s)
         host_s = overhead.step_s + overhead.token_s * work.num_samples
+        host_s += overhead.chunk_s * len(work.chunks)
         return max(seconds, host_s) if overhead.overlaps else seconds + host_s
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:

@@ -4,7 +4,7 @@
 `[host]` what its scheduler and HTTP front end add to the steps. `[measured]` is for people.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +13,12 @@ from pydantic import Field
 from actors.core.config import ConfigError
 from sim.cost.cost_file import cost_of
 from sim.cost.in_range import InRange
-from sim.cost.overhead import HostOverhead
+from sim.cost.overhead import HostOverhead, WithOverhead
+from sim.cost.scaled import Scaled
+from sim.cost.work import CostModel
 from sim.files.toml import checked, read_toml
 
-ENGINE, HOST, MEASURED = "engine", "host", "measured"
+ENGINE, HOST = "engine", "host"
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Seconds = Annotated[float, Field(ge=0, lt=1e6)]
 
@@ -36,15 +38,22 @@ class MeasuredEngine:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Seconds that the host adds to a step, to each token sampled in it, and to each request before it."""
+    """What a server adds: seconds to a step, to each token sampled in it, to each chunk of a prompt in it,
+    and to each request in front of it. The engine's own time is `slowdown` times what it is alone."""
 
     step_s: Seconds = 0.0
     token_s: Seconds = 0.0
+    chunk_s: Seconds = 0.0
     request_s: Seconds = 0.0
+    slowdown: Annotated[float, Field(ge=1, lt=1e3)] = 1.0
 
-    def overhead(self, overlaps: bool) -> HostOverhead:
-        """The same for a simulation; `overlaps` if steps are planned ahead."""
-        return HostOverhead(**asdict(self), overlaps=overlaps)
+    def served(self, cost: CostModel) -> WithOverhead:
+        """The steps of `cost` as they are served. They were timed from end to end, so that nothing of it
+        overlaps with them, whether steps are planned ahead or not."""
+        overhead = HostOverhead(
+            step_s=self.step_s, token_s=self.token_s, chunk_s=self.chunk_s, request_s=self.request_s
+        )
+        return WithOverhead(cost if self.slowdown == 1 else Scaled(cost, self.slowdown), overhead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What was measured, and beside it what a simulation says of the same requests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from rich import box
@@ -15,11 +16,12 @@ KINDS = ("mean", "p50", "p99")
 
 
 class Figure(NamedTuple):
-    """One figure of both, in the unit that its name says."""
+    """One figure of both, in the unit that its name says; `span` is what others predict, if there are any."""
 
     name: str
     measured: float
     predicted: float
+    span: tuple[float, float] | None = None
 
     @property
     def error(self) -> float | None:
@@ -27,27 +29,34 @@ class Figure(NamedTuple):
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def figures(measured: Summary, predicted: Summary) -> Iterator[Figure]:
-    """The figures that both have."""
+def figures(measured: Summary, predicted: Summary, others: Sequence[Summary] = ()) -> Iterator[Figure]:
+    """The figures that both have. `others` are predictions with longer and shorter steps."""
+
+    def figure(name: str, scale: float, value: Callable[[Summary], float]) -> Figure:
+        ours, theirs, *more = (value(each) * scale for each in (measured, predicted, *others))
+        return Figure(name, ours, theirs, (min(theirs, *more), max(theirs, *more)) if more else None)
+
     for name, field in LATENCIES:
-        ours, theirs = getattr(measured, field), getattr(predicted, field)
-        if ours is not None and theirs is not None:
+        if getattr(measured, field) is not None and getattr(predicted, field) is not None:
             for kind in KINDS:
-                yield Figure(f"{name} {kind}, ms", getattr(ours, kind) * 1e3, getattr(theirs, kind) * 1e3)
-    yield Figure("requests/s", measured.requests_per_s, predicted.requests_per_s)
-    yield Figure("output tokens/s", measured.output_tokens_per_s, predicted.output_tokens_per_s)
+                yield figure(f"{name} {kind}, ms", 1e3, attrgetter(f"{field}.{kind}"))
+    yield figure("requests/s", 1.0, attrgetter("requests_per_s"))
+    yield figure("output tokens/s", 1.0, attrgetter("output_tokens_per_s"))
     if measured.prefix_hit_rate is not None and predicted.prefix_hit_rate is not None:
-        yield Figure("prefix hits, %", measured.prefix_hit_rate * 100, predicted.prefix_hit_rate * 100)
+        yield figure("prefix hits, %", 100.0, attrgetter("prefix_hit_rate"))
 
 
-def print_beside(measured: Summary, predicted: Summary, console: Console, title: str) -> None:
-    """A row for each figure."""
+def print_beside(
+    measured: Summary, predicted: Summary, console: Console, title: str, others: Sequence[Summary] = ()
+) -> None:
+    """A row for each figure; with `others` the span of what is predicted, too."""
     console.print(title, style="bold", markup=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    for name in ("measured", "predicted", "error"):
+    for name in ("measured", "predicted", *(["from", "to"] if others else []), "error"):
         table.add_column(name, justify="right")
-    for figure in figures(measured, predicted):
+    for figure in figures(measured, predicted, others):
         error = "–" if figure.error is None else f"{figure.error:+.1%}"
-        table.add_row(figure.name, f"{figure.measured:,.2f}", f"{figure.predicted:,.2f}", error)
+        values = (figure.measured, figure.predicted, *(figure.span or ()))
+        table.add_row(figure.name, *(f"{value:,.2f}" for value in values), error)
     print_table(console, table)

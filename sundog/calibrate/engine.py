@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trio
 
@@ -15,8 +16,8 @@ from actors.engine.executor import Executor
 from actors.engine.runner import Runner
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
-from sim.cost.cost_file import write_cost
-from sim.cost.profile import ENGINE, HOST, MEASURED, Host, MeasuredEngine
+from sim.cost.cost_file import MEASURED, write_cost
+from sim.cost.profile import ENGINE, HOST, Host, MeasuredEngine
 from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
 from sim.figures.calibrate.prober import Prober
 from sim.figures.calibrate.shapes import Limits
@@ -24,6 +25,8 @@ from sim.show.progress import runs_progress
 from sundog.calibrate.logs import in_words
 from sundog.calibrate.machine import machine
 from sundog.calibrate.served import measure_host
+from sundog.calibrate.tried import Tried, try_served
+from sundog.cores import Cores
 from sundog.ends import remark
 from sundog.options.engine import Engine
 from sundog.torch_limits import refuse_what_torch_cannot
@@ -41,6 +44,9 @@ def from_engine(
     """Measure the engine that `serve` would run with these options, and write its file."""
     _refuse_unmeasured(engine)
     model = RealModel.open(source)
+    if model.embedding is not None:
+        raise ConfigError(f"{model.name} makes vectors: what is measured are models that generate text")
+    cores = Cores()
     config = engine.config(model.max_position_embeddings)
     if config.scheduler.max_model_len < LEAST_CONTEXT:
         raise ConfigError(
@@ -70,31 +76,38 @@ def from_engine(
         scheduler.max_num_seqs,
         scheduler.async_scheduling,
     )
-    host = None
+    evidence = {**machine(device), "dtype": engine.dtype, **_evidence(fitted)}
+    tried = None
     if behind_http:
         remark("measuring what a server adds")
-        host = measure_host(
-            source,
-            device,
-            engine,
-            fitted.model,
-            (scheduler.max_num_running, scheduler.max_model_len),
-            fitted.quantile,
-        )
-    measured = {**machine(device), "dtype": engine.dtype, **_evidence(fitted)}
-    write_cost(
-        output,
-        fitted.model,
-        f"sundog calibrate {model.name}",
-        fitted.measured,
-        {ENGINE: asdict(known), HOST: asdict(host or Host()), MEASURED: measured},
-    )
+        limits = (scheduler.max_num_running, scheduler.max_model_len)
+        served = measure_host(source, device, engine, fitted.model, limits)
+        with TemporaryDirectory(prefix="sundog-") as scratch:
+            known_so_far = Path(scratch) / "profile.toml"
+            _write(known_so_far, model.name, fitted, known, served.host, {})
+            tried = try_served(known_so_far, engine, served)
+        evidence |= _trial(tried)
+    shares = cores.shares()
+    if shares is not None:
+        evidence["others"] = round(shares.others, 3)
+    _write(output, model.name, fitted, known, Host() if tried is None else tried.host, evidence)
     _say(output, fitted)
-    if host is not None:
-        remark(
-            f"a server adds {host.step_s * 1e3:.2f} ms a step, {host.token_s * 1e6:.0f} us a token and"
-            f" {host.request_s * 1e3:.2f} ms a request"
-        )
+    if tried is not None:
+        _say_served(tried)
+    if shares is not None and shares.remark is not None:
+        remark(shares.remark)
+
+
+def _write(
+    path: Path,
+    name: str,
+    fitted: EngineFitted,
+    known: MeasuredEngine,
+    host: Host,
+    evidence: dict[str, object],
+) -> None:
+    tables = {ENGINE: asdict(known), HOST: asdict(host), MEASURED: evidence}
+    write_cost(path, fitted.model, f"sundog calibrate {name}", fitted.measured, tables)
 
 
 def _refuse_unmeasured(engine: Engine) -> None:
@@ -174,3 +187,21 @@ def _say(output: Path, fitted: EngineFitted) -> None:
             f"the machine was busy: steps took {fitted.unrest:.0%} longer in the median than at their best;"
             " calibrate again when it is quiet"
         )
+
+
+def _trial(tried: Tried) -> dict[str, object]:
+    """How far the whole profile is off on a load to which nothing was fitted."""
+    errors = {f"trial_error_{name.lower()}": round(error, 4) for name, error in tried.errors.items()}
+    front_s = [(name, round(seconds, 6)) for name, seconds in tried.front_s]
+    return {"trial_requests": tried.num_requests, **errors, "front_s": front_s}
+
+
+def _say_served(tried: Tried) -> None:
+    host = tried.host
+    remark(
+        f"served, steps take {host.slowdown:.2f} times as long as alone, {host.step_s * 1e3:.2f} ms more,"
+        f" {host.token_s * 1e6:.0f} us a token, {host.chunk_s * 1e3:.2f} ms a chunk; a request's way takes"
+        f" {host.request_s * 1e3:.2f} ms"
+    )
+    errors = ", ".join(f"{name} {error:+.1%}" for name, error in tried.errors.items())
+    remark(f"{tried.num_requests} requests at random, not fitted to, are predicted with {errors} (means)")

@@ -1,79 +1,149 @@
 """What a server adds to the steps of its engine: a real one, with clients of its own, on this machine.
 
-`sundog serve` runs in a process, `sundog bench` in another. Steps are logged from end to end: what they take
-beyond the engine's own time is the host's. TTFT beyond that, with one client, is the front end's.
+`sundog serve` runs in processes of its own, clients in this one. Steps are logged from end to end: what they
+take beyond the engine's own time is the host's, and what is left of TTFT is the way to the engine and back.
+Then comes one more load, to which nothing is fitted: it says what predictions are worth.
 """
 
-import subprocess
-import sys
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from actors.config import ConfigError
-from sim.cost.calibrated import nonnegative_least_squares
+from runtime.load.clients import ServerGone
+from runtime.load.server import Server
 from sim.cost.profile import Host
-from sim.cost.work import CostModel, StepWork
+from sim.cost.work import CostModel
+from sim.figures.calibrate.from_served import fit_host
 from sim.figures.calibrate.from_steps import logged_works
-from sim.record.run_directory import open_run
-from sundog.child import serving
+from sim.figures.metrics import Summary, summarize_client
+from sim.record.client_record import ClientRecord
+from sim.trace.record import TraceRequest
+from sundog.child import STEPS, counters, serving
+from sundog.ends import Stopped
+from sundog.measuring import Load, as_answered, find, measure
 from sundog.options import Switch
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 
-CLIENTS = (1, 4, 16)
-STAGE_S = 2.0
-"""How long each number of clients asks, about."""
-PROMPT_TOKENS, OUTPUT_TOKENS = 48, 64
-FEWEST_STEPS = 8
-"""Of one kind of steps, to count."""
+CLIENTS = (1, 4, 16, 32)
+SHARES, TRIAL = (0.25, 0.65), 0.5
+"""Loads of requests at random, in shares of what many clients in a closed loop get."""
+CLOSED_S, OPEN_S, WARM_S = 2.5, 5.0, 1.5
+"""How long new requests come."""
 PATIENCE_S = 300.0
-"""For one stage, which takes two requests a client at most where they are slow."""
+LONGEST_PROMPT, LONGEST_ANSWER = 384, 128
+SEED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One load on the server: `num_clients` in a closed loop, None if they came at random."""
+
+    num_clients: int | None
+    rows: Sequence[TraceRequest]
+    """With the lengths that the server counted."""
+    measured: Summary
+    steps: range
+    """Of the server's log."""
+
+    @property
+    def name(self) -> str:
+        if self.num_clients is None:
+            return f"{self.measured.requests_per_s:.1f} a second"
+        return f"{self.num_clients} clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What was served and seen."""
+
+    host: Host
+    fitted: tuple[Stage, ...]
+    trial: Stage
 
 
 def measure_host(
-    source: str, device: str, engine: Engine, cost: CostModel, limits: tuple[int, int], quantile: float
-) -> Host:
-    """The host's share; `limits` are most requests at once, and the longest context."""
+    source: str, device: str, engine: Engine, cost: CostModel, limits: tuple[int, int]
+) -> Served:
+    """The host's share of steps; `limits` are most requests at once, and the longest context."""
     most, context = limits
-    prompt = min(PROMPT_TOKENS, max(1, context // 2))
-    output = min(OUTPUT_TOKENS, max(2, context - prompt))
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        log = folder / "steps.jsonl"
+    lengths = max(4, min(LONGEST_PROMPT, context // 4)), max(4, min(LONGEST_ANSWER, context // 6))
+    with TemporaryDirectory(prefix="sundog-") as name:
+        log = Path(name) / "steps.jsonl"
         options = [*_options(engine), "--device", device, "--step-log", str(log)]
-        with serving(source, folder, *options) as url:
-            for clients in sorted({min(clients, most) for clients in CLIENTS}):
-                request_s = cost.step_s(StepWork(0, 0, ((prompt, 0),), 1))
-                request_s += output * cost.step_s(StepWork(clients, clients * (prompt + output), (), clients))
-                requests = clients * max(2, min(50, round(STAGE_S / request_s)))
-                trace = folder / f"{clients}.csv"
-                row = f"0.0,{prompt},{output}\n"
-                trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + row * requests)
-                _ask(url, trace, clients, folder / str(clients))
-        host = fit_host([(work, s) for work, s in logged_works(log)], cost, quantile)
-        seen = open_run(folder / "1").requests()
-        ttft_s = (seen["first_token_s"].to_numpy() - seen["arrival_s"].to_numpy()).astype(np.float64)
-    first_s = cost.step_s(StepWork(0, 0, ((prompt, 0),), 1)) + host.step_s + host.token_s
-    return Host(host.step_s, host.token_s, max(0.0, float(np.nanquantile(ttft_s, quantile)) - first_s))
+        with serving(source, Path(name), *options) as url:
+            clients = Clients(url, lengths)
+            clients.stage(min(CLIENTS[-1], most), WARM_S)
+            stages = [clients.stage(each, CLOSED_S) for each in sorted({min(n, most) for n in CLIENTS})]
+            most_per_s = max(stage.measured.requests_per_s for stage in stages)
+            stages += [clients.stage(None, OPEN_S, share * most_per_s) for share in SHARES]
+            trial = clients.stage(None, OPEN_S, TRIAL * most_per_s)
+        steps = logged_works(log)
+    fitted = [step for stage in stages for step in steps[stage.steps.start : stage.steps.stop]]
+    return Served(fit_host(fitted, cost), tuple(stages), trial)
 
 
-def fit_host(steps: Sequence[tuple[StepWork, float]], cost: CostModel, quantile: float) -> Host:
-    """Seconds per step, and per token sampled in it, beyond what `cost` says."""
-    extra_s: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for work, seconds in steps:
-        extra_s[work.num_decodes, len(work.chunks)].append(seconds - cost.step_s(work))
-    kinds = {kind: each for kind, each in extra_s.items() if len(each) >= FEWEST_STEPS}
-    if not kinds:
-        raise ConfigError("too few steps were served to tell the host's share: give --no-http")
-    weights = np.sqrt([len(each) for each in kinds.values()])
-    features = np.array([(1.0, float(sum(kind))) for kind in kinds]) * weights[:, None]
-    typical = np.array([max(0.0, np.quantile(each, quantile)) for each in kinds.values()]) * weights
-    step_s, token_s = nonnegative_least_squares(features, typical)
-    return Host(float(step_s), float(token_s))
+class Clients:
+    """Puts one load after another on a server."""
+
+    def __init__(self, url: str, lengths: tuple[int, int]) -> None:
+        self._url, self._lengths = url, lengths
+        self._load = Load(url, timeout_s=PATIENCE_S)
+        self._server: Server = find(self._load)
+        self._rng = random.Random(SEED)
+        self._num_rows = 0
+
+    def stage(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+        """The load of `num_clients`, or of requests at random, for some seconds. ConfigError if it fails."""
+        asked: list[TraceRequest] = []
+        source = (
+            self._open(rate_per_s, seconds) if num_clients is None else self._closed(seconds, num_clients)
+        )
+
+        def remembered() -> Iterator[TraceRequest]:
+            for row in source:
+                asked.append(row)
+                yield row
+
+        record, before = ClientRecord(self._server.model), counters(self._url)
+        measured = seen(replace(self._load, num_clients=num_clients), self._server, remembered(), record)
+        if measured.num_finished < len(asked):
+            raise ConfigError(f"the server did not answer all of {len(asked)} requests: {dict(record.said)}")
+        steps = range(round(before[STEPS]), round(counters(self._url)[STEPS]))
+        return Stage(num_clients, as_answered(asked, record), measured, steps)
+
+    def _closed(self, seconds: float, least: int) -> Iterator[TraceRequest]:
+        """Requests for as long as it takes, one for each client at least."""
+        end_s, first = time.monotonic() + seconds, self._num_rows
+        while time.monotonic() < end_s or self._num_rows < first + least:
+            yield self._row(0.0)
+
+    def _open(self, rate_per_s: float, seconds: float) -> Iterator[TraceRequest]:
+        """Requests at random; one at least."""
+        arrival_s = 0.0
+        while arrival_s <= seconds:
+            yield self._row(arrival_s)
+            arrival_s += self._rng.expovariate(rate_per_s)
+
+    def _row(self, arrival_s: float) -> TraceRequest:
+        prompt, answer = (self._rng.randint(2, longest) for longest in self._lengths)
+        self._num_rows += 1
+        return TraceRequest(f"calibrate-{self._num_rows}", arrival_s, prompt, answer)
+
+
+def seen(load: Load, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
+    """What the clients of a load saw. ConfigError where the server is gone."""
+    try:
+        measure(load, server, requests, record)
+    except ServerGone as gone:
+        raise ConfigError(str(gone)) from None
+    except KeyboardInterrupt:
+        raise Stopped("interrupted while the server was measured") from None
+    return summarize_client(record)
 
 
 def _options(engine: Engine) -> Iterator[str]:
@@ -86,14 +156,3 @@ def _options(engine: Engine) -> Iterator[str]:
             yield row.flag if value else f"--no-{row.flag[2:]}"
         else:
             yield from (row.flag, str(value))
-
-
-def _ask(url: str, trace: Path, clients: int, out: Path) -> None:
-    command = ["bench", url, str(trace), "--clients", str(clients), "--out", str(out), "--json"]
-    whole = [sys.executable, "-m", "sundog", *command]
-    try:
-        done = subprocess.run(whole, capture_output=True, text=True, timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"the server has not answered {clients} clients for {PATIENCE_S:.0f} s") from None
-    if done.returncode:
-        raise ConfigError(f"the server did not answer: {done.stderr.strip()}")

@@ -6,18 +6,22 @@ batches must be the same.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
 from actors.config import ConfigError
-from runtime.load.clients import ServerGone
 from runtime.load.server import Server
 from runtime.serve import RealModel
-from sim.figures.metrics import Summary, summarize_client
+from sim.cost.doubt import step_doubt
+from sim.cost.scaled import Scaled
+from sim.cost.work import StepWork
+from sim.figures.calibrate.from_steps import logged_works
+from sim.figures.metrics import Summary
+from sim.figures.validate.predict import FRONT_END_DOUBT
 from sim.record.client_record import ClientRecord
 from sim.show.beside import print_beside
 from sim.show.console import console_for
@@ -25,12 +29,15 @@ from sim.trace.record import TraceRequest
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import LogNormal
 from sim.workload.workload import Workload
-from sundog.child import serving
-from sundog.ends import Stopped, remark
-from sundog.measuring import Load, as_answered, find, measure, predict
+from sundog.calibrate.served import seen
+from sundog.child import E2E_COUNT, E2E_SUM, STEPS, counters, serving
+from sundog.cores import Cores, Shares
+from sundog.ends import remark
+from sundog.measuring import Load, as_answered, find, predict
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target, Terms
 from sundog.simulated import Simulated
+from sundog.validate.ledger import Ledger
 from sundog.validate.worlds import same_batches
 
 SHARES = (0.5, 0.9)
@@ -46,12 +53,21 @@ LONGEST_PROMPT, LONGEST_ANSWER = 256, 96
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One load: its share of what the engine can do, and both summaries."""
+    """One load: its share of what the engine can do, what was measured, and what was predicted.
+
+    `others` are predictions whose steps are shorter, and longer, by what the profile is in doubt.
+    """
 
     share: float
     rate_per_s: float
     measured: Summary
     predicted: Summary
+    others: tuple[Summary, Summary]
+    in_server_s: float
+    """Of a request on average."""
+    steps: range
+    """Of the server's log."""
+    cores: Shares | None
 
 
 def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -> None:
@@ -59,22 +75,35 @@ def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -
     real = RealModel.open(model)
     if real.embedding is not None:
         raise ConfigError(f"{real.name} makes vectors: what is predicted are models that generate text")
-    with TemporaryDirectory(prefix="sundog-") as scratch:
-        profile = cost if cost.endswith(".toml") else _calibrated(model or real.name, Path(scratch))
+    with TemporaryDirectory(prefix="sundog-") as name:
+        scratch = Path(name)
+        profile = cost if cost.endswith(".toml") else _calibrated(model or real.name, scratch)
         simulated = Simulated.of(Engine(), Target(cost=profile))
         num_batches = same_batches(real, simulated, _workload(simulated, 10.0, 60.0)[:NUM_COMPARED])
-        loads = []
-        for loaded in _loads(model, simulated, seconds, Path(scratch)):
+        loads, log = [], scratch / "steps.jsonl"
+        for loaded in _loads(model, simulated, seconds, scratch, log):
             loads.append(loaded)
             if not as_json:
                 _print(real.name, loaded)
+        ledgers = [_ledger(loaded, logged_works(log), simulated) for loaded in loads]
     if as_json:
-        click.echo(_json(loads, num_batches))
+        click.echo(_json(loads, ledgers, num_batches))
         return
+    for loaded, ledger in zip(loads, ledgers, strict=True):
+        click.echo(f"At {loaded.share:.0%}:")
+        for line in ledger.lines():
+            click.echo(f"  {line}.")
     click.echo(
         f"On the virtual clock torch and the cost model formed the same {num_batches:,} batches at the same"
         f" instants ({NUM_COMPARED} requests)."
     )
+
+
+def _ledger(loaded: Loaded, steps: Sequence[tuple[StepWork, float]], simulated: Simulated) -> Ledger:
+    """Where the time of a load went."""
+    e2e_s = 0.0 if loaded.measured.e2e_s is None else loaded.measured.e2e_s.mean
+    own = steps[loaded.steps.start : loaded.steps.stop]
+    return Ledger.of(own, simulated.cost, e2e_s, loaded.in_server_s, loaded.cores)
 
 
 def _calibrated(model: str, folder: Path) -> str:
@@ -96,9 +125,11 @@ def _workload(simulated: Simulated, rate_per_s: float, seconds: float) -> list[T
     return Workload(seconds, Poisson(rate_per_s), lengths(prompt), lengths(output)).requests(seed=1)
 
 
-def _loads(model: str | None, simulated: Simulated, seconds: float, scratch: Path) -> Iterator[Loaded]:
-    """Serve, find out what the server can do, and put both loads on it."""
-    with serving(model, scratch) as url:
+def _loads(
+    model: str | None, simulated: Simulated, seconds: float, scratch: Path, log: Path
+) -> Iterator[Loaded]:
+    """Serve, find out what the server can do, and put both loads on it; its steps are in `log` then."""
+    with serving(model, scratch, "--step-log", str(log)) as url:
         load = Load(url, timeout_s=TIMEOUT_S)
         server = find(load)
         rows = [row._replace(arrival_s=0.0) for row in _workload(simulated, ENOUGH, 1.0)]
@@ -107,21 +138,38 @@ def _loads(model: str | None, simulated: Simulated, seconds: float, scratch: Pat
             rate_per_s = share * limit_per_s
             remark(f"{rate_per_s:,.1f} requests/s for {seconds:g} s")
             rows = _workload(simulated, rate_per_s, seconds)
+            before, cores = counters(url), Cores()
             measured, record = _seen(load, server, rows)
-            predicted = predict(load, simulated, Terms(), as_answered(rows, record))
-            yield Loaded(share, rate_per_s, measured, predicted)
+            shares, after = cores.shares(), counters(url)
+            num_ended = after[E2E_COUNT] - before[E2E_COUNT]
+            answered = as_answered(rows, record)
+            predicted, *others = (
+                predict(load, each, Terms(), answered) for each in (simulated, *_doubted(simulated))
+            )
+            yield Loaded(
+                share,
+                rate_per_s,
+                measured,
+                predicted,
+                (others[0], others[1]),
+                (after[E2E_SUM] - before[E2E_SUM]) / max(num_ended, 1.0),
+                range(round(before[STEPS]), round(after[STEPS])),
+                shares,
+            )
+
+
+def _doubted(simulated: Simulated) -> Iterator[Simulated]:
+    """The same with steps and the way to the engine as short, and as long, as they may be."""
+    doubt = step_doubt(simulated.kernels)
+    for side in (-1, 1):
+        cost = Scaled(simulated.cost, 1 + side * doubt)
+        yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
 def _seen(load: Load, server: Server, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
     """What the clients of one load saw."""
     record = ClientRecord(server.model)
-    try:
-        measure(load, server, rows, record)
-    except ServerGone as gone:
-        raise ConfigError(str(gone)) from None
-    except KeyboardInterrupt:
-        raise Stopped("interrupted while the server was measured") from None
-    summary = summarize_client(record)
+    summary = seen(load, server, rows, record)
     if not summary.num_finished:
         raise ConfigError(f"the server answered none of {len(rows):,} requests: {dict(record.said)}")
     return summary, record
@@ -129,7 +177,7 @@ def _seen(load: Load, server: Server, rows: list[TraceRequest]) -> tuple[Summary
 
 def _print(name: str, loaded: Loaded) -> None:
     title = f"{name} at {loaded.share:.0%} of what it can do, {loaded.rate_per_s:,.1f} requests/s"
-    print_beside(loaded.measured, loaded.predicted, console_for(), title)
+    print_beside(loaded.measured, loaded.predicted, console_for(), title, loaded.others)
     client = loaded.measured.client
     assert client is not None
     if client.lateness_s is not None:
@@ -137,16 +185,21 @@ def _print(name: str, loaded: Loaded) -> None:
         remark(f"sent late by {late.mean * 1e3:.1f} ms on average, {late.p99 * 1e3:.1f} ms p99")
     for kind, count in client.errors.items():
         remark(f"{count:,} {kind}")
+    if loaded.cores is not None and loaded.cores.remark is not None:
+        remark(loaded.cores.remark)
 
 
-def _json(loads: list[Loaded], num_batches: int) -> str:
+def _json(loads: list[Loaded], ledgers: list[Ledger], num_batches: int) -> str:
     rows = [
         {
             "share": loaded.share,
             "rate_per_s": loaded.rate_per_s,
             "measured": json.loads(loaded.measured.to_json()),
             "predicted": json.loads(loaded.predicted.to_json()),
+            "predicted_from_to": [json.loads(each.to_json()) for each in loaded.others],
+            "shares": {"engine": ledger.engine, "host": ledger.host, "way": ledger.way},
+            "steps": asdict(ledger),
         }
-        for loaded in loads
+        for loaded, ledger in zip(loads, ledgers, strict=True)
     ]
     return json.dumps({"same_batches": num_batches, "loads": rows}, indent=1)
