@@ -19,10 +19,10 @@ class HostOverhead:
     the copies of a batch's indices, launching a graph. `step_s`, `token_s` and `chunk_s` are scheduling,
     taking in the token of each request that samples, and chunks of prompts; with `overlaps` the host
     does that while the GPU works, and a step takes the longer of the two. Where the batch is too large
-    for a captured graph `eager_step_s` is added, and launching a layer's kernels takes the host `eager_layer_s`
-    (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter. `request_s` is
-    spent on each request at the front end (HTTP, tokenising, the first detokenising): the client
-    sees it and the GPU does not.
+    for a captured graph `eager_step_s` is added, and launching a layer's kernels takes the host
+    `eager_layer_s` (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter.
+    `request_s` is spent on each request at the front end (HTTP, tokenising, the first detokenising):
+    the client sees it and the GPU does not.
     """
 
     gap_s: float = 0.0

@@ -1,7 +1,9 @@
 """`sundog calibrate`: a cost model from an engine at hand, or from a log of steps or requests."""
 
 from dataclasses import dataclass
+from os.path import isdir, isfile  # unlike a Path's, they take any name
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import click
 
@@ -46,16 +48,16 @@ def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -
     """
     path = Path(source)
     _check_writable(output)
-    if source == "sundog-tiny" or (path / "config.json").is_file():
+    if source == "sundog-tiny" or isfile(path / "config.json"):
         from sundog.calibrate.engine import from_engine
 
         return from_engine(source, engine, measuring.device, measuring.seconds, measuring.http, output)
     _refuse_options(measuring, engine)
     from sundog.calibrate.logs import from_requests, from_steps
 
-    if path.is_file():
+    if isfile(path):
         from_steps(path, output)
-    elif path.is_dir():
+    elif isdir(path):
         from_requests(path, output)
     else:
         raise ConfigError(
@@ -65,11 +67,16 @@ def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -
 
 
 def _check_writable(output: Path) -> None:
-    """Refuse before the work what could not be written after it."""
-    if output.is_dir():
+    """Refuse before the work what could not be written after it: a file beside it is tried."""
+    if isdir(output):
         raise ConfigError(f"cannot write {output}: it is a folder")
-    if not output.parent.is_dir():
+    if not isdir(output.parent):
         raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
+    try:
+        with NamedTemporaryFile(dir=output.parent, prefix=f"{output.name}."):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
 
 
 def _refuse_options(measuring: Measuring, engine: Engine) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.calibrated import Calibrated
 from sim.cost.profile import Host, read_profile
-from sim.cost.work import StepWork
-from sundog.calibrate.served import fit_host
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 
@@ -70,11 +67,13 @@ def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
         (("no/such/model", "-o", "x.toml"), ("no/such/model is not there", "sundog-tiny")),
         (("sundog-tiny", "-o", "no/such/folder/x.toml"), ("no/such/folder/x.toml", "there is no folder")),
         (("sundog-tiny", "-o", "tests"), ("cannot write tests: it is a folder",)),
+        (("sundog-tiny", "-o", "x" * 300), ("cannot write xxx", "name too long")),
         (("sundog-tiny", "-o", "x.toml", "--replicas", 2), ("--replicas is 2",)),
         (("sundog-tiny", "-o", "x.toml", "-tp", 2), ("--tensor-parallel-size is 2",)),
         (("sundog-tiny", "-o", "x.toml", "--max-model-len", 4096), ("lower --max-model-len",)),
         (("sundog-tiny", "-o", "x.toml", "--max-model-len", 8), ("max_model_len is 8", "at least 32")),
         (("sundog-tiny", "-o", "x.toml", "--num-gpu-blocks", 9), ("--num-gpu-blocks 9", "129")),
+        (("n" * 300, "-o", "x.toml"), ("is not there", "sundog-tiny")),
         (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "with a log")),
     ],
 )
@@ -112,25 +111,28 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_hosts_share_is_what_steps_take_beyond_the_engines_own() -> None:
-    """By step and by token; kinds of steps that were seen seldom do not count."""
-    cost = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 0.0)
-    works = [StepWork(num, 100 * num, (), num) for num in (1, 4, 16) for _ in range(20)]
-    works += [StepWork(3, 300, ((40, 0),), 4)] * 20
-    steps = [(work, cost.step_s(work) + 2e-4 + 3e-5 * work.num_samples) for work in works]
-    steps.append((StepWork(9, 900, (), 9), 7.0))
-    host = fit_host(steps, cost, 0.5)
-    assert host.step_s == pytest.approx(2e-4) and host.token_s == pytest.approx(3e-5)
-
-
 @pytest.mark.long
 def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
-    """Measured with clients of its own, under the same options."""
+    """Measured with clients of its own, under the same options, and tried on a load of another kind."""
     path = tmp_path / "profile.toml"
     done = sundog(
         "calibrate", "sundog-tiny", "-o", path, "--seconds", 0, *SMALL, "--no-enable-prefix-caching"
     )
-    assert done.returncode == 0 and "a server adds" in done.stderr, done.stderr
+    assert done.returncode == 0 and "a request's way takes" in done.stderr, done.stderr
+    assert "requests at random, not fitted to, are predicted with TTFT" in done.stderr
     read = read_profile(path)
     assert read is not None
-    assert 0 < read.host.step_s + read.host.token_s < 0.1 and 0 <= read.host.request_s < 1
+    host = read.host
+    assert host.slowdown >= 1 and 0 <= host.step_s + host.token_s + host.chunk_s < 0.5
+    assert host.slowdown > 1 or host.step_s + host.token_s + host.chunk_s > 0
+    assert 0 <= host.request_s < 5
+    text = path.read_text()
+    for word in (
+        "others",
+        "trial_requests",
+        "trial_error_ttft",
+        "trial_error_tpot",
+        "trial_error_e2e",
+        "front_s",
+    ):
+        assert f"\n{word} = " in text

@@ -66,3 +66,7 @@ def test_predicted_stands_beside_measured(profile: Path) -> None:
         measured, predicted = load["measured"], load["predicted"]
         assert measured["num_finished"] == measured["num_requests"] == predicted["num_finished"]
         assert measured["output_tokens"] == predicted["output_tokens"]
+        assert load["steps"]["num_steps"] > 100 and 0 < load["steps"]["in_server_s"] <= load["steps"]["e2e_s"]
+        assert sum(load["shares"].values()) == pytest.approx(1) and min(load["shares"].values()) >= 0
+        low, high = (each["e2e_s"]["mean"] for each in load["predicted_from_to"])
+        assert low < predicted["e2e_s"]["mean"] < high
