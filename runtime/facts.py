@@ -174,6 +174,16 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
         )
 
 
+def check_blocks(num_blocks: int, block_size: int, max_model_len: int) -> None:
+    """Refuse a pool that does not hold one request of full length."""
+    needed = -(-max_model_len // block_size) + 1
+    if num_blocks < needed:
+        raise ConfigError(
+            f"--num-gpu-blocks {num_blocks} cannot hold one request of --max-model-len {max_model_len}:"
+            f" it needs {needed}, the null block included"
+        )
+
+
 def first_line(error: Exception) -> str:
     """The message of an error, in one line."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -18,7 +18,7 @@ from runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows
 from runtime.facts import first_line
 from runtime.graphs import DecodeGraphs, Recorder
 from runtime.ladder import padded
-from runtime.lora import Adapters
+from runtime.lora.adapters import Adapters
 from runtime.means import Means, choose
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.library import kernels

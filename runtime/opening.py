@@ -23,7 +23,7 @@ from runtime.drafts import Drafts
 from runtime.engine import Engine
 from runtime.graphs import on_cuda
 from runtime.linear import let_go_of_files, noted_inputs, pack_linears
-from runtime.lora import Adapters
+from runtime.lora.adapters import Adapters
 from runtime.memory import give_back_free
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.native.few_bits import quantise

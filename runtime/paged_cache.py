@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from actors.core.config import ConfigError
+from runtime.facts import check_blocks
 
 CUDA_SHARE = 0.9
 # A CPU's memory is shared: with the operating system, other replicas, the page cache.
@@ -124,11 +125,7 @@ def choose_num_blocks(
             f" lower {'--max-model-len' if wanted is None else '--num-gpu-blocks'}"
             f" or free memory"
         )
-    if chosen < one_request:
-        raise ConfigError(
-            f"--num-gpu-blocks {chosen} cannot hold one request of --max-model-len"
-            f" {max_model_len}: it needs {one_request}, the null block included"
-        )
+    check_blocks(chosen, block_size, max_model_len)
     return chosen
 
 

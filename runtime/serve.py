@@ -13,6 +13,7 @@ from actors.front.codec import Vocabulary
 from actors.pooler_config import PoolerConfig
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.vector_sizes import VectorSizes
+from runtime.checks import check_settings
 from runtime.draft_folder import check_speculation
 from runtime.embedding.settings import (
     EmbeddingSettings,
@@ -123,14 +124,21 @@ def torch_backends(
     quantization: str | None = None,
 ) -> Callable[[int], "TorchBackend"]:
     """What makes the backend of a replica. Imports torch; raises ConfigError where there is none."""
+    limits = config.scheduler
+    check_settings(
+        model.folder,
+        limits,
+        dtype=dtype,
+        quantization=quantization,
+        adapters=adapters,
+        max_lora_rank=max_lora_rank,
+    )
+    if config.speculation is not None:
+        check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
     try:
         from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
-
-    limits = config.scheduler
-    if config.speculation is not None:
-        check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
 
     def new_backend(replica: int) -> TorchBackend:
         return TorchBackend(

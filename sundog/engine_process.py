@@ -84,6 +84,7 @@ class Orders:
     def open(self) -> Opened:
         """Read the folder; refuses by name what cannot be served."""
         from actors.pooler_config import parse_pooler_config
+        from runtime.checks import check_settings
         from runtime.serve import RealModel
 
         serving = self.serving
@@ -93,7 +94,16 @@ class Orders:
         if real.embedding is not None:
             return Opened(self, real, embedding_config(real, serving, self.engine), ())
         config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
-        return Opened(self, real, config, adapters(serving, real.name, (str(self.model), real.folder.name)))
+        found = adapters(serving, real.name, (str(self.model), real.folder.name))
+        check_settings(
+            real.folder,
+            config.scheduler,
+            dtype=self.engine.dtype,
+            quantization=self.engine.quantization,
+            adapters=found,
+            max_lora_rank=serving.max_lora_rank,
+        )
+        return Opened(self, real, config, found)
 
 
 def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":

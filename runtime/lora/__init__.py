@@ -1,5 +1,1 @@
 """LoRA adapters: peft's files, and the layers that add an adapter's part to the rows that asked for it."""
-
-from runtime.lora.adapters import Adapters
-
-__all__ = ["Adapters"]

@@ -115,7 +115,7 @@ def test_a_policy_that_goes_round_in_circles_ends_a_simulation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one line that names it, and exit code 2."""
-    policy = written(tmp_path, CIRCLES)
+    policy = written(tmp_path, CIRCLES.replace("return 1", "return 24"))
     assert replayed(tmp_path, policy, "--preempt-for-priority", "--max-num-seqs", "1") == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1, error

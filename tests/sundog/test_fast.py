@@ -47,7 +47,8 @@ def copied(tmp_path: Path) -> Path:
 
 @NEEDS_COMPILER
 @FROM_SOURCE
-@pytest.mark.parametrize("below", ["actors/core/", pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("below", ["actors/core/", ""])
 def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) -> None:
     """What decides, or every module; and a build older than its source says so instead of running."""
     plain = replayed(copied, "plain")
