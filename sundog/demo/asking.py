@@ -27,6 +27,14 @@ QUESTIONS = (
     "Count down from 20 to 1.",
 )
 WARM_UP = "Hello!"
+PRACTICE = (
+    "Tell me a story about a cat named Tom.",
+    "What is 23 + 48?",
+    "Count up from 1 to 15.",
+    "What is a token?",
+)
+ROUNDS, AT_ONCE = 3, (1, 2, 4)
+"""Other questions, of which a cost model is made: how often, and how many at once."""
 GAP_S = 0.03
 """Between two questions: the first is still being answered when the last arrives."""
 MAX_TOKENS = 120
@@ -46,7 +54,7 @@ class Answer:
 async def serve_and_ask(
     console: Console, model: RealModel, run: Run, new_backend: Callable[[int], Backend]
 ) -> list[Answer]:
-    """Serve on a free port, ask everything at once, and stop."""
+    """Serve on a free port; ask other questions, to learn what steps take, then all of these; and stop."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
 
     def on_ready(url: str) -> None:
@@ -71,7 +79,7 @@ async def serve_and_ask(
         )
         await ready.wait()
         async with httpx.AsyncClient(base_url=urls[0], timeout=60) as client:
-            await _ask(client, Answer(WARM_UP), 0.0, lambda: None)
+            await _practise(client)
             with Live(_answers(answers), console=console, auto_refresh=False) as live:
                 async with trio.open_nursery() as asking:
                     for number, answer in enumerate(answers):
@@ -86,6 +94,20 @@ async def serve_and_ask(
     if not console.is_terminal:
         console.line()
     return answers
+
+
+def num_practised() -> int:
+    """Requests before the first question."""
+    return 1 + ROUNDS * sum(AT_ONCE)
+
+
+async def _practise(client: httpx.AsyncClient) -> None:
+    """Other questions, in rounds of more and more at once, after one that warms up."""
+    await _ask(client, Answer(WARM_UP), 0.0, lambda: None)
+    for at_once in AT_ONCE * ROUNDS:
+        async with trio.open_nursery() as asking:
+            for number, question in enumerate(PRACTICE[-at_once:]):
+                asking.start_soon(_ask, client, Answer(question), number * GAP_S, lambda: None)
 
 
 async def _ask(

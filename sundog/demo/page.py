@@ -1,17 +1,19 @@
 """The main job on one page: a real model answers over HTTP, and its simulation agrees with it.
 
-Serve the embedded model and ask it several questions at once; calibrate a cost model from that
-run; predict the run by simulation; then run both worlds in step, the torch backend on the virtual
+Serve the embedded model; calibrate a cost model from the steps of some questions, ask it others, and
+predict those by simulation; then run both worlds in step, the torch backend on the virtual
 clock beside the cost backend, and compare every batch.
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import trio
 from rich.console import Console
 from rich.table import Table
 
+from actors.messages import StepOutput, Submit
 from runtime.serve import RealModel, torch_backends
 from sim.cost.calibrated import fit
 from sim.figures.metrics import request_times
@@ -19,7 +21,7 @@ from sim.record.journal import Past, decisions, observations
 from sim.record.recorder import Recorder
 from sim.show.console import console_for
 from sim.show.timeline import timeline
-from sundog.demo.asking import Answer, serve_and_ask
+from sundog.demo.asking import Answer, num_practised, serve_and_ask
 from sundog.demo.worlds import CONFIG, Run, computed, simulated
 
 
@@ -31,22 +33,30 @@ def run_demo(seed: int) -> int:
     served, new_backend = Run(), torch_backends(model, CONFIG, seed=seed)
     console.rule("A real model answers, over HTTP")
     answers = trio.run(serve_and_ask, console, model, served, new_backend)
-    past = Past.of(served.journal, since=1)
-    outputs = served.journal.outputs
-    warm_up_id = served.journal.submits[0].request_id
-    warm_up_end = next(o.step for o in outputs if warm_up_id in (f.request_id for f in o.finished))
+    past = Past.of(served.journal, since=num_practised())
+    outputs, submits = served.journal.outputs, served.journal.submits[: num_practised()]
+    warmed_up, practised = _ends(outputs, submits[:1]), _ends(outputs, submits)
     console.rule("What its scheduler did")
-    steps = [o for o in outputs if o.step > warm_up_end]
+    steps = [o for o in outputs if o.step > practised]
     console.print(timeline(past.submits, steps, [answer.question for answer in answers]))
-    seen = [(o.work, o.seconds) for o in observations(outputs) if o.step > warm_up_end]
+    seen = [(o.work, o.seconds) for o in observations(outputs) if warmed_up < o.step <= practised]
     cost = fit(seen)
     predicted = simulated(past, cost)
     console.rule("What the simulation says of the same requests")
     console.print(_latencies(past, served.recorder, predicted.recorder, answers))
+    console.print(
+        f"The cost of a step was fitted to {len(seen):,} steps of other questions, asked before.", style="dim"
+    )
     console.rule("Both worlds, step by step")
     agreed = _compare(console, computed(past, model, cost, seed), predicted, past)
     _where_next(console, time.monotonic() - started)
     return 0 if agreed else 1
+
+
+def _ends(outputs: Sequence[StepOutput], submits: Sequence[Submit]) -> int:
+    """The last step of these requests."""
+    names = {submit.request_id for submit in submits}
+    return max(output.step for output in outputs if any(f.request_id in names for f in output.finished))
 
 
 def _latencies(past: Past, measured: Recorder, predicted: Recorder, answers: list[Answer]) -> Table:
