@@ -20,8 +20,10 @@ from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
 from actors.front.async_llm import AsyncLLM, FromClients
 from actors.front.codec import TextCodec, Vocabulary
+from actors.front.front_end import FrontEnd
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
+from actors.front.told import News
 from actors.messages import EngineRefs, EngineUp, Heard, PolicyFailed, StepOutput
 from actors.router.router import Router
 
@@ -38,35 +40,37 @@ async def open_graph(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     supervision: Supervision | None = None,
+    front_end: FrontEnd | None = None,
 ) -> AsyncIterator[Ref[FromClients]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
-    `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed. Leaving the block
-    hangs up: what was accepted is finished, then the actors end from the root, the listeners last.
-    `supervision` says what follows a crash; by default any crash ends the run and is raised.
+    `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed; AsyncLLM hears of steps
+    through the `front_end`, if there is one. Leaving the block hangs up: what was accepted is finished, then
+    the actors end from the root, the listeners last. `supervision` says what follows a crash; by default any
+    crash ends the run and is raised.
     """
     supervision = supervision or Supervision()
     fallback = Fcfs() if supervision.fates.policy is Fate.REPLACED else None
+    behind: list[Actor[News]] = [*listeners, *([] if front_end is None else [front_end])]
     async with trio.open_nursery() as listening:
-        holds = [listener.ref("graph") for listener in listeners]
-        for listener in listeners:
-            await listening.start(_listen, listener, supervision.fates.listener, name=listener.name)
+        holds = [actor.ref("graph") for actor in behind]
+        await _begin_listening(listening, listeners, front_end, supervision.fates.listener)
         async with trio.open_nursery() as nursery:
             router = _router(config, fallback, listeners, tap)
             intake = _intake(config, codec, vocabulary or Vocabulary())
-            readers = [PromptReader(f"prompt-reader-{kind}", intake, tap=tap) for kind in ("long", "longest")]
+            readers = _readers(intake, tap)
             async_llm = AsyncLLM(
                 "async-llm",
                 config,
                 router.ref("async-llm"),
                 intake,
                 (readers[0].ref("async-llm"), readers[1].ref("async-llm")),
-                listeners=[listener.ref("async-llm", counted=False) for listener in listeners],
+                listeners=[actor.ref("async-llm", counted=False) for actor in behind],
                 tap=tap,
             )
             router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
-            supervisors, heard_by = [], _heard_by(router, async_llm, listeners)
+            supervisors, heard_by = [], _heard_by(router, async_llm, listeners, front_end)
             for replica, backend in enumerate(backends):
                 run_core = partial(run_engine, replica, config, heard_by, fallback, tap)
                 router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
@@ -74,8 +78,7 @@ async def open_graph(
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
                 supervisors.append(supervisor)
                 router.connect(engine)
-                for hold in holds:
-                    hold.tell(EngineUp(replica, engine))
+                _tell(holds, EngineUp(replica, engine))
                 intake.connect(engine.capacity)
             async with trio.open_nursery() as front:
                 actors: list[Actor[Never]] = [*readers, router, async_llm]
@@ -87,12 +90,28 @@ async def open_graph(
                     client.close()
             for supervisor in supervisors:
                 supervisor.stop()
-        for hold in holds:
-            hold.close()
+        _hang_up(holds)
 
 
 def _intake(config: EngineConfig, codec: TextCodec | None, vocabulary: Vocabulary) -> Intake:
     return Intake(config, codec, vocabulary, block_hasher(config.prefix_caching_hash_algo))
+
+
+def _tell(holds: Sequence[Ref[News]], news: EngineUp) -> None:
+    for hold in holds:
+        hold.tell(news)
+
+
+def _hang_up(holds: Sequence[Ref[News]]) -> None:
+    for hold in holds:
+        hold.close()
+
+
+def _readers(intake: Intake, tap: Tap | None) -> tuple[PromptReader, PromptReader]:
+    """For long prompts, and for those that are longer still."""
+    return PromptReader("prompt-reader-long", intake, tap=tap), PromptReader(
+        "prompt-reader-longest", intake, tap=tap
+    )
 
 
 def _router(
@@ -110,10 +129,14 @@ def _router(
 
 
 def _heard_by(
-    router: Router, async_llm: AsyncLLM, listeners: Sequence[Actor[Heard]]
+    router: Router, async_llm: AsyncLLM, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None
 ) -> list[Actor[StepOutput | PolicyFailed]]:
     """Who is told what engines do: the Router first, if its policy asks."""
-    always: list[Actor[StepOutput | PolicyFailed]] = [async_llm, *listeners]
+    first: Actor[StepOutput | PolicyFailed] = async_llm
+    if front_end is not None:
+        front_end.connect(async_llm.ref(front_end.name, counted=False))
+        first = front_end
+    always: list[Actor[StepOutput | PolicyFailed]] = [first, *listeners]
     return [router, *always] if router.follows_steps else always
 
 
@@ -127,6 +150,16 @@ class _Opening:
     def started(self, value: None = None) -> None:
         self.is_done = True
         self._task_status.started()
+
+
+async def _begin_listening(
+    nursery: trio.Nursery, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None, fate: Fate
+) -> None:
+    """Start those who are told what engines do, but for AsyncLLM."""
+    for listener in listeners:
+        await nursery.start(_listen, listener, fate, name=listener.name)
+    if front_end is not None:
+        await nursery.start(front_end.live, name=front_end.name)
 
 
 async def _listen(

@@ -8,7 +8,8 @@ run of steps done in one event ends at the very times of the steps done one by o
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+
+from mypy_extensions import mypyc_attr
 
 from actors.actor import Reply
 from actors.clock import Event, RunClock, Timer
@@ -23,20 +24,17 @@ FEW = 24
 """Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pace:
     """Turns work into end times on the run's clock.
 
-    `key` orders this backend's steps among others that end at the same instant. A step begins
-    now. On the wall clock, `catch_up_s` lets one that continues earlier work begin when the last
-    one ended, up to so much earlier, which makes up for what the host took in between; it ends
-    now at the earliest. On a virtual clock it must stay 0.
+    `key` orders this backend's steps among others that end at the same instant. A step begins now.
+    `early_s` is how much sooner than its end a step is waited for: nothing where the clock is exact.
     """
 
-    cost: CostModel
-    key: str = ""
-    catch_up_s: float = 0.0
-    _end_tick: float = 0.0
+    def __init__(self, cost: CostModel, key: str = "") -> None:
+        self.cost, self.key = cost, key
+        self.early_s = 0.0
 
     def end_times_s(
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
@@ -45,11 +43,9 @@ class Pace:
 
         `continues` says that there has been work ever since the last step ended.
         """
-        now = start = instant(now_s)
-        if self.catch_up_s and continues and self._end_tick < now:
-            start = max(self._end_tick, now - instant(self.catch_up_s))
+        start = instant(now_s)
         if num_steps == 1:
-            return (to_s(max(start + to_ticks(self.cost.step_s(work)), now)),)
+            return (to_s(start + to_ticks(self.cost.step_s(work))),)
         if num_steps >= FEW:
             return end_times_s(start, self.cost.run_s(work, num_steps))
         ends = []
@@ -62,7 +58,6 @@ class Pace:
 
     def done(self, end_s: float) -> None:
         """The last of the steps that were done ended then."""
-        self._end_tick = instant(end_s)
 
 
 class CostBackend:
@@ -134,7 +129,8 @@ class CostBackend:
 
     def _wait(self) -> None:
         self._timer = _StepsEnd(self)
-        self._run_clock().enter(self._end_times_s[-1], Event.STEP_END, self._pace.key, self._timer)
+        wake_s = self._end_times_s[-1] - self._pace.early_s
+        self._run_clock().enter(wake_s, Event.STEP_END, self._pace.key, self._timer)
 
     def _run_clock(self) -> RunClock:
         if self._clock is None:

@@ -2,20 +2,19 @@
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from actors.config import ConfigError, EngineConfig
-from actors.core.adapter import Adapter
-from sundog.adapters import adapters
+from sundog.emulated import emulated
 from sundog.ends import remark
 from sundog.engine_process import Orders, engine_processes
 from sundog.log_format import log_to_stderr
+from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.row import rows
 from sundog.options.serving import Serving
@@ -23,41 +22,26 @@ from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 from sundog.ports import holder_of
+from sundog.served import Served
 from sundog.torch_limits import need_torch
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
     from actors.api.serve_graph import ServerOptions
-    from actors.engine.backend import Engine as AnyEngine
     from actors.front.codec import Vocabulary
-    from actors.sampling_defaults import SamplingDefaults
     from runtime.serve import RealModel
-    from sim.cost.work import CostModel
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What is served."""
-
-    name: str
-    config: EngineConfig
-    new_engine: "Callable[[int], AnyEngine]"
-    """Makes what a replica runs on."""
-    vocabulary: "Vocabulary"
-    real: "RealModel"
-    """Whose tokenizer and chat template are used."""
-    adapters: tuple[Adapter, ...] = ()
-    cost: "CostModel | None" = None
-    """What its steps take; None where that is learned from them."""
-    remarks: tuple[str, ...] = ()
-    """What people should know before they bet on its pace."""
 
 
 @command
-@takes(Serving, Costs, Logging, Engine)
+@takes(Serving, Costs, Emulation, Logging, Engine)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def serve(
-    serving: Serving, costs: Costs, logged: Logging, engine: Engine, model_argument: str | None
+    serving: Serving,
+    costs: Costs,
+    emulation: Emulation,
+    logged: Logging,
+    engine: Engine,
+    model_argument: str | None,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible.
 
@@ -79,9 +63,10 @@ def serve(
     model = _one_model(model_argument, serving.model)
     with ExitStack() as stack:
         if serving.simulate is None:
-            served = _real(model, serving, engine, costs, stack)
+            _refuse_what_is_emulated(costs, emulation)
+            served = _real(model, serving, engine, stack)
         else:
-            served = _emulated(model, serving.simulate, serving, engine, costs)
+            served = emulated(model, serving.simulate, serving, engine, costs, emulation)
         _run(served, serving, logged, options)
 
 
@@ -92,20 +77,18 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     from actors.api.serve_graph import serve_graph
     from actors.sampling_defaults import differing
     from sim.ahead import Ahead
-    from sundog.start_report import StartReport, device_of
+    from sundog.start_report import StartReport
 
     late = replace(options.answers, constrains_late=served.vocabulary.thought is not None)
-    options, defaults = replace(options, answers=late), _defaults(served, serving)
+    options = replace(options, answers=late)
 
     def ready(url: str) -> None:
-        for text in (*served.remarks, *differing(defaults), report.line(served.name, device)):
+        for text in (*served.remarks, *differing(served.defaults), report.line(served.name, served.device)):
             remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (stop with Ctrl-C)")
 
     config = replace(served.config, max_logprobs=serving.max_logprobs)
-    folder = served.real.folder if serving.simulate is None else None
-    report = StartReport(config.scheduler, config.replicas, folder)
-    device = device_of(serving.device) if serving.simulate is None else f"{serving.simulate}, simulated"
+    report = StartReport(config.scheduler, config.replicas, served.folder)
     ahead = Ahead(config, served.cost)
     listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report]
     with server_record(serving.record, serving.messages, config) as kept:
@@ -114,15 +97,17 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
                 serve_graph,
                 config,
                 served.new_engine,
-                _shown(served, config, defaults),
-                served.real.tokenizer,
+                _shown(served, config),
+                served.tokenizer,
                 served.vocabulary,
                 options,
                 on_ready=ready,
                 listeners=[*listeners, *kept.listeners],
                 tap=kept.tap,
                 forecast=ahead,
-            )
+                emulation=served.emulation,
+            ),
+            clock=served.clock,
         )
 
 
@@ -173,21 +158,13 @@ def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving)
     return replace(vocabulary, thought=ThoughtMarks.of(real.tokenizer.encode_plain) if thinks else None)
 
 
-def _defaults(served: Served, serving: Serving) -> "SamplingDefaults":
-    """How requests that do not say are sampled; what is simulated samples nothing."""
-    from actors.sampling_defaults import NEUTRAL
-
-    is_own = serving.simulate is None and serving.generation_config == "auto"
-    return served.real.sampling_defaults() if is_own else NEUTRAL
-
-
-def _shown(served: Served, config: EngineConfig, defaults: "SamplingDefaults") -> "ServedModel":
+def _shown(served: Served, config: EngineConfig) -> "ServedModel":
     """What clients may know."""
     from actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
-    own, vectors = served.adapters, served.real.vectors
-    return ServedModel(served.name, limit, now_s, defaults=defaults, adapters=own, vectors=vectors)
+    own, vectors = served.adapters, served.vectors
+    return ServedModel(served.name, limit, now_s, defaults=served.defaults, adapters=own, vectors=vectors)
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:
@@ -196,54 +173,37 @@ def _one_model(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def _real(model: str | None, serving: Serving, engine: Engine, costs: Costs, stack: ExitStack) -> Served:
+def _refuse_what_is_emulated(costs: Costs, emulation: Emulation) -> None:
+    """A real model takes its own time, and says what it says."""
+    for asked, reason in ((costs, "takes the time that it takes"), (emulation, "has these of its own")):
+        for row in rows(type(asked)):
+            if getattr(asked, row.name) != row.default:
+                raise ConfigError(f"{row.flag} is only for --simulate: a real model {reason}")
+
+
+def _real(model: str | None, serving: Serving, engine: Engine, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
-    for row in rows(Costs):
-        if getattr(costs, row.name) != row.default:
-            raise ConfigError(f"{row.flag} is only for --simulate: a real model takes the time that it takes")
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
+    from actors.sampling_defaults import NEUTRAL
+    from sundog.start_report import device_of
+
     orders = Orders(model=model, serving=serving, engine=engine)
     new_engine = None if serving.in_process else engine_processes(orders, stack)
     found = orders.open()
     real = found.real
     real.grammars.prepare()
     vocabulary = _with_thought(real.vocabulary, real, serving)
-    return Served(real.name, found.config, new_engine or found.backends(), vocabulary, real, found.adapters)
-
-
-def _emulated(model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs) -> Served:
-    """A model by its shape, at the pace of a GPU that is not there, with canned text."""
-    if serving.runner == "pooling" or serving.pooler_config is not None:
-        raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
-    from actors.front.codec import Vocabulary
-    from runtime.serve import RealModel
-    from sim.emulate import emulated_backends
-    from sundog.measured import simulated_target
-    from sundog.simulated import Simulated
-
-    simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
-    real = RealModel.open(None)
-    eos = real.tokenizer.eos_token_ids[0]
-    new_backend = emulated_backends(
-        simulated.cost,
-        simulated.capacity,
-        real.tokenizer.encode,
-        eos,
-        real.tokenizer.vocab_size,
-        engine.seed,
-        simulated.config.speculation,
-    )
-    vocabulary = Vocabulary(eos_token_id=eos, size=real.tokenizer.vocab_size)
-    name = serving.served_model_name or simulated.model
     return Served(
-        name,
-        simulated.config,
-        new_backend,
+        real.name,
+        found.config,
+        new_engine or found.backends(),
+        real.tokenizer,
         vocabulary,
-        real,
-        adapters(serving, name, (str(model),)),
-        simulated.cost,
-        simulated.remarks,
+        real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,
+        device_of(serving.device),
+        adapters=found.adapters,
+        vectors=real.vectors,
+        folder=real.folder,
     )

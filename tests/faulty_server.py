@@ -20,9 +20,11 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.engine.backend import Backend
 from actors.messages import Capacity
+from actors.metrics.lag import Lag
 from runtime.serve import RealModel, torch_backends
 from sim.cost.roofline import Roofline
-from sim.emulate import emulated_backends
+from sim.emulation.answers import canned
+from sim.emulation.backends import emulated_backends
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 
@@ -77,7 +79,7 @@ def main(simulates: bool) -> None:
         cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
         eos = model.tokenizer.eos_token_ids[0]
         make = emulated_backends(
-            cost, Capacity(NUM_BLOCKS, LIMITS.block_size), model.tokenizer.encode, eos, 1536
+            cost, Capacity(NUM_BLOCKS, LIMITS.block_size), canned(model.tokenizer), eos, 1536, Lag(1)
         )
     else:
         make = torch_backends(model, CONFIG)

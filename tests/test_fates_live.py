@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from sim.emulate import TEXTS
+from sim.emulation.answers import TEXTS
 from tests.live import EMULATED, Live, Stream, live
 
 LONG = {"max_tokens": 300, "ignore_eos": True}

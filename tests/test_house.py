@@ -29,6 +29,7 @@ FLOORS = (
     "sim.cost",
     "sim.record",
     "sim",
+    "sim.emulation",
     "sim.schedule",
     "sim.figures",
     "sim.explain",

@@ -14,6 +14,7 @@ from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.request import current_request
+from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.in_flight import InFlight
@@ -77,6 +78,7 @@ def create_app(
     live: Live | None = None,
     spans: "Spans | None" = None,
     in_flight: InFlight | None = None,
+    emulation: Emulation | None = None,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
@@ -96,8 +98,9 @@ def create_app(
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     flying = InFlight() if in_flight is None else in_flight
+    has_key = keys is not None
     context = ApiContext(
-        llm, model, new_id, codec, spell, answers, keys is not None, admin_key, live, in_flight=flying
+        llm, model, new_id, codec, spell, answers, has_key, admin_key, live, emulation, in_flight=flying
     )
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
 from actors.api.in_flight import InFlight
 from actors.api.live import Live
@@ -111,6 +112,8 @@ class ApiContext:
     admin_key: str | None = None
     live: Live | None = None
     """What the live page shows; None where nothing is measured."""
+    emulation: Emulation | None = None
+    """None where a model computes."""
     remarked: set[str] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
+from prometheus_client import CollectorRegistry
 
 from actors.actor import Actor, Tap
-from actors.api.app import MAX_BODY_BYTES, create_app
+from actors.api.app import BODY_TIMEOUT_S, MAX_BODY_BYTES, create_app
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ServedModel
 from actors.api.edge.app import ApiApp
-from actors.api.edge.http_server import serve_http
+from actors.api.edge.http_server import HttpSettings, serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
+from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES
 from actors.api.exposition import registry_of
 from actors.api.in_flight import InFlight
@@ -72,6 +74,11 @@ class ServerOptions:
             return Keys.read(Path(self.api_keys))
         return None if self.api_key is None else Keys.one(self.api_key)
 
+    def url(self, port: int) -> str:
+        """Where clients reach a server that listens at this port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{port}"
+
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
         check_address(self.host, self.port)
@@ -97,22 +104,20 @@ async def serve_graph(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     forecast: Forecast | None = None,
+    emulation: Emulation | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
-    `new_backend` makes the backend of a replica, and another one when its engine has crashed.
-    A second signal cuts what runs, and raises KeyboardInterrupt; so does one before requests are
-    welcome. `on_ready` gets the base URL once requests are welcome. Raises ConfigError if it cannot
-    listen or the engine cannot start.
+    `new_backend` makes the backend of a replica, and another one when its engine has crashed. A second signal
+    cuts what runs, and raises KeyboardInterrupt; so does one before `on_ready` gets the base URL. Raises
+    ConfigError if it cannot listen or the engine cannot start.
     """
-    stopping = Stopping(trio.Event() if stop is None else stop)
-    raise_descriptor_limit()
+    stopping, scale = Stopping(stop or trio.Event()), 1.0 if emulation is None else emulation.lag.time_scale
     with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
         metrics, keys = _metrics(config, options, spans), options.keys()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
-            if keys is not None and options.api_keys is not None:
-                nursery.start_soon(_reload_keys, keys, Path(options.api_keys))
+            nursery.start_soon(_reload_keys, keys, options.api_keys)
             async with (
                 open_graph(
                     config,
@@ -122,6 +127,7 @@ async def serve_graph(
                     listeners=[metrics, *listeners],
                     tap=tap,
                     supervision=Supervision(SERVED, new_backend),
+                    front_end=None if emulation is None else emulation.front_end,
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
@@ -135,19 +141,23 @@ async def serve_graph(
                     admin_key=options.admin_key,
                     max_body_bytes=options.max_body_bytes,
                     spans=spans,
+                    body_timeout_s=BODY_TIMEOUT_S * scale,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
-                    registry=registry_of(metrics, served.name, config, len(served.adapters) or None),
+                    registry=_registry(metrics, served, config, emulation),
+                    emulation=emulation,
                     in_flight=(in_flight := InFlight()),
                 )
-                port = await serving.start(_serve_http, app, options, stopping.drain, in_flight)
-                host = f"[{options.host}]" if ":" in options.host else options.host
+                port = await serving.start(_serve_http, app, options, stopping.drain, in_flight, scale)
                 stopping.ready.set()
-                on_ready(f"http://{host}:{port}")
+                on_ready(options.url(port))
             nursery.cancel_scope.cancel()
 
 
-async def _reload_keys(keys: Keys, path: Path) -> None:
-    """Read the keys again at every SIGHUP; a file that cannot be read changes nothing."""
+async def _reload_keys(keys: Keys | None, file: str | None) -> None:
+    """Read the keys again at every SIGHUP, if they are in a file; one that cannot be read changes nothing."""
+    if keys is None or file is None:
+        return
+    path = Path(file)
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             try:
@@ -172,6 +182,12 @@ def _spans(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
         yield Spans(provider.get_tracer("sundog"), model)
     finally:
         provider.shutdown()
+
+
+def _registry(
+    metrics: Metrics, served: ServedModel, config: EngineConfig, emulation: Emulation | None
+) -> CollectorRegistry:
+    return registry_of(metrics, served.name, config, len(served.adapters) or None, emulation)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:
@@ -206,19 +222,24 @@ async def _serve_http(
     options: ServerOptions,
     stop: trio.Event,
     in_flight: InFlight,
+    scale: float,
     *,
     task_status: trio.TaskStatus[int],
 ) -> None:
+    """A second of people's is `scale` seconds of the run's clock."""
+
     async def drain() -> None:
         in_flight.close()
         await in_flight.until_empty()
 
+    raise_descriptor_limit()
     await serve_http(
         app,
         host=options.host,
         port=options.port,
         shutdown=stop.wait,
         drain=drain,
-        grace_s=options.grace_s,
+        grace_s=options.grace_s * scale,
+        settings=HttpSettings(keep_alive_s=HttpSettings().keep_alive_s * scale),
         task_status=task_status,
     )

@@ -14,11 +14,8 @@ from actors.core.batch import Admission, Batch, Chunk, StepResult
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, StepOutput
 from sim.backend import CostBackend, Pace
-from sim.canned_text import canned_text
 from sim.clock import run_virtual
 from sim.cost.work_fold import WorkFold
-from sim.made_up_logprobs import MadeUpLogprobs
-from sim.named_tokens import NamedTokens
 from sim.oracle import Oracle
 from sim.paced import Paced
 from sim.record.recorder import Recorder
@@ -158,67 +155,6 @@ def test_a_request_without_a_known_length_never_ends_by_itself() -> None:
     assert oracle.begin(Batch(2, num_decodes=1, max_steps=77)) == 77
 
 
-TEXTS = ((5, 6, 7), (8, 9))
-EOS = 2
-
-
-def answers(source: NamedTokens, names: tuple[str, ...], preempt_at: int) -> dict[str, list[int]]:
-    """Run each request to its end token, preempting all of them once."""
-    got: dict[str, list[int]] = {name: [] for name in names}
-    admitted = tuple(admission(name, 3) for name in names)
-    finished: tuple[str, ...] = ()
-    for step in range(1, 12):
-        preempted: tuple[str, ...] = ()
-        if step == preempt_at:
-            preempted = tuple(name for name in names if EOS not in got[name])
-            admitted = tuple(admission(name, 3, 3 + len(got[name])) for name in preempted)
-        chunks = tuple(Chunk(a.request_id, a.num_tokens, True) for a in admitted)
-        batch = Batch(step, admitted, chunks, preempted=preempted, finished=finished)
-        assert source.begin(batch) == 1
-        sampled = source.sample(1)
-        for name, token in sampled.tokens or ():
-            got[name].append(token)
-        finished, admitted = sampled.ended, ()
-    return got
-
-
-@pytest.mark.parametrize("preempt_at", [0, 2, 3])
-def test_canned_text_is_one_of_the_texts_then_the_end(preempt_at: int) -> None:
-    """Whatever is preempted, each request gets its text, once, in order."""
-    source = canned_text(TEXTS, EOS, seed=1)
-    names = tuple(f"q{i}" for i in range(8))
-    got = answers(source, names, preempt_at)
-    assert got == {name: [*source.tokens_of(name), EOS] for name in names}
-    assert {source.tokens_of(name) for name in names} == set(TEXTS)
-
-
-def test_an_emulated_model_makes_log_probabilities_up() -> None:
-    """For those who ask, of each token and of a prompt once it is computed, also after a preemption."""
-    source = MadeUpLogprobs(canned_text(TEXTS, EOS, seed=1), vocab_size=999)
-    asks = Sampling(logprobs=2, prompt_logprobs=1)
-    entering = tuple(
-        Admission(name, 3, 3, 0, (), (5, 6, 7), sampling)
-        for name, sampling in (("a", asks), ("b", Sampling()))
-    )
-    source.begin(Batch(0, entering, (Chunk("a", 2, False), Chunk("b", 3, True))))
-    assert source.sample(1).prompt_logprobs == ()
-    source.begin(Batch(1, chunks=(Chunk("a", 1, True),), num_decodes=1))
-    sampled = source.sample(1)
-    (prompt,) = sampled.prompt_logprobs
-    assert (prompt.request_id, prompt.start, [each.token_id for each in prompt.tokens]) == ("a", 1, [6, 7])
-    ((name, scores),) = sampled.logprobs
-    token = dict(sampled.tokens or ())["a"]
-    assert (name, scores.token_id, scores.rank) == ("a", token, 1)
-    assert scores.top_ids == (token, token + 1)
-    assert scores.top_logprobs == pytest.approx((scores.logprob, 2 * scores.logprob))
-    back = Admission("a", 4, 3, 0, (), (5, 6, 7, token), asks, True)
-    source.begin(Batch(2, (back,), (Chunk("a", 4, True),), preempted=("a",), num_decodes=1))
-    again = source.sample(1)
-    assert again.prompt_logprobs == () and len(again.logprobs) == 1
-    source.begin(Batch(3, finished=("a",), num_decodes=1))
-    assert source.sample(1).logprobs == ()
-
-
 class Echo:
     """An inner backend that answers every sampling request with token 42 and takes no time."""
 
@@ -272,39 +208,5 @@ def test_two_backends_do_not_move_each_others_clocks() -> None:
             nursery.start_soon(one, "b")
             nursery.start_soon(one, "c")
         assert now_s() - base == alone
-
-    run_virtual(main)
-
-
-def test_a_step_that_begins_late_catches_up_only_where_allowed() -> None:
-    """With a catch-up of 1 s a step asked for 0.5 s late ends as if it had not been."""
-
-    async def main(catch_up_s: float) -> float:
-        backend = CostBackend(Pace(COST, catch_up_s=catch_up_s), Oracle(), CAPACITY)
-        batch = Batch(1, admitted=(admission("a", 5),), chunks=(Chunk("a", 5, True),))
-        first_s = (await backend.execute(batch)).end_times_s[0]
-        await trio.sleep(0.0005)
-        second_s = (await backend.execute(Batch(2, num_decodes=1))).end_times_s[0]
-        return second_s - first_s
-
-    late, prompt = run_virtual(main, 0.0), run_virtual(main, 1.0)
-    assert late - prompt == pytest.approx(0.0005, abs=1e-9)
-
-
-def test_catching_up_never_ends_a_step_before_its_requests_came() -> None:
-    """After an idle time a step begins now; a continuing one ends now at the earliest."""
-
-    async def main() -> None:
-        backend = CostBackend(Pace(COST, catch_up_s=1.0), Oracle(), CAPACITY)
-        batch = Batch(1, admitted=(admission("a", 5),), chunks=(Chunk("a", 5, True),))
-        first_s = (await backend.execute(batch)).end_times_s[0]
-        await trio.sleep(0.5)
-        late = Batch(2, num_decodes=1)
-        assert (await backend.execute(late)).end_times_s[0] == pytest.approx(first_s + 0.5)
-        await trio.sleep(0.5)
-        start_s = now_s()
-        fresh = Batch(3, admitted=(admission("b", 5),), chunks=(Chunk("b", 5, True),), finished=("a",))
-        span_s = (await backend.execute(fresh)).end_times_s[0] - start_s
-        assert span_s == pytest.approx(first_s, abs=1e-8)
 
     run_virtual(main)

@@ -9,10 +9,11 @@ import pytest
 
 from sim.backend import CostBackend
 from sim.cost.work import StepWork
+from sundog.emulated import emulated
+from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Target
-from sundog.serve import _emulated
 from sundog.simulated import Simulated
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import refused, sundog
@@ -55,7 +56,7 @@ def test_a_real_model_has_no_cost_of_steps(option: tuple[str, ...]) -> None:
 def test_simulated_serving_takes_the_time_that_replays_take(costs: Costs) -> None:
     """The same defaults, and the same options: host overhead, scale and cost model."""
     engine = Engine()
-    served = _emulated("qwen3-8b", "h100", Serving(simulate="h100"), engine, costs)
+    served = emulated("qwen3-8b", "h100", Serving(simulate="h100"), engine, costs, Emulation())
     backend = served.new_engine(0)
     assert isinstance(backend, CostBackend)
     target = Target(model="qwen3-8b", gpu="h100", **vars(costs))

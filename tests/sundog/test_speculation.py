@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime.serve import EMBEDDED_MODEL
-from sim.emulate import TEXTS
+from sim.emulation.answers import TEXTS
 from tests.live import EMULATED, Live, Stream, live
 from tests.sundog.test_options import sundog
 

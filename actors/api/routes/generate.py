@@ -150,7 +150,10 @@ async def ask(
     if client is not None:
         client.begin()
         request.at_end.callback(client.end)
-    return answer_id, await start_choices(context.llm, generates, field, request.at_end)
+    choices = await start_choices(context.llm, generates, field, request.at_end)
+    if context.emulation is not None:
+        context.emulation.taken(request.began_s)
+    return answer_id, choices
 
 
 async def whole_choice(context: ApiContext, choice: Choice) -> Delta:

@@ -22,7 +22,8 @@ def operations_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/load")
     async def show_load() -> Json:
-        return {"server_load": len(context.in_flight)}
+        load: Json = {"server_load": len(context.in_flight)}
+        return load if context.emulation is None else load | {"emulation": context.emulation.lag.to_json()}
 
     @routes.route("/ping", methods=["GET", "POST"])
     @routes.get("/health")

@@ -1,0 +1,1 @@
+"""Emulation: the real server in front of a GPU that is not there, with answers that nobody computed."""

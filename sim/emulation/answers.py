@@ -1,0 +1,197 @@
+"""What an emulated model says: texts that came with Sundog, a file of answers, or the prompt again.
+
+Law: every prompt has one answer, whatever else runs: the same seed and the same prompt, the same tokens. An
+answer is followed by the end token, or by more text for a request that wants no end.
+"""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, cycle, islice, repeat
+from pathlib import Path
+from typing import Protocol
+
+from actors.config import ConfigError
+from actors.core.batch import Admission
+from actors.messages import ChatMessage
+
+TEXTS: tuple[str, ...] = tuple(json.loads((Path(__file__).parent / "texts.json").read_text(encoding="utf-8")))
+"""Four remarks about what this is, and stories that the embedded model has told."""
+MOST_ROWS = 1_000_000
+
+Tokens = tuple[int, ...]
+Choose = Callable[[Admission], Tokens]
+"""The answer to a request, without its end token; never empty."""
+
+
+class Spelling(Protocol):
+    """What answers need of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_plain(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Raises ValueError where there is no chat template."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How a request is answered, and what follows, for ever, where it wants more than the answer."""
+
+    choose: Choose
+    more: Tokens
+
+    def script(self, admission: Admission, eos_token_id: int) -> Iterator[int]:
+        """The request's tokens from its first on: the answer, then the end token or more text."""
+        tokens, sampling = self.choose(admission), admission.sampling
+        if sampling.ignore_eos:
+            return chain(tokens, cycle(self.more))
+        padded = islice(cycle(self.more), max(sampling.min_tokens - len(tokens), 0))
+        return chain(tokens, padded, repeat(eos_token_id))
+
+
+def canned(spelling: Spelling, seed: int = 0) -> Answers:
+    """One of the texts, picked by the prompt."""
+    return Answers(picked([_plain(spelling, text) for text in TEXTS], seed), _more(spelling))
+
+
+def echoed(spelling: Spelling) -> Answers:
+    """The prompt again; of a conversation what was said last, where the chat template shows it."""
+    before, behind = _around_last_turn(spelling)
+    more = _more(spelling)
+
+    def choose(admission: Admission) -> Tokens:
+        prompt = prompt_of(admission)
+        if behind and prompt[-len(behind) :] == behind and (start := _last(before, prompt)) is not None:
+            return prompt[start : -len(behind)] or more
+        return prompt or more
+
+    return Answers(choose, more)
+
+
+def from_file(path: str, spelling: Spelling, seed: int = 0) -> Answers:
+    """The answers of JSON lines: `answer`, and `prompt` if it is the answer to that one alone.
+
+    A prompt is found as a plain text and as the only message of a user. All others have one of the answers,
+    picked by the prompt. Raises ConfigError that names the line.
+    """
+    by_prompt: dict[Tokens, Tokens] = {}
+    every: list[Tokens] = []
+    for prompt, answer in _rows(path):
+        tokens = _plain(spelling, answer)
+        every.append(tokens)
+        if prompt is not None:
+            by_prompt[tuple(spelling.encode(prompt))] = tokens
+            if (turn := _conversation(spelling, prompt)) is not None:
+                by_prompt[turn] = tokens
+    if not every:
+        raise ConfigError(f"{path} has no answers: give at least one line like {EXAMPLE}")
+    pick = picked(every, seed)
+
+    def choose(admission: Admission) -> Tokens:
+        return by_prompt.get(prompt_of(admission)) or pick(admission)
+
+    return Answers(choose, _more(spelling))
+
+
+EXAMPLE = '{"prompt": "Hello", "answer": "Good day."}'
+
+
+def _rows(path: str) -> Iterator[tuple[str | None, str]]:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if number > MOST_ROWS:
+                    raise ConfigError(f"{path} has more than {MOST_ROWS:,} lines: give fewer answers")
+                if line.strip():
+                    yield _row(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+def _row(line: str, where: str) -> tuple[str | None, str]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON ({error}): write {EXAMPLE}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} is no object: write {EXAMPLE}")
+    prompt, answer = row.get("prompt"), row.get("answer")
+    if not isinstance(answer, str) or not answer:
+        raise ConfigError(f"{where}: answer is {answer!r}, and must be a text that is not empty")
+    if prompt is not None and not isinstance(prompt, str):
+        raise ConfigError(f"{where}: prompt is {prompt!r}, and must be a text")
+    return prompt, answer
+
+
+def picked(answers: Sequence[Tokens], seed: int) -> Choose:
+    """One of the answers, by a hash of the seeds and the prompt."""
+
+    def choose(admission: Admission) -> Tokens:
+        digest = hashlib.blake2b(f"{seed}:{admission.sampling.seed}:".encode(), digest_size=8)
+        digest.update(array("q", prompt_of(admission)).tobytes())
+        return answers[int.from_bytes(digest.digest(), "big") % len(answers)]
+
+    return choose
+
+
+def prompt_of(admission: Admission) -> Tokens:
+    """The request's prompt, without what it has said itself before a preemption."""
+    return (admission.token_ids or ())[: admission.num_prompt_tokens]
+
+
+def _plain(spelling: Spelling, text: str) -> Tokens:
+    tokens = tuple(spelling.encode_plain(text))
+    if not tokens:
+        raise ConfigError(f"the tokenizer has no tokens for the answer {text[:40]!r}: give another text")
+    return tokens
+
+
+def _more(spelling: Spelling) -> Tokens:
+    """All texts, one after another."""
+    return _plain(spelling, "".join(f" {text}" for text in TEXTS))
+
+
+def _conversation(spelling: Spelling, *texts: str) -> Tokens | None:
+    """The prompt of a conversation in which user and assistant say these; None without a chat template."""
+    roles = cycle(("user", "assistant"))
+    try:
+        return tuple(spelling.encode_chat([ChatMessage(next(roles), text) for text in texts]))
+    except ValueError:
+        return None
+
+
+def _around_last_turn(spelling: Spelling) -> tuple[Tokens, Tokens]:
+    """The tokens before and behind what a user says last, found by saying two different things."""
+    parts = [
+        _around(_conversation(spelling, *earlier, "fox"), _conversation(spelling, *earlier, "Owl"))
+        for earlier in ((), ("One", "Two"))
+    ]
+    (first, behind), (later, _) = parts
+    return _end(first, later) if later else first, behind
+
+
+def _around(one: Tokens | None, other: Tokens | None) -> tuple[Tokens, Tokens]:
+    """What both begin with, and what both end with."""
+    if one is None or other is None:
+        return (), ()
+    return _end(one[::-1], other[::-1])[::-1], _end(one, other)
+
+
+def _end(one: Tokens, other: Tokens) -> Tokens:
+    """What both end with."""
+    pairs = enumerate(zip(reversed(one), reversed(other), strict=False))
+    count = next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return one[len(one) - count :]
+
+
+def _last(part: Tokens, tokens: Tokens) -> int | None:
+    """Where the last occurrence of a part ends."""
+    for end in range(len(tokens), len(part) - 1, -1):
+        if tokens[end - len(part) : end] == part:
+            return end
+    return None

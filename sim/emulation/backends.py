@@ -1,0 +1,38 @@
+"""What an emulated replica runs on: the cost model's pace, and answers in the place of a model's."""
+
+from collections.abc import Callable
+
+from actors.messages import Capacity
+from actors.metrics.lag import Lag
+from actors.speculative_config import SpeculativeConfig
+from sim.acceptance import AcceptanceModel
+from sim.backend import CostBackend
+from sim.cost.work import CostModel
+from sim.emulation.answers import Answers
+from sim.emulation.made_up_logprobs import MadeUpLogprobs
+from sim.emulation.pace import LivePace
+from sim.emulation.scripts import Scripted, Scripts
+from sim.speculated import Speculated
+
+
+def emulated_backends(
+    cost: CostModel,
+    capacity: Capacity,
+    answers: Answers,
+    eos_token_id: int,
+    vocab_size: int,
+    lag: Lag,
+    seed: int = 0,
+    speculation: SpeculativeConfig | None = None,
+) -> Callable[[int], CostBackend]:
+    """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own."""
+    drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
+
+    def tokens() -> Scripted:
+        scripts = Scripts(answers, eos_token_id)
+        return Scripted(scripts, None if drafts is None else Speculated(scripts, drafts))
+
+    def new_backend(replica: int) -> CostBackend:
+        return CostBackend(LivePace(cost, replica, lag), MadeUpLogprobs(tokens(), vocab_size), capacity)
+
+    return new_backend

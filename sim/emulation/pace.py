@@ -1,0 +1,87 @@
+"""The pace of a GPU that is not there, on a clock that does not wait.
+
+Where the host is late, later steps catch up, and what cannot be caught up is counted.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.metrics.lag import Lag
+from sim.backend import Pace
+from sim.cost.work import CostModel, StepWork
+from sim.ticks import instant, to_s, to_ticks
+
+log = logging.getLogger("sundog.emulation")
+
+CATCH_UP_S = 0.05
+"""How far a step may begin before now, in the server's own seconds, to make up for the host's time."""
+EARLY_S = 0.0005
+"""How much sooner a timer is set: epoll counts whole milliseconds and rounds up, half of one on average."""
+SAY_EVERY_S = 10.0
+WORTH_SAYING = 0.01
+"""The part of the time that steps may lose before the log has a line."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the log was told last."""
+
+    time_s: float = field(default_factory=trio.current_time)
+    lost_s: float = 0.0
+
+
+class LivePace(Pace):
+    """A Pace for the wall clock, or for one that runs `time_scale` times as fast.
+
+    Steps that follow each other begin when the one before ended by the model, up to CATCH_UP_S before now;
+    none ends before now. What a step begins later than that is lost, and in `lag`.
+    """
+
+    def __init__(self, cost: CostModel, replica: int, lag: Lag) -> None:
+        super().__init__(cost, f"runner-{replica}")
+        self.early_s = EARLY_S * lag.time_scale
+        self._lag, self._replica = lag, replica
+        self._catch_up = instant(CATCH_UP_S * lag.time_scale)
+        self._end_tick = 0.0
+        self._told: Told | None = None
+
+    def end_times_s(
+        self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
+    ) -> tuple[float, ...]:
+        """The end of the one step that an emulated server does at a time."""
+        assert num_steps == 1, "who reads a stream wants its tokens one by one"
+        now = instant(now_s)
+        start = max(now, self._end_tick)
+        if continues and self._end_tick < now:
+            start = max(self._end_tick, now - self._catch_up)
+            self._lag.lost_s[self._replica] += to_s(start - self._end_tick)
+        return (to_s(max(start + to_ticks(self.cost.step_s(work)), now)),)
+
+    def done(self, end_s: float) -> None:
+        """A step that should have ended at `end_s` ends now."""
+        self._end_tick = instant(end_s)
+        now_s = trio.current_time()
+        self._lag.late_s[self._replica] = max(now_s - end_s, 0.0)
+        self._say(now_s)
+
+    def _say(self, now_s: float) -> None:
+        """Tell the log, every ten seconds at most, how much slower than the model the steps were."""
+        lost_s = self._lag.lost_s[self._replica]
+        told = self._told = self._told or Told()
+        passed_s = now_s - told.time_s
+        if passed_s < SAY_EVERY_S * self._lag.time_scale:
+            return
+        lost, self._told = lost_s - told.lost_s, Told(now_s, lost_s)
+        if lost > WORTH_SAYING * passed_s:
+            left = passed_s - lost
+            slower = f"{passed_s / left:.2f} times as long as" if left > 0 else "many times longer than"
+            log.warning(
+                "engine %d cannot keep the pace: in the last %.0f s its steps took %s the model says; give"
+                " this machine less load, or more time with --time-scale %.2g",
+                self._replica,
+                passed_s,
+                slower,
+                self._lag.time_scale * max(left / passed_s, 0.05) * 0.8,
+            )

@@ -1,0 +1,89 @@
+"""The tokens of each emulated request, one after another, whatever is preempted on the way."""
+
+from collections.abc import Iterator
+
+from actors.core.batch import Batch
+from sim.emulation.answers import Answers
+from sim.token_source import Sampled, TokenSource
+
+
+class Scripts:
+    """Which tokens each request will say, kept while it is unfinished."""
+
+    __slots__ = ("_answers", "_eos_token_id", "_said", "_scripts")
+
+    def __init__(self, answers: Answers, eos_token_id: int) -> None:
+        self._answers, self._eos_token_id = answers, eos_token_id
+        self._scripts: dict[str, Iterator[int]] = {}
+        self._said: dict[str, list[int]] = {}
+
+    def begin(self, batch: Batch) -> None:
+        """Write the scripts of requests that are new."""
+        for admission in batch.admitted:
+            if admission.request_id not in self._scripts:
+                self._scripts[admission.request_id] = self._answers.script(admission, self._eos_token_id)
+                self._said[admission.request_id] = []
+
+    def length(self, request_id: str) -> int | None:
+        """Not told: the scheduler sees the end token itself."""
+        return None
+
+    def token(self, request_id: str, index: int) -> int:
+        """The request's token of this number; told again after a preemption."""
+        said = self._said[request_id]
+        while len(said) <= index:
+            said.append(next(self._scripts[request_id]))
+        return said[index]
+
+    def forget(self, request_id: str) -> None:
+        """The request is over."""
+        self._scripts.pop(request_id, None)
+        self._said.pop(request_id, None)
+
+
+class Scripted(TokenSource):
+    """Every request says what its script has: one token for each that samples, O(those) a step.
+
+    A `source` that names tokens by the same scripts, as one with drafts does, samples in its place.
+    """
+
+    __slots__ = ("_decoding", "_idle", "_joining", "_prefilling", "_scripts", "_source")
+
+    def __init__(self, scripts: Scripts, source: TokenSource | None = None) -> None:
+        self._scripts, self._source = scripts, source
+        self._prefilling: dict[str, int] = {}
+        """Of each request that prefills, how many tokens it has said."""
+        self._decoding: dict[str, int] = {}
+        self._joining: list[str] = []
+        self._idle: frozenset[str] = frozenset()
+
+    def begin(self, batch: Batch) -> int:
+        """Fold the diff in; one step at a time."""
+        self._scripts.begin(batch)
+        if self._source is not None:
+            return self._source.begin(batch)
+        for request_id in (*batch.finished, *batch.preempted):
+            self._decoding.pop(request_id, None)
+            self._prefilling.pop(request_id, None)
+        for request_id in batch.finished:
+            self._scripts.forget(request_id)
+        for admission in batch.admitted:
+            known = admission.num_tokens - admission.num_prompt_tokens
+            self._prefilling[admission.request_id] = known
+        self._joining = [chunk.request_id for chunk in batch.chunks if chunk.samples]
+        self._idle = frozenset(batch.idle)
+        return 1
+
+    def sample(self, num_steps: int) -> Sampled:
+        """One token for each request that samples in the step."""
+        if self._source is not None:
+            return self._source.sample(num_steps)
+        decoding, token = self._decoding, self._scripts.token
+        for request_id in self._joining:
+            decoding[request_id] = self._prefilling.pop(request_id)
+        tokens = []
+        for request_id, index in decoding.items():
+            if request_id not in self._idle:
+                tokens.append((request_id, token(request_id, index)))
+                decoding[request_id] = index + 1
+        return Sampled(tuple(tokens), ())

@@ -1,0 +1,98 @@
+"""`sundog serve --simulate`: a model by its shape, at the pace of a GPU that is not there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError
+from sundog.adapters import adapters
+from sundog.options.emulation import Emulation
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Costs
+from sundog.served import Served
+
+if TYPE_CHECKING:
+    from runtime.tokenizer import Tokenizer
+    from sim.emulation.answers import Answers
+
+
+def emulated(
+    model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs, asked: Emulation
+) -> Served:
+    """The shape `model` on `gpu`; raises ConfigError for what cannot be emulated."""
+    if serving.runner == "pooling" or serving.pooler_config is not None:
+        raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
+    from actors.api.emulation import Emulation as Emulated
+    from actors.front.codec import Vocabulary
+    from actors.front.front_end import FrontEnd
+    from actors.metrics.lag import Lag
+    from actors.sampling_defaults import NEUTRAL
+    from sim.emulation.backends import emulated_backends
+    from sim.emulation.clock import ScaledClock
+    from sundog.measured import simulated_target
+    from sundog.simulated import Simulated
+
+    simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
+    tokenizer = _tokenizer(asked.tokenizer)
+    eos = _end_token(tokenizer, asked.tokenizer)
+    lag = Lag(simulated.config.replicas, asked.time_scale)
+    new_backend = emulated_backends(
+        simulated.cost,
+        simulated.capacity,
+        _answers(asked.answers, tokenizer, engine.seed),
+        eos,
+        tokenizer.vocab_size,
+        lag,
+        engine.seed,
+        simulated.config.speculation,
+    )
+    name = serving.served_model_name or simulated.model
+    return Served(
+        name,
+        simulated.config,
+        new_backend,
+        tokenizer,
+        Vocabulary(eos_token_id=eos, size=tokenizer.vocab_size),
+        NEUTRAL,
+        f"{gpu}, simulated",
+        adapters=adapters(serving, name, (str(model),)),
+        cost=simulated.cost,
+        remarks=simulated.remarks,
+        emulation=Emulated(lag, FrontEnd(simulated.front_end_s)),
+        clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
+    )
+
+
+def _tokenizer(path: str | None) -> "Tokenizer":
+    """The one that counts prompts; raises ConfigError where there is none."""
+    from runtime.serve import EMBEDDED_MODEL
+    from runtime.tokenizer import Tokenizer
+
+    if path is None:
+        return Tokenizer(EMBEDDED_MODEL)
+    folder = Path(path)
+    if not folder.exists():
+        raise ConfigError(f"--tokenizer is {path}: there is no such folder; give one with a tokenizer.json")
+    return Tokenizer(folder.parent if folder.is_file() else folder)
+
+
+def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
+    """What ends an answer; a tokenizer that names no such token would never end one."""
+    if not tokenizer.eos_token_ids:
+        raise ConfigError(
+            f"--tokenizer is {path}: no file there names the eos_token; add it to tokenizer_config.json"
+        )
+    return tokenizer.eos_token_ids[0]
+
+
+def _answers(asked: str, tokenizer: "Tokenizer", seed: int) -> "Answers":
+    """What is said, by name or from a file."""
+    from sim.emulation.answers import canned, echoed, from_file
+
+    if asked == "texts":
+        return canned(tokenizer, seed)
+    if asked == "echo":
+        return echoed(tokenizer)
+    if not asked.endswith(".jsonl"):
+        raise ConfigError(f"--answers is {asked}: give texts, echo, or a file that ends in .jsonl")
+    return from_file(asked, tokenizer, seed)

@@ -1,0 +1,32 @@
+"""What only an emulated server has: `sundog serve --simulate`."""
+
+from dataclasses import dataclass
+
+from sundog.options.kinds import Real, Text
+from sundog.options.row import option
+
+EMULATION = "Emulation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """What answers say, and how its clock runs."""
+
+    tokenizer: str | None = option(
+        None,
+        Text("DIR", is_path=True),
+        "A folder with a tokenizer.json, to count prompts with; else the embedded model's.",
+        section=EMULATION,
+    )
+    answers: str = option(
+        "texts",
+        Text("texts|echo|FILE.jsonl", is_path=True),
+        'What is said: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
+        section=EMULATION,
+    )
+    time_scale: float = option(
+        1.0,
+        Real(0.01, 100),
+        "Let the server's clock run this many times as fast as the wall's.",
+        section=EMULATION,
+    )
