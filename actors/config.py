@@ -40,6 +40,8 @@ class EngineConfig:
     debug: bool = False
     speculation: SpeculativeConfig | None = None
     hops: HopCosts = NO_HOPS
+    publishes_kv_events: bool = False
+    """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
 from sundog.adapters import adapters
+from sundog.kv_events import with_kv_events
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
@@ -49,7 +50,7 @@ def emulated(
     name = serving.served_model_name or simulated.model
     return Served(
         name,
-        simulated.config,
+        with_kv_events(simulated.config, serving),
         new_backend,
         tokenizer,
         Vocabulary(eos_token_id=eos, size=tokenizer.vocab_size),

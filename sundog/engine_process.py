@@ -16,6 +16,7 @@ from actors.config import ConfigError, EngineConfig
 from actors.core.adapter import Adapter
 from sundog.adapters import adapters
 from sundog.embedding import embedding_config
+from sundog.kv_events import with_kv_events
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
@@ -103,7 +104,7 @@ class Orders:
             adapters=found,
             max_lora_rank=serving.max_lora_rank,
         )
-        return Opened(self, real, config, found)
+        return Opened(self, real, with_kv_events(config, serving), found)
 
 
 def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":

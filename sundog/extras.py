@@ -3,6 +3,7 @@
 EXTRAS = {
     "serve": ("h11", "httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
     "structured": ("llguidance",),
+    "kv-events": ("msgspec", "zmq"),
     "otel": ("opentelemetry",),
     "engine": ("psutil", "safetensors", "torch", "transformers"),
     "fast": ("mypy", "mypyc", "setuptools"),

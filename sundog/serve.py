@@ -13,6 +13,7 @@ from actors.config import ConfigError, EngineConfig
 from sundog.emulated import emulated
 from sundog.ends import remark
 from sundog.engine_process import Orders, engine_processes
+from sundog.kv_events import kv_event_listeners
 from sundog.log_format import log_to_stderr
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
@@ -91,7 +92,10 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     report = StartReport(config.scheduler, config.replicas, served.folder)
     ahead = Ahead(config, served.cost)
     listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report]
-    with server_record(serving.record, serving.messages, config) as kept:
+    with (
+        server_record(serving.record, serving.messages, config) as kept,
+        kv_event_listeners(serving, config) as publishers,
+    ):
         trio.run(
             partial(
                 serve_graph,
@@ -102,7 +106,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
                 served.vocabulary,
                 options,
                 on_ready=ready,
-                listeners=[*listeners, *kept.listeners],
+                listeners=[*listeners, *publishers, *kept.listeners],
                 tap=kept.tap,
                 forecast=ahead,
                 emulation=served.emulation,

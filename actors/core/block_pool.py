@@ -210,7 +210,7 @@ class BlockPool:
         if len(blocks) == 1:
             del self._cached[key]
             if self.changes is not None:
-                self.changes.is_stored[key] = False
+                self.changes.forgets(key)
         else:
             del blocks[block]
         if self._readers[block] <= 1:
@@ -222,7 +222,7 @@ class BlockPool:
             return False
         self._tidy()
         if self.changes is not None:
-            self.changes.is_stored.update(dict.fromkeys(self._cached, False))
+            self.changes.forgets_all(list(self._cached))
         self._cached.clear()
         self._keys.clear()
         self._readers.clear()

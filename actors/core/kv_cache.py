@@ -13,7 +13,7 @@ from actors.core.adapter import Adapter
 from actors.core.batch import Batch
 from actors.core.block_pool import BlockPool, Key
 from actors.core.config import SchedulerConfig
-from actors.core.kv_events import KvEvents
+from actors.core.kv_events import KvBlocks, KvChanges, KvEvents
 from actors.core.request import Request
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
@@ -128,11 +128,31 @@ class KVCache:
         num_full = num_tokens // self.block_size
         if not self.caching or num_full <= request.num_registered_blocks:
             return
-        num_named = min(num_full, request.num_named_blocks)
-        for index in range(request.num_registered_blocks, num_named):
+        first, num_named = request.num_registered_blocks, min(num_full, request.num_named_blocks)
+        if self.pool.changes is not None and self.pool.changes.publishes:
+            self._publish(self.pool.changes, request, first, num_named)
+        for index in range(first, num_named):
             self.pool.register(request.block_ids[index], self._key(request, index))
         request.num_known_blocks = max(request.num_known_blocks, num_named)
         request.num_registered_blocks = num_full
+
+    def _publish(self, changes: KvChanges, request: Request, first: int, end: int) -> None:
+        """Note which of the blocks from `first` to before `end` hold what no block held before, and what."""
+        assert request.token_ids is not None, "tokens that are only counted are not published"
+        size, submit = self.block_size, request.submit
+        run: list[Key] = []
+        for index in range(first, end + 1):
+            key = self._key(request, index) if index < end else None
+            if key is not None and self.pool.find(key) is None:
+                run.append(key)
+            elif run:
+                start = index - len(run)
+                parent = self._key(request, start - 1) if start else None
+                tokens = tuple(request.token_ids[start * size : index * size])
+                salt = None if start else submit.cache_salt
+                blocks = KvBlocks(True, tuple(run), parent, tokens, submit.adapter, salt, submit.session)
+                changes.blocks.append(blocks)
+                run = []
 
     def unregister(self, request: Request, num_tokens: int) -> None:
         """Forget the request's blocks beyond those that its first `num_tokens` tokens fill."""
@@ -146,10 +166,12 @@ class KVCache:
         """What has changed in the prefix cache, at the end of a step that does more than decode on.
 
         What decodes take comes with the next such step: so events come at the same instants whether or not a
-        run of decodes is one event.
+        run of decodes is one event. What is published comes with every step: nobody publishes what runs hold.
         """
         changes = self.pool.changes
-        if changes is None or not (has_ended or batch.admitted or batch.chunks or batch.preempted):
+        if changes is None:
+            return None
+        if not (has_ended or batch.admitted or batch.chunks or batch.preempted or changes.publishes):
             return None
         return changes.take()
 

@@ -10,6 +10,7 @@ import trio
 from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig, SchedulerConfig
+from actors.core.kv_events import KvChanges
 from actors.core.policies import Policy
 from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
@@ -131,12 +132,13 @@ async def _run_actors(
 def _kv_cache_manager(
     replica: int, config: EngineConfig, limits: SchedulerConfig, tap: Tap | None
 ) -> KVCacheManager:
-    """The owner of the pool; it records KV events if the router asks for them."""
+    """The owner of the pool; it records KV events if the router asks for them, or somebody publishes them."""
+    records = config.publishes_kv_events or config.router.index == "events"
     return KVCacheManager(
         f"kv-cache-manager-{replica}",
         limits,
         block_hasher(config.prefix_caching_hash_algo),
-        records_events=config.router.index == "events",
+        changes=KvChanges(config.publishes_kv_events) if records else None,
         tap=tap,
     )
 

@@ -21,13 +21,12 @@ class KVCacheManager(Actor[ResetPrefixCache]):
         config: SchedulerConfig,
         hash_block: BlockHasher | None,
         *,
-        records_events: bool = False,
+        changes: KvChanges | None = None,
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._kv = KVCache(config, hash_block)
-        if records_events:
-            self._kv.pool.changes = KvChanges()
+        self._kv.pool.changes = changes
         self._is_lent = False
         self._scheduler: Ref[ResetPrefixCache] | None = None
 

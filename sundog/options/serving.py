@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from actors.kv_events_config import parse_kv_events_config
 from actors.pooler_config import parse_pooler_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.lora import parse_lora_module
@@ -12,6 +13,7 @@ LORA = "LoRA adapters"
 PROCESSES = "Processes"
 RECORDING = "Recording"
 LOGGING = "Logging"
+CONTROL = "Control planes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,13 @@ class Serving:
         "Seconds that running streams get after SIGTERM.",
         flag="--grace",
         section=ACCESS,
+    )
+
+    kv_events_config: str | None = option(
+        None,
+        Parsed(parse_kv_events_config, "JSON"),
+        'Publish KV events over ZMQ, as vLLM does: {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}.',
+        section=CONTROL,
     )
 
     log_requests: bool = option(

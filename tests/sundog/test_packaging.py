@@ -16,6 +16,7 @@ from sundog import fast
 from sundog.extras import EXTRAS, how_to_install
 
 ROOT = Path(__file__).parents[2]
+KV_EVENTS = '{"enable_kv_cache_events": true}'
 TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
 DATA = {".cpp", ".css", ".h", ".jinja", ".js", ".json", ".npz", ".safetensors", ".toml"}
 
@@ -120,6 +121,7 @@ def test_the_base_simulates() -> None:
     [
         ("quart", ["serve", "--simulate", "h100"], "serve"),
         ("tokenizers", ["serve", "--simulate", "h100"], "serve"),
+        ("zmq", ["serve", "--simulate", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
         ("torch", ["serve"], "engine"),
         ("torch", ["demo"], "engine"),
     ],

@@ -1,0 +1,35 @@
+"""KV events of `sundog serve`: the listener that publishes them, if they were asked for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from actors.config import EngineConfig
+from actors.kv_events_config import parse_kv_events_config
+from sundog.ends import remark
+from sundog.options.serving import Serving
+
+if TYPE_CHECKING:
+    from actors.actor import Actor
+    from actors.messages import Heard
+
+
+def with_kv_events(config: EngineConfig, serving: Serving) -> EngineConfig:
+    """The same, whose engines say what their caches hold if somebody publishes it."""
+    asked = serving.kv_events_config
+    return replace(config, publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes)
+
+
+@contextmanager
+def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list[Actor[Heard]]]":
+    """The publisher, for as long as the server runs; raises ConfigError for an address that is taken."""
+    if serving.kv_events_config is None or not config.publishes_kv_events:
+        yield []
+        return
+    from runtime.kv_events.publisher import kv_event_publisher
+
+    asked = parse_kv_events_config(serving.kv_events_config)
+    with kv_event_publisher(asked, config.replicas, config.scheduler.block_size) as (publisher, endpoints):
+        remark(f"KV events are published at {', '.join(endpoints)}")
+        yield [publisher]
