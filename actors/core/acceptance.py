@@ -30,6 +30,16 @@ class Acceptance:
             for position in range(count):
                 positions[position] += 1
 
+    def include(self, other: "Acceptance") -> None:
+        """Count what another has counted, too."""
+        self.num_drafts += other.num_drafts
+        self.num_draft_tokens += other.num_draft_tokens
+        self.num_accepted_tokens += other.num_accepted_tokens
+        ours, theirs = self.accepted_per_position, other.accepted_per_position
+        ours += [0] * (len(theirs) - len(ours))
+        for position, count in enumerate(theirs):
+            ours[position] += count
+
     @property
     def rate(self) -> float:
         """Accepted drafts, of all."""

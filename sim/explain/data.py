@@ -1,12 +1,15 @@
 """What the pages say, as data for programs: times in the record's unit, nothing left out."""
 
+from dataclasses import asdict
 from typing import Any
 
+from actors.core.acceptance import Acceptance
 from sim.explain.findings import Findings
 from sim.explain.history import History
 from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, totals
 from sim.explain.spans import RequestHistory, RunningSpan
+from sim.figures.drafts import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header
 
 
@@ -30,10 +33,17 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
             passing._asdict() for wait in request.waits for passing in passings(history, request, wait)
         ],
         **({} if request.refusal is None else {"refusal": request.refusal}),
+        **_drafts_data(request.drafts),
         "totals": totals(found),
         "phases": [_phase_data(phase) for phase in found],
         "admissions": [_span_data(span) for span in request.spans],
     }
+
+
+def _drafts_data(drafts: Acceptance) -> dict[str, Any]:
+    """What became of drafts; nothing where there were none."""
+    figures = SpeculationFigures.of(drafts)
+    return {} if figures is None else {"speculation": asdict(figures)}
 
 
 def _choice_data(choice: Chosen | None) -> dict[str, Any]:
@@ -115,4 +125,5 @@ def run_data(found: Findings, header: Header) -> dict[str, Any]:
             "for_requests": dict(sorted(p.for_requests.items())),
         },
         "suggestions": found.suggestions,
+        **_drafts_data(found.drafts),
     }

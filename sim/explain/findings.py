@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actors.core.acceptance import Acceptance
 from sim.explain.causes import Causes, causes
 from sim.explain.history import History
 from sim.explain.passing import Passing, passings
@@ -52,6 +53,8 @@ class Findings:
     worst: list[WorstWait]
     preemptions: Preemptions
     suggestions: list[str]
+    drafts: Acceptance
+    """What became of drafts, of all requests together."""
 
 
 def findings(history: History, top: int) -> Findings:
@@ -70,7 +73,15 @@ def findings(history: History, top: int) -> Findings:
         worst=_worst(history, top),
         preemptions=preemptions,
         suggestions=suggestions(history, found, preemptions, spent_s),
+        drafts=_drafts(history),
     )
+
+
+def _drafts(history: History) -> Acceptance:
+    whole = Acceptance()
+    for request in history.requests.values():
+        whole.include(request.drafts)
+    return whole
 
 
 def _end_s(request: RequestHistory) -> float:

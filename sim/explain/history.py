@@ -172,12 +172,9 @@ class History:
                 request.first_token_s = step.ends_s[0]
 
     def _accept(self, drafted: Drafted, queue: Queue) -> None:
-        """Accepted drafts are tokens beside the one that a step gives a decoding request."""
         queue.num_computed_tokens += drafted.num_drafts
-        request = self._running(drafted.request_id, "verifies drafts of")
-        if request is not None:
-            request.spans[-1].num_computed_tokens += drafted.num_accepted
-            request.spans[-1].num_output_tokens += drafted.num_accepted
+        if (request := self._running(drafted.request_id, "verifies drafts of")) is not None:
+            request.accept(drafted)
 
     def _stall(self, name: str, step: Step, queue: Queue) -> None:
         request = self._running(name, "idles")

@@ -4,7 +4,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from sim.record.journal_rows import Admitted, Arrival, Preempted, Rank
+from actors.core.acceptance import Acceptance
+from sim.record.journal_rows import Admitted, Arrival, Drafted, Preempted, Rank
 
 
 @dataclass(slots=True)
@@ -81,6 +82,15 @@ class RequestHistory:
     """What its rank was from which output of its replica on, as far as it is known."""
     refusal: str | None = None
     """Why the policy refused it, if it did."""
+    drafts: Acceptance = field(default_factory=Acceptance)
+    """What became of its drafts."""
+
+    def accept(self, drafted: Drafted) -> None:
+        """A step verified drafts: accepted ones are tokens beside the one that it gives anyway."""
+        name, num_accepted = drafted.request_id, drafted.num_accepted
+        self.drafts.add([(name, drafted.num_drafts)], [(name, num_accepted)])
+        self.spans[-1].num_computed_tokens += num_accepted
+        self.spans[-1].num_output_tokens += num_accepted
 
     @property
     def request_id(self) -> str:

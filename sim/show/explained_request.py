@@ -10,6 +10,7 @@ from sim.explain.history import History
 from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
 from sim.explain.spans import RequestHistory, RunningSpan, Wait
+from sim.figures.drafts import SpeculationFigures
 from sim.show import words
 from sim.show.console import print_table
 
@@ -83,6 +84,8 @@ class RequestPage:
         recomputed = sum(span.recomputed_tokens for span in self.request.spans)
         if recomputed:
             parts.append(f"{words.count(recomputed, 'token')} computed again")
+        if (drafts := SpeculationFigures.of(self.request.drafts)) is not None:
+            parts.append(f"drafts: {words.drafts(drafts)}")
         return "In all: " + " · ".join(parts or ["nothing took any time"])
 
     # --- the rows --------------------------------------------------------------------------------

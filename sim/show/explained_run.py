@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.explain.findings import Findings, WorstWait
+from sim.figures.drafts import SpeculationFigures
 from sim.record.journal_rows import Header
 from sim.show import words
 from sim.show.console import print_table
@@ -45,6 +46,8 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
         console.print(line, markup=False)
     for line in _preemptions(found):
         console.print(line, markup=False)
+    if (drafts := SpeculationFigures.of(found.drafts)) is not None:
+        console.print(f"Drafts: {words.drafts(drafts)}.", markup=False)
     for text in found.suggestions:
         table = Table.grid(padding=(0, 1))
         table.add_row("→", Text(text))

@@ -8,12 +8,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from sim.figures.client import ClientFigures
-from sim.figures.drafts import SpeculationFigures
 from sim.figures.metrics import Summary
 from sim.figures.replicas import ReplicaFigures
 from sim.figures.saturation import KNEE, of_capacity, regime_of
 from sim.figures.statistics.distribution import Distribution
 from sim.figures.tenants import TenantFigures
+from sim.show import words
 from sim.show.console import console_for, print_table
 
 MOST_REPLICAS = 16
@@ -162,7 +162,7 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
     if summary.client is not None:
         _client(table, summary.client)
     if summary.speculation is not None:
-        table.add_row("drafts", drafts_in_words(summary.speculation))
+        table.add_row("drafts", words.drafts(summary.speculation))
     if summary.fairness is not None:
         table.add_row(
             "fairness", f"{summary.fairness:.3f} (Jain's index, of service while several tenants wait)"
@@ -211,13 +211,3 @@ def _client(table: Table, client: ClientFigures) -> None:
     if client.retry_after_s is not None:
         table.add_row("", f"refusals asked to wait {client.retry_after_s:g} s at most")
     table.add_row("not known", "queueing, steps, KV blocks, preemptions: a client sees none of them")
-
-
-def drafts_in_words(figures: SpeculationFigures) -> str:
-    """What was accepted, and where."""
-    rates = ", ".join(f"{rate:.3f}" for rate in figures.rates_by_position)
-    return (
-        f"{figures.num_accepted_tokens:,} of {figures.num_draft_tokens:,} accepted"
-        f" ({figures.acceptance_rate:.1%}), {figures.mean_length:.2f} tokens a verification;"
-        f" by position {rates}"
-    )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from sim.explain.passing import Passing
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
+from sim.figures.drafts import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header, Rank
 
 
@@ -97,3 +98,13 @@ def chosen(choice: Chosen, header: Header) -> str:
         text += f", {choice.most_other_hit_blocks:,} at most elsewhere"
     text += f"; {count(choice.num_requests, 'request')} unfinished there"
     return f"{text} ({choice.fewest_requests:,} to {choice.most_requests:,} on each)"
+
+
+def drafts(figures: SpeculationFigures) -> str:
+    """What was accepted, and where."""
+    rates = ", ".join(f"{rate:.3f}" for rate in figures.rates_by_position)
+    return (
+        f"{figures.num_accepted_tokens:,} of {figures.num_draft_tokens:,} accepted"
+        f" ({figures.acceptance_rate:.1%}), {figures.mean_length:.2f} tokens a verification;"
+        f" by position {rates}"
+    )

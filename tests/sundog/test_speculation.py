@@ -131,6 +131,26 @@ def test_a_config_that_cannot_work_is_refused_in_one_line(config: str, why: str)
     assert ended.stderr.startswith("sundog: --speculative-config") and ended.stderr.count("\n") == 1
 
 
+def test_explain_says_what_became_of_drafts(tmp_path: Path) -> None:
+    """Of the run what the replay counted, of its requests their parts; nothing of a run without."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "0.0,60,40\n" * 2)
+    replay, run = ("replay", str(trace), "--num-gpu-blocks", "9000"), str(tmp_path / "run")
+    rates = '{"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.7}'
+    assert sundog(*replay, "--speculative-config", rates, "--out", run).returncode == 0
+    counted = json.loads((Path(run) / "summary.json").read_text())["speculation"]
+    assert json.loads(sundog("explain", run, "--json").stdout)["speculation"] == counted
+    assert "Drafts: " in sundog("explain", run).stdout
+    parts = [
+        json.loads(sundog("explain", run, "--request", f"r000000{number}", "--json").stdout)["speculation"]
+        for number in range(2)
+    ]
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert sum(part[name] for part in parts) == counted[name] > 0
+    assert sundog(*replay, "--out", str(tmp_path / "plain")).returncode == 0
+    assert "speculation" not in json.loads(sundog("explain", str(tmp_path / "plain"), "--json").stdout)
+
+
 def test_async_scheduling_beside_drafts_is_refused() -> None:
     ended = sundog("serve", "--port", "0", "--async-scheduling", "--speculative-config", NGRAM)
     assert ended.returncode == 2 and "leave --async-scheduling out" in ended.stderr
