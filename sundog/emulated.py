@@ -26,16 +26,19 @@ def emulated(
     from actors.api.emulation import Emulation as Emulated
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
+    from actors.injected import parse_injection
     from actors.metrics.lag import Lag
     from actors.sampling_defaults import NEUTRAL
     from sim.emulation.backends import emulated_backends
     from sim.emulation.clock import ScaledClock
+    from sim.emulation.faults import Injections
     from sundog.measured import simulated_target
     from sundog.simulated import Simulated
 
     simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
     tokenizer = _tokenizer(asked.tokenizer)
     eos = _end_token(tokenizer, asked.tokenizer)
+    faults = Injections([parse_injection(each) for each in asked.inject], engine.seed)
     lag = Lag(simulated.config.replicas, asked.time_scale)
     new_backend = emulated_backends(
         simulated.cost,
@@ -46,6 +49,7 @@ def emulated(
         lag,
         engine.seed,
         simulated.config.speculation,
+        faults.check,
     )
     name = serving.served_model_name or simulated.model
     return Served(
@@ -59,7 +63,7 @@ def emulated(
         adapters=adapters(serving, name, (str(model),)),
         cost=simulated.cost,
         remarks=simulated.remarks,
-        emulation=Emulated(lag, FrontEnd(simulated.front_end_s)),
+        emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults),
         clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
     )
 

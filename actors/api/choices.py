@@ -64,7 +64,7 @@ class Asked:
 class Choice:
     """One choice of an answer, and how much of it has been read."""
 
-    __slots__ = ("_first", "_stream", "asked", "finished", "index", "is_first", "num_tokens")
+    __slots__ = ("_first", "_stream", "asked", "cut", "finished", "index", "is_first", "num_tokens")
 
     def __init__(self, index: int, asked: Asked, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
@@ -76,6 +76,8 @@ class Choice:
         """Whether it is the first of its prompt's: it is the one whose cached tokens count."""
         self.num_tokens = 0
         self.finished = False
+        self.cut: tuple[int, Callable[[], None]] | None = None
+        """After how many tokens the answer is to be cut off, and how."""
 
     async def confirm(self) -> None:
         """Wait until the engine has taken the request; raises ApiError if its policy refuses it."""
@@ -115,6 +117,8 @@ class Choice:
         if delta.finish_reason is not None:
             self.finished = True
             asked.finished()
+        if self.cut is not None and self.num_tokens > self.cut[0]:
+            self.cut[1]()
         return delta
 
     def usage(self) -> dict[str, object]:
@@ -155,6 +159,11 @@ class Choices:
             sum(choice.num_tokens for choice in self.all),
             sum(asked.num_cached_tokens for asked in prompts),
         )
+
+    def cut_after(self, num_tokens: int, cut: Callable[[], None]) -> None:
+        """Have `cut` called before more than so many tokens of a choice are shown."""
+        for choice in self.all:
+            choice.cut = num_tokens, cut
 
     def watch(self, on_unread: Callable[[], None]) -> None:
         """Have this called whenever a choice has something to take; at once if one has."""

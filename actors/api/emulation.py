@@ -2,9 +2,19 @@
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
+from actors.api.errors import ApiError, invalid, retry_after, shown
+from actors.clock import now_s, sleep_until
 from actors.front.front_end import FrontEnd
+from actors.injected import INJECT, Fault, Faults, parse_fault
 from actors.metrics.lag import Lag
+
+
+class Headers(Protocol):
+    """A request's headers."""
+
+    def get(self, key: str, /) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +23,35 @@ class Emulation:
 
     lag: Lag
     front_end: FrontEnd
+    faults: Faults | None = None
 
     def taken(self, began_s: float) -> None:
         """The engine has a request whose headers had come at `began_s`, by `time.perf_counter`."""
         self.front_end.took((time.perf_counter() - began_s) * self.lag.time_scale)
+
+    async def befall(self, headers: Headers) -> Fault | None:
+        """Let a request meet its fault, if it has one; raises ApiError for one that is refused.
+
+        What happens to its answer is left to the caller, which is given the fault.
+        """
+        if self.faults is None:
+            return None
+        fault = self.faults.next()
+        if (asked := headers.get(INJECT)) is not None:
+            try:
+                fault = parse_fault(asked)
+            except ValueError as wrong:
+                raise invalid(f"{INJECT} is {shown(asked)}: {wrong}.", INJECT) from None
+        if fault is None:
+            return None
+        match fault.kind:
+            case "429":
+                said, headers_said = "This refusal was injected: try again later.", retry_after(1.0)
+                raise ApiError(429, said, None, "rate_limit_exceeded", headers_said)
+            case "503":
+                raise ApiError(503, "This failure was injected: try again later.", headers=retry_after(1.0))
+            case "slow":
+                await sleep_until(now_s() + fault.amount)
+            case "dead-engine":
+                self.faults.kill()
+        return fault

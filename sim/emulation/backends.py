@@ -24,8 +24,12 @@ def emulated_backends(
     lag: Lag,
     seed: int = 0,
     speculation: SpeculativeConfig | None = None,
+    before_step: Callable[[], None] = lambda: None,
 ) -> Callable[[int], CostBackend]:
-    """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own."""
+    """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own.
+
+    What `before_step` raises crashes the engine.
+    """
     drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
 
     def tokens() -> Scripted:
@@ -33,6 +37,7 @@ def emulated_backends(
         return Scripted(scripts, None if drafts is None else Speculated(scripts, drafts))
 
     def new_backend(replica: int) -> CostBackend:
-        return CostBackend(LivePace(cost, replica, lag), MadeUpLogprobs(tokens(), vocab_size), capacity)
+        pace = LivePace(cost, replica, lag, before_step)
+        return CostBackend(pace, MadeUpLogprobs(tokens(), vocab_size), capacity)
 
     return new_backend

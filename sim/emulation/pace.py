@@ -4,6 +4,7 @@ Where the host is late, later steps catch up, and what cannot be caught up is co
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -36,13 +37,17 @@ class LivePace(Pace):
     """A Pace for the wall clock, or for one that runs `time_scale` times as fast.
 
     Steps that follow each other begin when the one before ended by the model, up to CATCH_UP_S before now;
-    none ends before now. What a step begins later than that is lost, and in `lag`.
+    none ends before now. What a step begins later than that is lost, and in `lag`. What `before_step` raises
+    crashes the engine.
     """
 
-    def __init__(self, cost: CostModel, replica: int, lag: Lag) -> None:
+    def __init__(
+        self, cost: CostModel, replica: int, lag: Lag, before_step: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(cost, f"runner-{replica}")
         self.early_s = EARLY_S * lag.time_scale
         self._lag, self._replica = lag, replica
+        self._before_step = before_step
         self._catch_up = instant(CATCH_UP_S * lag.time_scale)
         self._end_tick = 0.0
         self._told: Told | None = None
@@ -51,6 +56,7 @@ class LivePace(Pace):
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
     ) -> tuple[float, ...]:
         """The end of the one step that an emulated server does at a time."""
+        self._before_step()
         assert num_steps == 1, "who reads a stream wants its tokens one by one"
         now = instant(now_s)
         start = max(now, self._end_tick)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sundog.options.kinds import Real, Text
+from actors.injected import parse_injection
+from sundog.options.kinds import Parsed, Real, Text
 from sundog.options.row import option
 
 EMULATION = "Emulation"
@@ -23,6 +24,13 @@ class Emulation:
         Text("texts|echo|FILE.jsonl", is_path=True),
         'What is said: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
         section=EMULATION,
+    )
+    inject: tuple[str, ...] = option(
+        (),
+        Parsed(parse_injection, "FAULT@RATE"),
+        "Let a part of requests fail: 429, 503, slow=SECONDS, cut=TOKENS, dead-engine; as in 503@0.01.",
+        section=EMULATION,
+        many=True,
     )
     time_scale: float = option(
         1.0,

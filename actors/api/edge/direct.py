@@ -25,8 +25,8 @@ from actors.api.edge.response import Feed
 
 log = logging.getLogger("sundog.api")
 
-DIRECT = "sundog.direct"
-"""Its name there."""
+DIRECT, ABORT = "sundog.direct", "sundog.abort"
+"""Its name there, and that of what ends the connection."""
 AT_A_TIME = 64
 """Streams that are written before other tasks have their turn: about a millisecond of them."""
 

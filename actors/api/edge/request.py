@@ -28,7 +28,7 @@ from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from quart_trio.wrappers import TrioRequest
 
-from actors.api.edge.direct import DIRECT, Offer
+from actors.api.edge.direct import ABORT, DIRECT, Offer
 from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
 from actors.core.request import TraceHeaders
@@ -53,6 +53,12 @@ class ApiRequest(TrioRequest):
     async def read_body(self) -> bytes:
         """The whole body; raises 413 if it is too large and 408 if it takes too long."""
         return await self.get_data(cache=True, as_text=False, parse_form_data=False)
+
+    def abort(self) -> None:
+        """End the connection at once, whatever is still to be said; harmless where it cannot be reached."""
+        state = self.scope["state"]
+        if ABORT in state:
+            state[ABORT]()
 
 
 def current_request() -> ApiRequest:

@@ -21,7 +21,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
-from actors.api.edge.direct import DIRECT, Body, WritePass
+from actors.api.edge.direct import ABORT, DIRECT, Body, WritePass
 from actors.api.edge.response import Feed
 
 log = logging.getLogger("sundog.api")
@@ -82,7 +82,8 @@ class TcpConnection(TCPServer):
         writes: WritePass,
         stream: trio.SocketStream,
     ) -> None:
-        super().__init__(app, config, context, {DIRECT: self._body}, stream)  # type: ignore[arg-type]  # plain too
+        state = {DIRECT: self._body, ABORT: self.abort}
+        super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]  # plain too
         self._open_connections = open_connections
         self._writes = writes
         self._peer_left = False

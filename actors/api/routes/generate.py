@@ -125,6 +125,7 @@ async def ask(
             "rate_limit_exceeded",
             retry_after(client.room_in_s()),
         )
+    fault = None if context.emulation is None else await context.emulation.befall(request.headers)
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.
@@ -153,6 +154,8 @@ async def ask(
     choices = await start_choices(context.llm, generates, field, request.at_end)
     if context.emulation is not None:
         context.emulation.taken(request.began_s)
+    if fault is not None and fault.kind == "cut":
+        choices.cut_after(int(fault.amount), request.abort)
     return answer_id, choices
 
 
