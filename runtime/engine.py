@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from actors.core.batch import Batch, StepResult
 from actors.core.logprobs import PromptLogprobs
@@ -16,6 +17,7 @@ from runtime.device.download import Download, new_stream
 from runtime.device.inputs import columns
 from runtime.device.last_tokens import LastTokens
 from runtime.model import Model
+from runtime.ranks.group import Group
 from runtime.requests import Requests
 from runtime.sampling.constrained import choose
 from runtime.sampling.sampler import Sampled, named, pick
@@ -41,14 +43,22 @@ class Engine:
     """A model, its requests, and the steps that are under way, the oldest first.
 
     With `ahead`, tokens stay on the device for the next step; otherwise a launch computes the whole step.
+    Of a `group` of ranks the first samples, and the others take its tokens: all fold the same batches.
     """
 
     def __init__(
-        self, requests: Requests, model: Model, speculator: Speculator | None, *, ahead: bool = False
+        self,
+        requests: Requests,
+        model: Model,
+        speculator: Speculator | None,
+        *,
+        ahead: bool = False,
+        group: Group | None = None,
     ) -> None:
         self._requests = requests
         self._model = model
         self._speculator = speculator
+        self._group = group
         self._flights: deque[Flight] = deque()
         self._last = LastTokens(model.device) if ahead else None
         self._stream = new_stream(model.device) if ahead else None
@@ -85,6 +95,8 @@ class Engine:
         assert flight is self._flights[0], "steps end in the order in which they began"
         self._take_in(1)
         self._flights.popleft()
+        if self._group is not None and not self._group.rank.leads:
+            return StepResult(flight.batch.step, (end_s,))  # the tokens are those of the rank that samples
         step, sampled, kept = flight.step, flight.sampled, flight.kept
         assert kept is not None
         drafts: Pairs = ()
@@ -120,7 +132,7 @@ class Engine:
         else:
             logits_RV = self._model.logits(step)
         if step.request_ids:
-            flight.sampled = choose(logits_RV, step.choices)
+            flight.sampled = self._chosen(logits_RV, step)
 
     def _compute_ahead(self, flight: Flight, last: LastTokens) -> None:
         """The same on a device that is not waited for, unless something of the step needs it."""
@@ -136,8 +148,17 @@ class Engine:
             return
         if step.choices is None or step.choices.is_plain:
             token_R = pick(logits_RV, step.choices, columns(inputs) if step.choices else None)
+            if self._group is not None:
+                self._group.follow(token_R)
             flight.download = Download(token_R, self._stream)
         else:
-            flight.sampled = choose(logits_RV, step.choices)
+            flight.sampled = self._chosen(logits_RV, step)
             token_R = torch.tensor(flight.sampled.tokens, device=logits_RV.device)
         last.write(inputs.row_R, token_R)
+
+    def _chosen(self, logits_RV: Tensor, step: Step) -> Sampled:
+        """A token for each sampling row: chosen here, or by the rank that samples."""
+        if self._group is None:
+            return choose(logits_RV, step.choices)
+        here = choose(logits_RV, step.choices) if self._group.rank.leads else Sampled()
+        return self._group.share(here, len(logits_RV))

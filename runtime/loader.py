@@ -19,16 +19,24 @@ from runtime.weights import check_floats, readable_by_library, stored_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.models.auto.auto_factory import _LazyAutoMapping
 
 _LOG = logging.getLogger(__name__)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
+def load_model(
+    model_dir: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    sharing: "DistributedConfig | None" = None,
+) -> "PreTrainedModel":
     """The model with its weights on `device` and our attention, ready for inference.
 
-    Raises LoadError for a folder that cannot be served; takes as long as reading the weights.
+    With `sharing` the library reads this process's share of them, and hooks what its plan names. Raises
+    LoadError for a folder that cannot be served; takes as long as reading the weights.
     """
     folder = Path(model_dir)
     read_facts(folder)
@@ -38,7 +46,7 @@ def load_model(model_dir: str | Path, *, device: str = "cpu", dtype: str = "auto
 
     from runtime.attention import register
 
-    model, unused = _loaded(folder, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register())
+    model, unused = _loaded(folder, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register(), sharing)
     if unused:
         _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
     return model
@@ -57,7 +65,12 @@ def load_bare(folder: Path, *, device: str = "cpu", dtype: str = "auto") -> "Pre
 
 
 def _loaded(
-    folder: Path, device: str, dtype: str, classes: "_LazyAutoMapping", attention: str | None
+    folder: Path,
+    device: str,
+    dtype: str,
+    classes: "_LazyAutoMapping",
+    attention: str | None,
+    sharing: "DistributedConfig | None" = None,
 ) -> tuple["PreTrainedModel", list[str]]:
     """The model, and the names of weights that it has no place for."""
     import torch
@@ -69,7 +82,7 @@ def _loaded(
     library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
     try:
-        model, found = _read(folder, device, dtype, classes, attention)
+        model, found = _read(folder, device, dtype, classes, attention, sharing)
         model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     except LoadError:
         raise
@@ -107,7 +120,12 @@ class Found(TypedDict):
 
 
 def _read(
-    folder: Path, device: str, dtype: str, classes: "_LazyAutoMapping", attention: str | None
+    folder: Path,
+    device: str,
+    dtype: str,
+    classes: "_LazyAutoMapping",
+    attention: str | None,
+    sharing: "DistributedConfig | None",
 ) -> tuple["PreTrainedModel", Found]:
     """The model, and what the library found of its weights; quantised ones are multiplied out first."""
     import torch
@@ -129,7 +147,14 @@ def _read(
         raise LoadError(f"{folder} ({config.model_type}) is not supported: transformers has no such model")
     built = classes[type(config)]
     assert isinstance(built, type), "one class for each configuration"
-    more = {"add_pooling_layer": False} if "add_pooling_layer" in signature(built).parameters else {}
+    more: dict[str, object] = {}
+    if "add_pooling_layer" in signature(built).parameters:
+        more["add_pooling_layer"] = False
+    # Straight to the device, without a copy of all weights on the host.
+    if sharing is not None:
+        more["distributed_config"] = sharing
+    elif device != "cpu" and find_spec("accelerate"):
+        more["device_map"] = device
     with readable_by_library(folder) as source:
         loaded: object = built.from_pretrained(
             source if weights is None else None,
@@ -137,8 +162,6 @@ def _read(
             dtype=chosen,
             state_dict=weights,
             attn_implementation=attention,
-            # Straight to the device, without a copy of all weights on the host.
-            device_map=device if device != "cpu" and find_spec("accelerate") else None,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,

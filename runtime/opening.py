@@ -10,7 +10,7 @@ from pathlib import Path
 from actors.core.config import ConfigError
 from actors.speculative_config import SpeculativeConfig
 from runtime.facts import check_context, first_line
-from runtime.loader import import_torch, load_model
+from runtime.loader import chosen_device, import_torch, load_model
 
 # Before anything that imports torch, since it sets how torch's threads wait.
 import_torch()
@@ -30,6 +30,9 @@ from runtime.native.few_bits import quantise
 from runtime.norms import fuse_norms
 from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 from runtime.profile_run import measured
+from runtime.ranks.group import Group, device_of
+from runtime.ranks.rank import Rank
+from runtime.ranks.sharded import load_share
 from runtime.requests import Requests
 from runtime.speculator import DraftModel, PromptLookup, Speculator
 from runtime.structured.grammars import Grammars
@@ -45,7 +48,8 @@ class Opening:
     the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
     `num_threads` None leaves torch's choice; `grammars` None refuses constraints; `adapters` are
     folders of LoRA adapters by name. `ahead` launches a step before the one before it has ended (None: on
-    CUDA), if it is asked for by then. Every error in the settings or a folder is a ConfigError from `open`.
+    CUDA), if it is asked for by then. Of a model that ranks share, `rank` says which this is.
+    Every error in the settings or a folder is a ConfigError from `open`.
     """
 
     def __init__(
@@ -70,8 +74,12 @@ class Opening:
         max_lora_rank: int = 16,
         quantization: str | None = None,
         ahead: bool | None = None,
+        rank: Rank | None = None,
+        replica: int = 0,
     ) -> None:
         self._ahead = ahead
+        self._rank, self._replica = rank, replica
+        self._group: Group | None = None
         self._model_dir = Path(model_dir)
         self._device = device
         self._dtype = dtype
@@ -104,6 +112,8 @@ class Opening:
     def _opened(self) -> tuple[Engine, Model, int]:
         if self._num_threads is not None:
             set_threads(self._num_threads)
+        if self._rank is not None:
+            self._meet(self._rank)
         check_context(self._model_dir, self._max_model_len)
         if self._grammars is not None:
             self._grammars.prepare()
@@ -120,6 +130,8 @@ class Opening:
             max_num_seqs=self._max_num_seqs,
             wanted=self._num_gpu_blocks,
         )
+        if self._group is not None:
+            num_blocks = self._group.least(num_blocks)
 
         def with_cache(
             model: PreTrainedModel, layers: list[LayerShape], adapters: Adapters | None = None
@@ -139,7 +151,14 @@ class Opening:
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
         is_ahead = is_cuda if self._ahead is None else self._ahead
-        return Engine(requests, served, speculator, ahead=is_ahead), served, num_blocks
+        engine = Engine(requests, served, speculator, ahead=is_ahead, group=self._group)
+        return engine, served, num_blocks
+
+    def _meet(self, rank: Rank) -> None:
+        """Meet the other ranks, and leave them their part of the processors."""
+        if self._num_threads is None:
+            torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
+        self._group = Group(rank, device_of(rank, self._replica, chosen_device(self._device)))
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""
@@ -169,7 +188,8 @@ class Opening:
         elif together:
             expected = probe_logits(model)
             pack_linears(model, together)
-            if not answers_as(model, expected):
+            is_same = answers_as(model, expected)
+            if not (is_same if self._group is None else self._group.all_agree(is_same)):
                 _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
                 model = self._read(folder, adapters)
                 pack_linears(model)
@@ -179,7 +199,9 @@ class Opening:
         return model, layers, step_bytes
 
     def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
-        """The model's weights, with the layers that adapters change."""
+        """The model's weights, with the layers that adapters change; a rank's share of them."""
+        if self._group is not None:
+            return load_share(folder, self._group, dtype=self._dtype)
         model = load_model(folder, device=self._device, dtype=self._dtype)
         if adapters is not None:
             adapters.attach(model)

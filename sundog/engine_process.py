@@ -20,12 +20,15 @@ from sundog.kv_events import with_kv_events
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
+from sundog.ranks import refuse_what_ranks_cannot
 from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
+    from runtime.ranks.rank import Rank
     from runtime.serve import RealModel
     from runtime.worker.engine_process import EngineProcess
+    from runtime.worker.fork_server import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class Opened:
     config: EngineConfig
     adapters: tuple[Adapter, ...]
 
-    def backends(self) -> "Callable[[int], Backend]":
-        """What makes the backend of a replica; imports torch."""
+    def backends(self, rank: "Rank | None" = None) -> "Callable[[int], Backend]":
+        """What makes the backend of a replica, or of one `rank` of it; imports torch."""
         from runtime.serve import embedding_backends, torch_backends
 
         engine, serving = self.orders.engine, self.orders.serving
@@ -54,11 +57,29 @@ class Opened:
             adapters=self.adapters,
             max_lora_rank=serving.max_lora_rank,
             quantization=engine.quantization,
+            num_ranks=engine.tensor_parallel_size,
+            rank=rank,
         )
 
-    def new_backend(self, replica: int) -> "Backend":
+    def new_backend(self, replica: int, rank: "Rank | None" = None) -> "Backend":
         """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
-        return self.backends()(replica)
+        return self.backends(rank)(replica)
+
+    def life(self) -> "Run":
+        """The life of an engine process, and of the ranks that it forks if there are several."""
+        from runtime.worker.host import run_fork
+        from runtime.worker.rank_forks import run_shared_fork
+
+        num_ranks = self.orders.engine.tensor_parallel_size
+        is_late = _may_be_on_a_gpu(self.orders.serving.device)
+        new_backend = self.new_backend if is_late else self.backends()
+        if num_ranks == 1:
+            return partial(run_fork, self.config, new_backend)
+        stall_s = self.orders.serving.stall_timeout_s
+        return partial(run_shared_fork, self.config, self._rank_backends, num_ranks, stall_s)
+
+    def _rank_backends(self, rank: "Rank") -> "Callable[[int], Backend]":
+        return partial(self.new_backend, rank=rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +113,7 @@ class Orders:
         pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
         real = RealModel.open(self.model, serving.served_model_name, serving.runner, pooler)
         refuse_what_torch_cannot(self.engine)
+        refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)
         if real.embedding is not None:
             return Opened(self, real, embedding_config(real, serving, self.engine), ())
         config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
@@ -138,11 +160,10 @@ def main(descriptor: int, parent: int) -> None:
             orders = Orders.unpacked(sys.stdin.buffer.read())
             log_to_stderr(orders.serving.log_format)
             opened = orders.open()
-            new_backend = opened.new_backend if _may_be_on_a_gpu(orders.serving.device) else opened.backends()
-            from runtime.worker.host import run_fork
+            life = opened.life()
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))
-        serve_forks(control, partial(run_fork, opened.config, new_backend))
+        serve_forks(control, life)
 
 
 if __name__ == "__main__":

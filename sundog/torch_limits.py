@@ -18,11 +18,11 @@ def need_torch() -> None:
 
 def refuse_what_torch_cannot(engine: Engine) -> None:
     """Refuse what only a simulated engine has."""
-    for name in ("tensor", "pipeline", "data"):
+    for name, instead in (("pipeline", "--tensor-parallel-size"), ("data", "--replicas")):
         if (size := getattr(engine, f"{name}_parallel_size")) != 1:
             raise ConfigError(
-                f"--{name}-parallel-size is {size}: the torch backend runs on one device; leave it at 1,"
-                " or use --replicas"
+                f"--{name}-parallel-size is {size}: the torch backend has no such ranks; leave it at 1,"
+                f" or use {instead}"
             )
     if engine.quantization not in (None, "int8", "int4"):
         raise ConfigError(

@@ -20,7 +20,7 @@ from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
-from actors.messages import Abort, EngineRefs, Load, PolicyFailed, Submit
+from actors.messages import Abort, Batch, EngineRefs, Interrupt, Load, PolicyFailed, Submit
 
 log = logging.getLogger("sundog.engine")
 
@@ -53,14 +53,15 @@ async def run_engine_core(
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None] = lambda actors: None,
+    elsewhere: Sequence[Ref[Batch | Interrupt | Load]] = (),
 ) -> None:
     """Run a core to its end, and release everything that `backends`, one per rank, took.
 
-    When a user's policy fails, the `fallback` takes over; None: the core crashes. `on_actors` is told of the
-    actors before the core is up.
+    Further ranks have their Runners `elsewhere`. When a user's policy fails, the `fallback` takes over; None:
+    the core crashes. `on_actors` is told of the actors before the core is up.
     """
     try:
-        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up, on_actors)
+        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up, on_actors, elsewhere)
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             for backend in backends:
@@ -76,6 +77,7 @@ async def _run_actors(
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None],
+    elsewhere: Sequence[Ref[Batch | Interrupt | Load]],
 ) -> None:
     """Start from the leaves, report the addresses, and end when all actors have.
 
@@ -89,9 +91,9 @@ async def _run_actors(
         runners = [
             Runner(f"runner-{replica}.{rank}", backend, tap=tap) for rank, backend in enumerate(backends)
         ]
-        executor = Executor(
-            f"executor-{replica}", [runner.ref(f"executor-{replica}") for runner in runners], tap=tap
-        )
+        executor_name = f"executor-{replica}"
+        ranks = [*(runner.ref(executor_name) for runner in runners), *elsewhere]
+        executor = Executor(executor_name, ranks, tap=tap)
         scheduler_name = f"scheduler-{replica}"
         executor_ref = executor.ref(scheduler_name)
         for actor in (*runners, executor):

@@ -15,7 +15,7 @@ from actors.engine.reports import ActorReport
 from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
-from runtime.worker.host import PULSE_S
+from runtime.worker.life import PULSE_S
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
 from runtime.worker.place import Begun, Place
 

@@ -4,9 +4,7 @@ It ends when the core does, and when the server is gone. Its clock is the server
 same on both sides.
 """
 
-import os
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Never
@@ -14,21 +12,19 @@ from typing import Never
 import trio
 
 from actors.actor import Actor, Handled, Ref, answer
-from actors.config import ConfigError, EngineConfig
+from actors.config import EngineConfig
 from actors.core.policies import Fcfs
 from actors.engine.backend import Backend
-from actors.engine.crash import block, root_cause, summary
+from actors.engine.crash import root_cause
 from actors.engine.engine_core import run_engine_core
 from actors.engine.reports import report
 from actors.messages import Capacity, EngineRefs
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.clock import ServerClock, offset_s
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
-
-PULSE_S = 0.5
-LEAVE_S = 5.0
-"""How long a step may go on when the server is gone; then the process ends by force."""
+from runtime.worker.life import PULSE_S, until_gone
+from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Heard, Pulse, Start, failed
+from runtime.worker.ranks import Ranks
 
 
 class Host(Actor[Start]):
@@ -71,32 +67,47 @@ class Reached:
 
 
 def run_host(
-    config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
+    config: EngineConfig,
+    new_backend: Callable[[int], Backend],
+    replica: int,
+    connected: socket.socket,
+    ranks: Ranks | None = None,
 ) -> None:
-    """The life of an engine process, from when hands are shaken with the server."""
-    clock = ServerClock(offset_s(connected))
-    trio.run(partial(_host, config, new_backend, replica, connected), clock=clock)
+    """The life of an engine process, from when hands are shaken with the server.
+
+    `ranks` are the others of a model that is shared, of which this process computes rank 0.
+    """
+    clock, others = ServerClock(offset_s(connected)), ranks or Ranks(replica)
+    trio.run(partial(_host, config, new_backend, replica, connected, others), clock=clock)
 
 
 def run_fork(
-    config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
+    config: EngineConfig,
+    new_backend: Callable[[int], Backend],
+    replica: int,
+    connected: socket.socket,
+    ranks: Ranks | None = None,
 ) -> None:
     """The same of a process that was forked; nobody else can reach its link, which needs no secret."""
     trio.run(partial(shake_hands, connected, WORKER_MESSAGES, b"", called=True))
-    run_host(config, new_backend, replica, connected)
+    run_host(config, new_backend, replica, connected, ranks)
 
 
 async def _host(
-    config: EngineConfig, new_backend: Callable[[int], Backend], replica: int, connected: socket.socket
+    config: EngineConfig,
+    new_backend: Callable[[int], Backend],
+    replica: int,
+    connected: socket.socket,
+    ranks: Ranks,
 ) -> None:
     link, host = Link(connected, WORKER_MESSAGES, "the server"), Host(replica)
     link.export(host)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_gone, link, nursery.cancel_scope)
+        nursery.start_soon(until_gone, link, nursery.cancel_scope)
         door: Ref[Heard] = await link.open(f"door-{replica}", f"host-{replica}", counted=False)
         await nursery.start(host.live)
         actors: list[Actor[Never]] = []
-        nursery.start_soon(_beat, door, actors)
+        nursery.start_soon(_beat, door, actors, ranks)
 
         def on_actors(started: Sequence[Actor[Never]]) -> None:
             actors.extend(started)
@@ -104,34 +115,24 @@ async def _host(
                 link.export(actor)
             door.tell(Pulse(report(actors)))
 
+        def on_up(engine: EngineRefs) -> None:
+            ranks.is_up = True
+            host.up(engine)
+
         try:
             backend = await trio.to_thread.run_sync(new_backend, replica)
-            await run_engine_core(
-                replica, config, [Reached(door)], Fcfs(), None, [backend], host.up, on_actors
-            )
+            async with ranks.running(lambda lost: door.tell(failed(lost))) as runners:
+                await run_engine_core(
+                    replica, config, [Reached(door)], Fcfs(), None, [backend], on_up, on_actors, runners
+                )
             door.tell(CoreEnded())
         except Exception as error:  # noqa: BLE001  # whatever it is, the server says it
-            door.tell(_failed(root_cause(error)))
+            door.tell(failed(ranks.lost or root_cause(error)))
         await link.flush()
         nursery.cancel_scope.cancel()
 
 
-async def _until_gone(link: Link, scope: trio.CancelScope) -> None:
-    """Carry frames; when the server is gone, end what goes on here."""
-    await link.run()
-    by_force = threading.Timer(LEAVE_S, os._exit, (1,))
-    by_force.daemon = True
-    by_force.start()
-    scope.cancel()
-
-
-async def _beat(door: Ref[Heard], actors: Sequence[Actor[Never]]) -> None:
+async def _beat(door: Ref[Heard], actors: Sequence[Actor[Never]], ranks: Ranks) -> None:
     while True:
-        door.tell(Pulse(report(actors)))
+        door.tell(Pulse((*report(actors), *ranks.reports())))
         await trio.sleep(PULSE_S)
-
-
-def _failed(error: BaseException) -> CoreFailed:
-    if isinstance(error, ConfigError):
-        return CoreFailed(str(error), (), is_refusal=True)
-    return CoreFailed(summary(error), tuple(block(error).splitlines()), is_refusal=False)

@@ -4,6 +4,16 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+
+import trio
+
+from runtime.wire.link import Link
+
+PULSE_S = 0.5
+"""How often a process says what its actors do."""
+LEAVE_S = 5.0
+"""How long a step may go on when nobody is there whom it is for; then the process ends by force."""
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 ORPHANED = 3
@@ -31,3 +41,17 @@ def how_it_ended(status: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+
+
+async def until_gone(link: Link, scope: trio.CancelScope) -> None:
+    """Carry frames; when the other end is gone, end what goes on here."""
+    await link.run()
+    end_by_force()
+    scope.cancel()
+
+
+def end_by_force() -> None:
+    """End this process in a while, should it not have ended by then: a step cannot be cut short."""
+    timer = threading.Timer(LEAVE_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()

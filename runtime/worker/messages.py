@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from actors.core.config import ConfigError
+from actors.engine.crash import block, summary
 from actors.engine.reports import ActorReport
 from actors.messages import Capacity, PolicyFailed, StepOutput
 from runtime.wire.vocabulary import MESSAGES
@@ -44,3 +46,10 @@ Heard = StepOutput | PolicyFailed | Pulse | CoreEnded | CoreFailed
 """What the Door is told."""
 
 WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, CoreEnded, CoreFailed)
+
+
+def failed(error: BaseException) -> CoreFailed:
+    """What is said of an error that ends a process."""
+    if isinstance(error, ConfigError):
+        return CoreFailed(str(error), (), is_refusal=True)
+    return CoreFailed(summary(error), tuple(block(error).splitlines()), is_refusal=False)

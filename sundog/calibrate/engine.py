@@ -112,6 +112,10 @@ def _write(
 
 def _refuse_unmeasured(engine: Engine) -> None:
     refuse_what_torch_cannot(engine)
+    if (size := engine.tensor_parallel_size) != 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {size}: an engine of one rank is measured; leave it at 1"
+        )
     if engine.replicas != 1:
         raise ConfigError(f"--replicas is {engine.replicas}: one engine is measured; leave it out")
     if engine.speculation is not None:

@@ -48,7 +48,9 @@ class Engine:
         to=SCHEDULER,
         names=("--num-gpu-blocks-override",),
     )
-    tensor_parallel_size: int = option(1, Whole(1, 1024), "GPUs that share each layer.", names=("-tp",))
+    tensor_parallel_size: int = option(
+        1, Whole(1, 1024), "GPUs, or processes on a CPU, that share each layer.", names=("-tp",)
+    )
     dtype: str = option("auto", Text("TYPE"), "Type of weights and activations; auto is the model's own.")
     quantization: str | None = option(
         None,
@@ -157,7 +159,11 @@ class Engine:
     )
 
     pipeline_parallel_size: int = option(
-        1, Whole(1, 1024), "Stages of layers; only 1 can be predicted.", section=REPLICAS, names=("-pp",)
+        1,
+        Whole(1, 1024),
+        "Stages of layers; only 1 is served or predicted.",
+        section=REPLICAS,
+        names=("-pp",),
     )
     data_parallel_size: int = option(
         1, Whole(1, 4096), "Multiplies the replicas; dense models only.", section=REPLICAS, names=("-dp",)

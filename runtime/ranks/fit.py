@@ -1,0 +1,53 @@
+"""Whether ranks can share a model, decided from its folder before any of them starts."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.facts import LoadError
+from runtime.ranks.styles import STYLES
+from runtime.support import check_supported, read_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+KEYS = ("k_proj", "qkv_proj", "query_key_value", "kv_b_proj")
+"""How layers are called that make keys, alone or with others."""
+
+
+def check_ranks(folder: Path, num_ranks: int) -> None:
+    """Refuse a model that `num_ranks` cannot share; LoadError says by name what stands against it."""
+    if num_ranks == 1:
+        return
+    asked = f"--tensor-parallel-size is {num_ranks}"
+    for module in ("accelerate", "transformers.distributed"):
+        if find_spec(module) is None:
+            raise LoadError(f"{asked}, which needs {module}: get it by `pip install -U 'sundog[engine]'`")
+    check_supported(folder)
+    config = read_config(folder)
+    if reason := why_not_shared(config, num_ranks):
+        raise LoadError(f"{asked}, but {folder} ({config.model_type}) {reason}")
+
+
+def why_not_shared(config: "PreTrainedConfig", num_ranks: int) -> str | None:
+    """Why the model of this configuration cannot be shared, if its kind or its numbers tell."""
+    if getattr(config, "quantization_config", None) is not None:
+        return "is quantised, and only whole weights are shared among ranks; leave it at 1"
+    plan: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    if not plan:
+        return "has no tp_plan in transformers, which says how ranks share its layers; leave it at 1"
+    if unknown := sorted(set(plan.values()) - STYLES):
+        return f"has layers that are shared as {unknown[0]}, which ranks here do not; leave it at 1"
+    heads = config.num_attention_heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    if not any(name.rpartition(".")[2] in KEYS and style == "colwise" for name, style in plan.items()):
+        return None  # every rank has all heads
+    if key_heads < num_ranks:
+        return f"has {key_heads} KV heads, fewer than ranks: give at most {key_heads}"
+    if key_heads % num_ranks or heads % num_ranks:
+        fitting = [str(n) for n in range(2, key_heads + 1) if not (key_heads % n or heads % n)]
+        return (
+            f"has {heads} heads and {key_heads} KV heads, which {num_ranks} ranks cannot share evenly:"
+            f" give {', '.join(fitting) or '1'}"
+        )
+    return None

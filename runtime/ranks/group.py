@@ -1,0 +1,117 @@
+"""What the ranks of a replica say to each other about tensors, over torch.distributed: gloo, or NCCL on CUDA.
+
+Law: every rank takes the same steps in the same order, so the collectives of one meet those of the others.
+One that fails, or dies, breaks the group: the others' collectives raise (gloo), or their processes are ended
+by what watches them (`runtime/worker/ranks.py`).
+
+Shapes: R sampling rows of a step.
+"""
+
+import os
+from datetime import timedelta
+
+import psutil  # type: ignore[import-untyped]  # ships no types
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from actors.core.config import ConfigError
+from runtime.ranks.rank import LOOPBACK, Rank
+from runtime.sampling.sampler import Sampled, named
+
+WAIT_S = 300.0
+"""How long a collective waits for the other ranks; the same as a step may take (`engine_process.STEP_S`)."""
+
+
+class Group:
+    """The ranks of a replica as one of them sees them. `device` is this rank's own."""
+
+    def __init__(self, rank: Rank, device: torch.device) -> None:
+        self.rank, self.device = rank, device
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+        # The library's own loader binds a process to the device of this number.
+        os.environ["LOCAL_RANK"] = str(device.index or 0)
+        timeout = timedelta(seconds=WAIT_S)
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # the library's gap
+            LOOPBACK,
+            rank.port,
+            rank.count,
+            rank.leads,
+            timeout,
+            wait_for_workers=False,
+            master_listen_fd=rank.listening,
+        )
+        is_cuda = device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=store,
+            rank=rank.number,
+            world_size=rank.count,
+            timeout=timeout,
+            device_id=device if is_cuda else None,
+        )
+
+    def close(self) -> None:
+        """Leave the group; another may be made in this process."""
+        dist.destroy_process_group()
+
+    def sum(self, part: Tensor) -> None:
+        """Make of each rank's part their sum, in place; the same bits at every rank."""
+        dist.all_reduce(part)
+
+    def gather_columns(self, part: Tensor, num_columns: int) -> Tensor:
+        """All `num_columns` of a tensor; each rank has an equal share, but the last may have fewer."""
+        width = -(-num_columns // self.rank.count)
+        if part.shape[-1] < width:
+            part = torch.nn.functional.pad(part, (0, width - part.shape[-1]))
+        parts = [torch.empty_like(part) for _ in range(self.rank.count)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, -1)[..., :num_columns]
+
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers."""
+        numbers = torch.tensor([number], device=self.device)
+        dist.all_reduce(numbers, dist.ReduceOp.MIN)
+        return int(numbers)
+
+    def all_agree(self, holds: bool) -> bool:
+        """Whether it holds at every rank."""
+        return bool(self.least(int(holds)))
+
+    def follow(self, token_R: Tensor) -> None:
+        """Make these the tokens of rank 0, in place; -1 where a row has none."""
+        dist.broadcast(token_R, 0)
+
+    def share(self, sampled: Sampled, num_rows: int) -> Sampled:
+        """What rank 0 sampled; the others, which give nothing, learn tokens and which rows have none."""
+        if not self.rank.leads:
+            token_R = torch.empty(num_rows, dtype=torch.int64, device=self.device)
+            self.follow(token_R)
+            return named(token_R.tolist())
+        tokens = [-1 if row in sampled.failed else token for row, token in enumerate(sampled.tokens)]
+        self.follow(torch.tensor(tokens, device=self.device))
+        return sampled
+
+
+def device_of(rank: Rank, replica: int, device: str) -> torch.device:
+    """The rank's own: `cuda` is the GPU of its number, those of the first replica first.
+
+    Raises ConfigError where the machine has too few.
+    """
+    if device != "cuda":
+        return torch.device(device)
+    number, num_gpus = replica * rank.count + rank.number, torch.cuda.device_count()
+    if number >= num_gpus:
+        raise ConfigError(
+            f"--tensor-parallel-size is {rank.count}: {rank} of replica {replica} needs GPU {number}, and"
+            f" torch sees {num_gpus}; lower it, or --replicas"
+        )
+    return torch.device("cuda", number)
+
+
+def _loopback() -> str:
+    """The network interface that only this machine reaches."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == LOOPBACK for each in addresses):
+            return str(name)
+    raise ConfigError(f"ranks meet at {LOOPBACK}, which no network interface of this machine has")

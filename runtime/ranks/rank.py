@@ -1,0 +1,38 @@
+"""Which of a replica's ranks a process is, and where they meet. Nothing here imports torch."""
+
+import socket
+from dataclasses import dataclass, replace
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Rank `number` of `count`; rank 0 samples, and keeps the store in which the others find each other.
+
+    The store listens at `port` of this machine, at rank 0 by the socket `listening`.
+    """
+
+    number: int
+    count: int
+    port: int
+    listening: int | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that samples."""
+        return self.number == 0
+
+    def other(self, number: int) -> "Rank":
+        """Another rank of the same replica."""
+        return replace(self, number=number, listening=None)
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.count}"
+
+
+def first_of(count: int) -> Rank:
+    """Rank 0 of `count`, with a socket that only this machine reaches, at a port that is free."""
+    listening = socket.create_server((LOOPBACK, 0))
+    port: int = listening.getsockname()[1]
+    return Rank(0, count, port, listening.detach())

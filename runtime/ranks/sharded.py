@@ -1,0 +1,91 @@
+"""A model of which each rank holds its share, by the library's own `tp_plan` and loader.
+
+The library reads each rank's share of the weights, and hooks its modules. What its hooks do for training and
+for wrapped tensors is not needed here: weights become plain tensors, and the modules those of `layers.py`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from transformers.distributed.configuration_utils import DistributedConfig
+
+from actors.core.config import ConfigError
+from runtime.facts import LoadError
+from runtime.loader import load_model
+from runtime.ranks.group import Group
+from runtime.ranks.layers import GatheredLinear, SummedEmbedding, SummedLinear
+from runtime.ranks.styles import GATHERED, KEPT, SUMMED, generic
+
+
+def load_share(folder: Path, group: Group, *, dtype: str) -> PreTrainedModel:
+    """This rank's share of the model; every rank loads its own at the same time.
+
+    Raises LoadError as `load_model` does.
+    """
+    found = torch.accelerator.current_accelerator()
+    if found is not None and found.type != group.device.type:
+        raise ConfigError(
+            f"--tensor-parallel-size is {group.rank.count} on {group.device.type}, but transformers shares"
+            f" models on {found.type}, which this torch is built for: give --device {found.type}"
+        )
+    sharing = DistributedConfig(tp_size=group.rank.count)
+    model = load_model(folder, device=str(group.device), dtype=dtype, sharing=sharing)
+    plan = model.tp_plan
+    shapes = dict(_unwrapped(model, folder))
+    for name, module in list(model.named_modules()):
+        style = plan.get(generic(name))
+        if style is not None:
+            _put(model, name, module, style, shapes.get(f"{name}.weight"), group)
+    return model
+
+
+def _unwrapped(model: nn.Module, folder: Path) -> Iterator[tuple[str, torch.Size]]:
+    """Make each rank's share a plain tensor, tied ones once; gives the whole shapes by name."""
+    plain: dict[int, nn.Parameter] = {}
+    for module_name, module in model.named_modules():
+        for name, value in list(module.named_parameters(recurse=False)):
+            if not isinstance(value, DTensor):
+                continue
+            if id(value) not in plain:
+                plain[id(value)] = nn.Parameter(value.to_local(), requires_grad=False)
+            module._parameters[name] = plain[id(value)]
+            whole = f"{module_name}.{name}"
+            _check_even(folder, whole, value, plain[id(value)])
+            yield whole, value.shape
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.out_features, module.in_features = module.weight.shape
+
+
+def _check_even(folder: Path, name: str, value: DTensor, share: Tensor) -> None:
+    """Weights of many parts side by side can only be shared evenly."""
+    if value.dim() > 2 and share.numel() * value.device_mesh.size() != value.numel():
+        raise LoadError(
+            f"{folder}: {name} of the shape {' x '.join(map(str, value.shape))} cannot be shared by"
+            f" {value.device_mesh.size()} ranks: choose another --tensor-parallel-size"
+        )
+
+
+def _put(
+    model: nn.Module, name: str, module: nn.Module, style: str, whole: torch.Size | None, group: Group
+) -> None:
+    """Put our own layer in the place of what the library has hooked."""
+    if style in KEPT:
+        return
+    module.__dict__.pop("forward", None)  # the library's hook, around the forward of the class
+    made: nn.Module | None = None
+    if isinstance(module, nn.Linear) and style in SUMMED:
+        made = SummedLinear(module, group, splits=SUMMED[style])
+    elif isinstance(module, nn.Linear) and style in GATHERED:
+        assert whole is not None, "its weights are shared"
+        made = GatheredLinear(module, group, whole[0])
+    elif isinstance(module, nn.Embedding) and style == "embedding_rowwise":
+        assert whole is not None, "its weights are shared"
+        made = SummedEmbedding(module, group, group.rank.number * -(-whole[0] // group.rank.count))
+    if made is not None:
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, made)

@@ -1,0 +1,74 @@
+"""A model that two processes share answers as alone: the same logits but for rounding, the same tokens."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the engine extra is not installed")
+
+import torch
+
+from tests.runtime.models import build_model
+from tests.runtime.ranks.together import COUNT, Answered, Case, answered, cases
+
+NAMES = ("llama", "qwen3", "qwen3_moe")
+SHARED_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    torch.set_num_threads(1)
+    made = [tmp_path_factory.mktemp(name) for name in NAMES]
+    for name, folder in zip(NAMES, made, strict=True):
+        build_model(name, folder)
+    return [str(folder) for folder in made]
+
+
+@pytest.fixture(scope="module")
+def shared(folders: list[str]) -> dict[Case, Answered]:
+    """What two ranks answer, by case."""
+    command = [sys.executable, "-m", "tests.runtime.ranks.together", *folders]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SHARED_S, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {case: Answered(**line) for case, line in zip(cases(folders), lines, strict=True)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_blocks", [200, 24])
+def test_two_ranks_answer_as_one_does(
+    folders: list[str], shared: dict[Case, Answered], name: str, num_blocks: int
+) -> None:
+    """Chunked, mixed, on cached prefixes, and preempted where blocks are few."""
+    case = Case(folders[NAMES.index(name)], num_blocks=num_blocks)
+    alone, both = answered(case), shared[case]
+    assert both.tokens == alone.tokens
+    assert both.num_hits and (num_blocks == 200 or both.num_preempted)
+    assert (both.num_hits, both.num_preempted) == (alone.num_hits, alone.num_preempted)
+    for ours, theirs in zip(both.logits, alone.logits, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_each_rank_keeps_the_keys_of_its_own_heads(folders: list[str], shared: dict[Case, Answered]) -> None:
+    """Half of them, in a pool of its own with as many blocks."""
+    assert answered(Case(folders[0])).num_key_heads == 2
+    assert {each.num_key_heads for each in shared.values()} == {2 // COUNT}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "num_blocks", "ahead"),
+    [("drawn", 200, False), ("remembering", 24, False), ("drawn", 200, True)],
+)
+def test_what_rank_0_draws_is_what_all_go_on_with(
+    folders: list[str], shared: dict[Case, Answered], sampling: str, num_blocks: int, ahead: bool
+) -> None:
+    """By seeds, with penalties and log probabilities, and with steps launched ahead."""
+    case = Case(folders[0], sampling, num_blocks, ahead)
+    alone, both = answered(case), shared[case]
+    assert both.tokens == alone.tokens
+    assert set(both.logprobs) == set(alone.logprobs) and (sampling == "drawn" or both.logprobs)
+    for name, ours in both.logprobs.items():
+        np.testing.assert_allclose(ours, alone.logprobs[name], atol=1e-4)
