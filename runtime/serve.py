@@ -147,7 +147,7 @@ def torch_backends(
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 
-    if rank is None:
+    if rank is None or rank.leads:
         check_ranks(model.folder, num_ranks)
 
     def new_backend(replica: int) -> TorchBackend:

@@ -2,9 +2,9 @@
 
     python -m tests.bench ranks [--rounds N] [--model DIR]
 
-Both serve 8 streams in float32 with one thread a rank, in turns; a step gives each stream a token, so the time
-between tokens is that of a step. Then what a sum over two ranks alone takes, of one row and of 256. Wall times
-mean something only on a machine with a core for each rank.
+Both serve 8 streams in float32, one thread a rank, in turns; a step gives each stream a token, so the time
+between tokens is that of a step. Then what a sum over two ranks alone takes, of one row and of 256. Wall
+times mean something only on a machine with a core for each rank.
 """
 
 import argparse
