@@ -23,7 +23,6 @@ from runtime.embedding.settings import (
     vector_sizes,
 )
 from runtime.facts import LoadError, read_facts, read_json
-from runtime.ranks.fit import check_ranks
 from runtime.ranks.rank import Rank
 from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
@@ -124,13 +123,9 @@ def torch_backends(
     adapters: Sequence[Adapter] = (),
     max_lora_rank: int = 16,
     quantization: str | None = None,
-    num_ranks: int = 1,
     rank: Rank | None = None,
 ) -> Callable[[int], "TorchBackend"]:
-    """What makes the backend of a replica, or of one `rank` of the `num_ranks` that share it.
-
-    Imports torch; raises ConfigError where there is none, and for a model that ranks cannot share.
-    """
+    """What makes the backend of a replica, or of a `rank` of it. Imports torch; ConfigError without it."""
     limits = config.scheduler
     check_settings(
         model.folder,
@@ -147,9 +142,6 @@ def torch_backends(
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 
-    if rank is None or rank.leads:
-        check_ranks(model.folder, num_ranks)
-
     def new_backend(replica: int) -> TorchBackend:
         return TorchBackend(
             model.folder,
@@ -164,7 +156,7 @@ def torch_backends(
             seed=seed + replica,
             eos_token_ids=model.tokenizer.eos_token_ids,
             num_threads=num_threads,
-            num_sharing=config.replicas * num_ranks,
+            num_sharing=config.replicas * (1 if rank is None else rank.count),
             speculation=config.speculation,
             grammars=model.grammars,
             adapters={adapter.name: Path(adapter.path) for adapter in adapters},

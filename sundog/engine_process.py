@@ -42,11 +42,14 @@ class Opened:
 
     def backends(self, rank: "Rank | None" = None) -> "Callable[[int], Backend]":
         """What makes the backend of a replica, or of one `rank` of it; imports torch."""
+        from runtime.ranks.fit import check_ranks
         from runtime.serve import embedding_backends, torch_backends
 
         engine, serving = self.orders.engine, self.orders.serving
         if self.real.embedding is not None:
             return embedding_backends(self.real, self.config, device=serving.device, dtype=engine.dtype)
+        if rank is None or rank.leads:
+            check_ranks(self.real.folder, engine.tensor_parallel_size)
         return torch_backends(
             self.real,
             self.config,
@@ -57,7 +60,6 @@ class Opened:
             adapters=self.adapters,
             max_lora_rank=serving.max_lora_rank,
             quantization=engine.quantization,
-            num_ranks=engine.tensor_parallel_size,
             rank=rank,
         )
 

@@ -91,9 +91,8 @@ async def _run_actors(
         runners = [
             Runner(f"runner-{replica}.{rank}", backend, tap=tap) for rank, backend in enumerate(backends)
         ]
-        executor_name = f"executor-{replica}"
-        ranks = [*(runner.ref(executor_name) for runner in runners), *elsewhere]
-        executor = Executor(executor_name, ranks, tap=tap)
+        here = [runner.ref(f"executor-{replica}") for runner in runners]
+        executor = Executor(f"executor-{replica}", [*here, *elsewhere], tap=tap)
         scheduler_name = f"scheduler-{replica}"
         executor_ref = executor.ref(scheduler_name)
         for actor in (*runners, executor):
