@@ -15,6 +15,7 @@ from sundog.ends import remark
 from sundog.engine_process import Orders, engine_processes
 from sundog.kv_events import kv_event_listeners
 from sundog.log_format import log_to_stderr
+from sundog.options.door import Door
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.row import rows
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
 
 @command
-@takes(Serving, Costs, Emulation, Logging, Engine)
+@takes(Serving, Door, Costs, Emulation, Logging, Engine)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def serve(
     serving: Serving,
+    door: Door,
     costs: Costs,
     emulation: Emulation,
     logged: Logging,
@@ -56,7 +58,7 @@ def serve(
         raise ConfigError(
             f"--api-processes is {serving.api_processes}: one process serves HTTP; leave it at 1"
         )
-    options = _options(serving)
+    options = door.of(_options(serving))
     _check_address(options)
     options.check_traces()
     log_to_stderr(serving.log_format)

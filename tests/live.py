@@ -36,7 +36,7 @@ class Live:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                found = re.search(r"http://[\w.:]+", line)
+                found = re.search(r"https?://[\w.:]+", line)
                 if found and not self.url:
                     self.url = found.group()
                     self.serves.set()

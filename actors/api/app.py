@@ -12,7 +12,9 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from actors.api import errors
 from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
+from actors.api.cors import Cors
 from actors.api.edge.app import ApiApp, new_app
+from actors.api.edge.http_server import USUAL, HttpSettings
 from actors.api.edge.request import current_request
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
@@ -79,6 +81,7 @@ def create_app(
     spans: "Spans | None" = None,
     in_flight: InFlight | None = None,
     emulation: Emulation | None = None,
+    http: HttpSettings = USUAL,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
@@ -86,6 +89,7 @@ def create_app(
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
     /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
+    `http` says how many headers a request may have, and whose pages may call.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
@@ -93,6 +97,9 @@ def create_app(
     HttpMetrics(registry).install(app)
     if spans is not None:
         spans.install(app)
+    app.before_request(_check_head(http.max_headers, body_timeout_s))
+    if http.allowed_origins:
+        Cors(http.allowed_origins).install(app)
     if keys is not None:
         app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
@@ -119,6 +126,15 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
             raise ApiError(408, f"The body did not arrive within {timeout_s:g} s: send it faster.") from None
 
     return read_body
+
+
+def _check_head(most: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
+    async def check() -> None:
+        if (count := len(tuple(current_request().scope["headers"]))) > most:
+            await _let_it_arrive(timeout_s)
+            raise ApiError(431, f"The request has {count} headers: send at most {most}.")
+
+    return check
 
 
 def _check_key(keys: Keys, timeout_s: float) -> Callable[[], Awaitable[None]]:

@@ -15,7 +15,7 @@ from actors.actor import Actor, Tap
 from actors.api.app import BODY_TIMEOUT_S, MAX_BODY_BYTES, create_app
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ServedModel
 from actors.api.edge.app import ApiApp
-from actors.api.edge.http_server import HttpSettings, serve_http
+from actors.api.edge.http_server import USUAL, HttpSettings, serve_http
 from actors.api.edge.listener import check_address, raise_descriptor_limit
 from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES
@@ -65,6 +65,7 @@ class ServerOptions:
     log_stats: bool = True
     answers: AnswerFormats = PLAIN_ANSWERS
     otlp_traces_endpoint: str | None = None
+    http: HttpSettings = USUAL
 
     def keys(self) -> Keys | None:
         """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
@@ -77,10 +78,12 @@ class ServerOptions:
     def url(self, port: int) -> str:
         """Where clients reach a server that listens at this port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{port}"
+        return f"{'http' if self.http.tls is None else 'https'}://{host}:{port}"
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
+        if self.http.tls is not None:
+            self.http.tls.context()
         check_address(self.host, self.port)
 
     def check_traces(self) -> None:
@@ -108,9 +111,8 @@ async def serve_graph(
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
-    `new_backend` makes the backend of a replica, and another one when its engine has crashed. A second signal
-    cuts what runs, and raises KeyboardInterrupt; so does one before `on_ready` gets the base URL. Raises
-    ConfigError if it cannot listen or the engine cannot start.
+    `new_backend` makes a replica's backend, anew when its engine has crashed. A second signal cuts what runs
+    and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Raises ConfigError if it cannot.
     """
     stopping, scale = Stopping(stop or trio.Event()), 1.0 if emulation is None else emulation.lag.time_scale
     with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
@@ -142,6 +144,7 @@ async def serve_graph(
                     max_body_bytes=options.max_body_bytes,
                     spans=spans,
                     body_timeout_s=BODY_TIMEOUT_S * scale,
+                    http=options.http,
                     live=Live(metrics, _facts(served, config), forecast, stopping.drain),
                     registry=_registry(metrics, served, config, emulation),
                     emulation=emulation,
@@ -240,6 +243,6 @@ async def _serve_http(
         shutdown=stop.wait,
         drain=drain,
         grace_s=options.grace_s * scale,
-        settings=HttpSettings(keep_alive_s=HttpSettings().keep_alive_s * scale),
+        settings=options.http.on_clock(scale),
         task_status=task_status,
     )

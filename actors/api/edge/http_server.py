@@ -5,8 +5,9 @@ lifespan hooks, so none are run.
 """
 
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -17,6 +18,8 @@ from quart_trio import QuartTrio
 from actors.api.edge.direct import WritePass
 from actors.api.edge.listener import accept_for_ever, listen
 from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
+from actors.api.edge.tls import Tls
+from actors.api.edge.turned_away import Addresses
 
 log = logging.getLogger("sundog.api")
 
@@ -27,21 +30,38 @@ class HttpSettings:
 
     `backlog` connections may wait to be accepted (Hypercorn's 100 refuses bursts); an idle one is
     kept for `keep_alive_s` (5 s resets pooled clients). A client that takes nothing of what was
-    sent for `stalled_client_s` is dropped.
+    sent for `stalled_client_s` is dropped, and so is one whose head, from its first byte, takes longer than
+    `head_s`; one of more than `max_head_bytes` or `max_headers` is a 431. An address has at most
+    `max_connections`, any number if None. Pages of `allowed_origins` may call; `*` is all.
     """
 
     backlog: int = 2048
     keep_alive_s: float = 75.0
     stalled_client_s: float = 60.0
+    head_s: float = 10.0
+    max_head_bytes: int = 2**16
+    max_headers: int = 256
+    max_connections: int | None = None
+    allowed_origins: tuple[str, ...] = ()
+    tls: Tls | None = None
+
+    def on_clock(self, scale: float) -> "HttpSettings":
+        """The same where the clock runs so many times faster than that on the wall."""
+        return replace(self, keep_alive_s=self.keep_alive_s * scale, head_s=self.head_s * scale)
 
     def hypercorn_config(self) -> Config:
         """Hypercorn's part of the settings; no access log, errors to our own log."""
         config = Config()
         config.keep_alive_timeout = self.keep_alive_s
+        config.ssl_handshake_timeout = self.head_s
+        config.h11_max_incomplete_size = config.h2_max_header_list_size = self.max_head_bytes
         config.include_server_header = False
         config.accesslog = None
         config.errorlog = log
         return config
+
+
+USUAL = HttpSettings()
 
 
 async def serve_http(
@@ -52,23 +72,38 @@ async def serve_http(
     shutdown: Callable[[], Awaitable[object]],
     drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
-    settings: HttpSettings = HttpSettings(),
+    settings: HttpSettings = USUAL,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
-    bound port through `task_status`; port 0 binds a free one. Raises ConfigError if it cannot listen.
+    bound port through `task_status`; port 0 binds a free one. Raises ConfigError if it cannot listen or has
+    no certificate.
     """
+    tls = None if settings.tls is None else settings.tls.context()
     listener = listen(host, port, settings.backlog, settings.stalled_client_s)
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
     open_connections, writes = OpenConnections(), WritePass()
+    addresses = Addresses(settings.max_connections)
 
     async def serve_connection(stream: trio.SocketStream) -> None:
-        await TcpConnection(ASGIWrapper(app), config, context, open_connections, writes, stream).run()
+        with addresses.entered(stream) as is_welcome:
+            if not is_welcome:
+                return await addresses.turn_away(stream, tells=tls is None)
+            connection = TcpConnection(
+                ASGIWrapper(app),
+                config,
+                context,
+                open_connections,
+                writes,
+                stream if tls is None else _secured(stream, tls),
+                settings.head_s,
+            )
+            await connection.run()
 
     async with trio.open_nursery() as guarded:
         await guarded.start(_abort_when_cancelled, open_connections)
@@ -83,6 +118,10 @@ async def serve_http(
             accepting.cancel_scope.cancel()
             await context.terminated.set()
         guarded.cancel_scope.cancel()
+
+
+def _secured(stream: trio.SocketStream, tls: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+    return trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
 
 
 async def _abort_when_cancelled(

@@ -150,7 +150,7 @@ async def _serving(
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)
             keys = None if api_key is None else Keys.one(api_key)
-            app = create_app(llm, MODEL, keys=keys, **app_options)
+            app = create_app(llm, MODEL, keys=keys, http=settings or HttpSettings(), **app_options)
 
             async def serve(*, task_status: trio.TaskStatus[int]) -> None:
                 await serve_http(

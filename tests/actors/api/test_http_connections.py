@@ -237,5 +237,7 @@ async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogC
     not_a_stream: Any = object()
     open_connections = OpenConnections()
     config = HttpSettings().hypercorn_config()
-    await TcpConnection(app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream).run()
+    await TcpConnection(
+        app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream, 1.0
+    ).run()
     assert "a connection failed" in caplog.text and not open_connections

@@ -1,0 +1,48 @@
+"""TLS, limits and origins as options of `sundog serve`."""
+
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+
+from tests.live import EMULATED, live
+
+
+def refused(*options: str) -> str:
+    """What the command says of options that it does not take, in one line."""
+    command = [sys.executable, "-m", *EMULATED, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr, ended
+    return ended.stderr
+
+
+def test_a_server_of_the_command_line_speaks_https(tmp_path: Path) -> None:
+    """With one file for certificate and key, a limit on connections, and pages that may call."""
+    authority, pem = trustme.CA(), tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    options = ("--ssl-certfile", str(pem), "--limit-connections", "1", "--allowed-origins", '["https://a.b"]')
+    with live(*EMULATED, *options) as server, httpx.Client(http2=True, verify=trusting) as client:
+        assert server.url.startswith("https://")
+        body = {"prompt": "x", "max_tokens": 3, "stream": True}
+        answer = client.post(f"{server.url}/v1/completions", json=body, headers={"Origin": "https://a.b"})
+        assert answer.http_version == "HTTP/2" and answer.text.endswith("data: [DONE]\n\n")
+        assert answer.headers["access-control-allow-origin"] == "https://a.b"
+        with httpx.Client(verify=trusting) as second, pytest.raises(httpx.TransportError):
+            second.get(f"{server.url}/health")
+        server.until_it_says("--limit-connections")
+        assert client.get(f"{server.url}/health").status_code == 200
+        assert server.stop() == 0
+
+
+def test_half_of_what_a_door_needs_is_refused_before_anything_is_loaded() -> None:
+    """In one line that names the option."""
+    assert "--ssl-certfile nowhere.pem: No such file" in refused("--ssl-certfile", "nowhere.pem")
+    assert "--ssl-keyfile is k" in refused("--ssl-keyfile", "k")
+    assert "--allowed-origins is example.com" in refused("--allowed-origins", "example.com")
+    assert "--limit-connections is 0" in refused("--limit-connections", "0")
