@@ -25,3 +25,10 @@ def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple
             )
         found.append(adapter)
     return tuple(found)
+
+
+def max_loras(serving: Serving) -> int | None:
+    """How many adapters gateways are told that a server takes at once; None where it takes none."""
+    if not serving.enable_lora:
+        return None
+    return serving.max_loras or max(len(serving.lora_modules), 1)

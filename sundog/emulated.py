@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
-from sundog.adapters import adapters
+from sundog.adapters import adapters, max_loras
 from sundog.kv_events import with_kv_events
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
@@ -61,6 +61,8 @@ def emulated(
         NEUTRAL,
         f"{gpu}, simulated",
         adapters=adapters(serving, name, (str(model),)),
+        max_loras=max_loras(serving),
+        loads_adapters=serving.enable_lora and serving.allow_runtime_lora_updating,
         cost=simulated.cost,
         remarks=simulated.remarks,
         emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from actors.config import ConfigError, EngineConfig
+from sundog.adapters import max_loras
 from sundog.emulated import emulated
 from sundog.ends import remark
 from sundog.engine_process import Orders, engine_processes
@@ -169,8 +170,16 @@ def _shown(served: Served, config: EngineConfig) -> "ServedModel":
     from actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
-    own, vectors = served.adapters, served.vectors
-    return ServedModel(served.name, limit, now_s, defaults=served.defaults, adapters=own, vectors=vectors)
+    return ServedModel(
+        served.name,
+        limit,
+        now_s,
+        defaults=served.defaults,
+        adapters=served.adapters,
+        vectors=served.vectors,
+        max_loras=served.max_loras,
+        loads_adapters=served.loads_adapters,
+    )
 
 
 def _one_model(argument: str | None, option: str | None) -> str | None:
@@ -189,6 +198,11 @@ def _refuse_what_is_emulated(costs: Costs, emulation: Emulation) -> None:
 
 def _real(model: str | None, serving: Serving, engine: Engine, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
+    if serving.allow_runtime_lora_updating:
+        raise ConfigError(
+            "--allow-runtime-lora-updating is only for --simulate: a real model's adapters are loaded when it"
+            " starts; give them as --lora-modules"
+        )
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
@@ -210,6 +224,7 @@ def _real(model: str | None, serving: Serving, engine: Engine, stack: ExitStack)
         real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,
         device_of(serving.device),
         adapters=found.adapters,
+        max_loras=max_loras(serving),
         vectors=real.vectors,
         folder=real.folder,
     )

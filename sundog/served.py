@@ -34,6 +34,9 @@ class Served:
     device: str
     """What it runs on, in words."""
     adapters: tuple[Adapter, ...] = ()
+    max_loras: int | None = None
+    loads_adapters: bool = False
+    """Whether they may come and go."""
     vectors: "VectorSizes | None" = None
     folder: Path | None = None
     """The real model's."""

@@ -29,6 +29,7 @@ from actors.api.routes.completions import completions_routes
 from actors.api.routes.dashboard import dashboard_routes
 from actors.api.routes.documents import documents_routes
 from actors.api.routes.embeddings import embeddings_routes
+from actors.api.routes.lora import lora_routes
 from actors.api.routes.messages import messages_routes
 from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
@@ -47,6 +48,7 @@ LINGER_S = 5.0
 ROUTES = (
     operations_routes,
     models_routes,
+    lora_routes,
     completions_routes,
     chat_routes,
     messages_routes,
@@ -106,8 +108,20 @@ def create_app(
     app.after_request(_name_request)
     flying = InFlight() if in_flight is None else in_flight
     has_key = keys is not None
+    adapters = {adapter.name: adapter for adapter in model.adapters}
     context = ApiContext(
-        llm, model, new_id, codec, spell, answers, has_key, admin_key, live, emulation, in_flight=flying
+        llm,
+        model,
+        new_id,
+        codec,
+        spell,
+        answers,
+        has_key,
+        admin_key,
+        live,
+        emulation,
+        adapters,
+        in_flight=flying,
     )
     for routes in (*ROUTES, metrics_routes(registry)):
         app.register_blueprint(routes(context))

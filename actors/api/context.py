@@ -37,11 +37,10 @@ class ServedModel:
     defaults: SamplingDefaults = NEUTRAL
     vectors: VectorSizes | None = None
     """How long its vectors may be; None for a model that generates text."""
-
-    @property
-    def cards(self) -> list[dict[str, object]]:
-        """The entries of /v1/models, with vLLM's additions to OpenAI's fields: the model, its adapters."""
-        return [self.card(None), *map(self.card, self.adapters)]
+    max_loras: int | None = None
+    """How many adapters it is said to take at once; None where it takes none."""
+    loads_adapters: bool = False
+    """Whether adapters may come and go while it is served."""
 
     def card(self, adapter: Adapter | None) -> dict[str, object]:
         """The entry of an adapter, whose parent is the model, or of the model itself."""
@@ -114,18 +113,24 @@ class ApiContext:
     """What the live page shows; None where nothing is measured."""
     emulation: Emulation | None = None
     """None where a model computes."""
+    adapters: dict[str, Adapter] = field(default_factory=dict)
+    """Those that there are now, by name."""
     remarked: set[str] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+
+    @property
+    def cards(self) -> list[dict[str, object]]:
+        """The entries of /v1/models, with vLLM's additions to OpenAI's fields: the model, its adapters."""
+        return [self.model.card(None), *map(self.model.card, self.adapters.values())]
 
     def check_model(self, name: str | None) -> Adapter | None:
         """The adapter of this name; None for the served model's name, or none. Raises a 404 for any other."""
         if not name or name == self.model.name:
             return None
-        for adapter in self.model.adapters:
-            if adapter.name == name:
-                return adapter
-        known = ", ".join(shown(each["id"]) for each in self.model.cards)
+        if (adapter := self.adapters.get(name)) is not None:
+            return adapter
+        known = ", ".join(shown(each["id"]) for each in self.cards)
         missing = f"The model {shown(name)} does not exist; this server has {known}."
         raise ApiError(404, missing, "model", "model_not_found")
 

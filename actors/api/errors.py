@@ -24,6 +24,7 @@ log = logging.getLogger("sundog.api")
 
 SHOWN_CHARACTERS = 60
 UNKNOWN_URL = "unknown_url"
+INVALID_INPUT = "invalid_user_input"
 JSON = json.JSONEncoder(ensure_ascii=False)
 BROKEN = "The server could not finish this request; its log says why."
 
@@ -58,6 +59,8 @@ def as_vllm(error: ApiError) -> dict[str, object]:
         return {"error": "Unauthorized"}
     phrase = HTTPStatus(error.status).phrase
     kind = phrase if error.code == UNKNOWN_URL else EXCEPTIONS.get(error.status, phrase)
+    if error.code == INVALID_INPUT:
+        kind = "InvalidUserInput"
     return _spelled(error, kind, error.status)
 
 

@@ -15,6 +15,7 @@ from actors.api.bodies.abort import AbortBody
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.completion import CompletionBody
 from actors.api.bodies.embedding import EmbeddingBody
+from actors.api.bodies.lora import LoadAdapterBody, UnloadAdapterBody
 from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.responses import ResponseBody
@@ -57,6 +58,10 @@ OPERATIONS = (
     Operation("post", "/v1/responses/{name}/cancel", "Go on with it no more.", parameters=("name",)),
     Operation("get", "/v1/models", "The model, and its adapters."),
     Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
+    Operation(
+        "post", "/v1/load_lora_adapter", "Load an adapter, if that is allowed.", LoadAdapterBody, (TEXT,)
+    ),
+    Operation("post", "/v1/unload_lora_adapter", "Unload an adapter.", UnloadAdapterBody, (TEXT,)),
     Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),
     Operation("post", "/detokenize", "The text of tokens.", DetokenizeBody),
     Operation("get", "/tokenizer_info", "The tokenizer's configuration."),

@@ -190,7 +190,7 @@ def _spans(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
 def _registry(
     metrics: Metrics, served: ServedModel, config: EngineConfig, emulation: Emulation | None
 ) -> CollectorRegistry:
-    return registry_of(metrics, served.name, config, len(served.adapters) or None, emulation)
+    return registry_of(metrics, served.name, config, served.max_loras, emulation)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:

@@ -78,6 +78,13 @@ class Serving:
         "Taken as vLLM takes it, and no limit: any adapters may be mixed in a step.",
         section=LORA,
     )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        Switch(pair=False),
+        "With --simulate: let clients load and unload adapters while it runs.",
+        section=LORA,
+        envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    )
     max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
 
     api_key: str | None = option(

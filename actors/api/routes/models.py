@@ -11,7 +11,7 @@ def models_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/v1/models")
     async def list_models() -> dict[str, object]:
-        return {"object": "list", "data": context.model.cards}
+        return {"object": "list", "data": context.cards}
 
     @routes.get("/v1/models/<path:name>")
     async def show_model(name: str) -> dict[str, object]:
