@@ -82,7 +82,7 @@ def measure_host(
         options = [*_options(engine), "--device", device, "--step-log", str(log)]
         with serving(source, Path(name), *options) as url:
             clients = Clients(url, lengths)
-            clients.stage(min(CLIENTS[-1], most), WARM_S)
+            clients.once(min(CLIENTS[-1], most), WARM_S)
             stages = [clients.stage(each, CLOSED_S) for each in sorted({min(n, most) for n in CLIENTS})]
             most_per_s = max(stage.measured.requests_per_s for stage in stages)
             stages += [clients.stage(None, OPEN_S, share * most_per_s) for share in SHARES]
@@ -103,13 +103,14 @@ class Clients:
         self._num_rows = 0
 
     def stage(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
-        """The load of `num_clients`, or of requests at random, for some seconds. ConfigError if it fails."""
+        """The load of `num_clients`, or of requests at random, for some seconds, as quiet as may be."""
         tries = list[Stage]()
         while len(tries) < TRIES and (not tries or tries[-1].others > LOADED):
-            tries.append(self._stage(num_clients, seconds, rate_per_s))
+            tries.append(self.once(num_clients, seconds, rate_per_s))
         return min(tries, key=lambda each: each.others)
 
-    def _stage(self, num_clients: int | None, seconds: float, rate_per_s: float) -> Stage:
+    def once(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+        """The same, however disturbed. ConfigError if it fails."""
         asked: list[TraceRequest] = []
         source = (
             self._open(rate_per_s, seconds) if num_clients is None else self._closed(seconds, num_clients)

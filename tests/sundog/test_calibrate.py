@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from sim.cost.profile import Host, read_profile
+from sim.figures.calibrate.from_steps import logged_works
+from sundog.calibrate.served import Clients
+from sundog.child import serving
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 
@@ -111,13 +114,29 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_each_load_knows_its_steps(profile: Path, tmp_path: Path) -> None:
+    """In a closed loop and at random: its part of the server's log has a sample for each of its tokens."""
+    log = tmp_path / "steps.jsonl"
+    with serving(None, tmp_path, "--simulate", str(profile), "--step-log", str(log)) as url:
+        clients = Clients(url, (12, 16))  # no prompt is cut into chunks
+        stages = [clients.once(4, 0.2), clients.once(None, 0.5, 30.0), clients.once(1, 0.0)]
+    steps = logged_works(log)
+    for stage, name in zip(stages, ("4 clients", " a second", "1 clients"), strict=True):
+        assert name in stage.name and 0 <= stage.others <= 1
+        own = steps[stage.steps.start : stage.steps.stop]
+        num_tokens = sum(row.num_output_tokens for row in stage.rows)
+        assert num_tokens == stage.measured.output_tokens > 0
+        assert sum(work.num_samples for work, _ in own) == num_tokens
+    assert len(stages[0].rows) >= 4 and len(stages[2].rows) == 1
+
+
 @pytest.mark.long
 def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
     """Measured with clients of its own, under the same options, and tried on a load of another kind."""
     path = tmp_path / "profile.toml"
-    done = sundog(
-        "calibrate", "sundog-tiny", "-o", path, "--seconds", 0, *SMALL, "--no-enable-prefix-caching"
-    )
+    options = ["--seconds", 0, *SMALL, "--no-enable-prefix-caching"]
+    command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", path, *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and "a request's way takes" in done.stderr, done.stderr
     assert "requests at random, not fitted to, are predicted with TTFT" in done.stderr
     read = read_profile(path)
