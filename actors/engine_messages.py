@@ -224,7 +224,7 @@ class Health:
     """
 
     status: Literal["healthy", "degraded", "restarting", "draining", "dead"]
-    replicas: tuple["ReplicaStatus", ...]
+    replicas: tuple[ReplicaStatus, ...]
     reason: str = ""
     retry_after_s: float | None = None
 

@@ -72,7 +72,8 @@ class Tokenizer:
     """
 
     def __init__(self, model_dir: str | Path, *, lowercases: bool = False) -> None:
-        folder = Path(model_dir)
+        folder = self.folder = Path(model_dir)
+        self.lowercases = lowercases
         self._fast = _load_fast(folder)
         if lowercases:
             own = [self._fast.normalizer] if self._fast.normalizer else []

@@ -30,7 +30,7 @@ from sundog.torch_limits import need_torch
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
-    from actors.api.serve_graph import ServerOptions
+    from actors.api.server_options import ServerOptions
     from actors.front.codec import Vocabulary
     from runtime.serve import RealModel
 
@@ -54,11 +54,6 @@ def serve(
     `sundog calibrate MODEL` there, at the pace of the engine that was measured.
     """
     needs_folder(serving.record, serving.messages, "--record")
-
-    if serving.api_processes != 1:
-        raise ConfigError(
-            f"--api-processes is {serving.api_processes}: one process serves HTTP; leave it at 1"
-        )
     options = door.of(_options(serving))
     _check_address(options)
     options.check_traces()
@@ -81,6 +76,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     from actors.api.serve_graph import serve_graph
     from actors.sampling_defaults import differing
     from sim.ahead import Ahead
+    from sundog.door_process import front_of
     from sundog.start_report import StartReport
 
     late = replace(options.answers, constrains_late=served.vocabulary.thought is not None)
@@ -95,16 +91,18 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     report = StartReport(config.scheduler, config.replicas, served.folder)
     ahead = Ahead(config, served.cost)
     listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report]
+    shown = _shown(served, config)
     with (
         server_record(serving.record, serving.messages, config) as kept,
         kv_event_listeners(serving, config) as publishers,
+        front_of(serving, options, shown, served) as front,
     ):
         trio.run(
             partial(
                 serve_graph,
                 config,
                 served.new_engine,
-                _shown(served, config),
+                shown,
                 served.tokenizer,
                 served.vocabulary,
                 options,
@@ -113,6 +111,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
                 tap=kept.tap,
                 forecast=ahead,
                 emulation=served.emulation,
+                front=front,
             ),
             clock=served.clock,
         )
@@ -130,11 +129,12 @@ def _check_address(options: "ServerOptions") -> None:
 
 def _options(serving: Serving) -> "ServerOptions":
     """Where it listens, and whom it lets in."""
-    from actors.api.serve_graph import ServerOptions
+    from actors.api.server_options import ServerOptions
 
     return ServerOptions(
         serving.host,
         serving.port,
+        num_processes=serving.api_processes,
         api_key=serving.api_key,
         api_keys=serving.api_keys,
         admin_key=serving.admin_key,

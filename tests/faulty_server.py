@@ -15,7 +15,8 @@ from typing import Any
 import trio
 
 from actors.api.context import ServedModel
-from actors.api.serve_graph import ServerOptions, serve_graph
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.engine.backend import Backend

@@ -7,8 +7,8 @@ they get, `errors.py` what they get instead, `edge/` all that adapts Quart and H
 from actors.api.app import create_app
 from actors.api.context import ServedModel
 from actors.api.edge.http_server import HttpSettings, serve_http
-from actors.api.edge.listener import PortInUse
+from actors.api.edge.listener import PortInUse, reserved
 from actors.api.edge.tls import Tls
 from actors.api.llm import LLM
 
-__all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "serve_http"]
+__all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "reserved", "serve_http"]

@@ -13,15 +13,17 @@ from actors.api import errors
 from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.cors import Cors
+from actors.api.desk import Desk, OwnDesk
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.http_server import USUAL, HttpSettings
 from actors.api.edge.request import current_request
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
-from actors.api.exposition.http_metrics import HttpMetrics
+from actors.api.exposition import Exposition, OwnExposition
+from actors.api.exposition.http_metrics import count_requests
 from actors.api.in_flight import InFlight
 from actors.api.keys import Keys
-from actors.api.live import Live
+from actors.api.live import Watched
 from actors.api.llm import LLM
 from actors.api.routes.admin import admin_routes
 from actors.api.routes.chat import chat_routes
@@ -78,25 +80,27 @@ def create_app(
     admin_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
-    registry: CollectorRegistry | None = None,
-    live: Live | None = None,
+    exposition: Exposition | None = None,
+    live: Watched | None = None,
     spans: "Spans | None" = None,
     in_flight: InFlight | None = None,
     emulation: Emulation | None = None,
     http: HttpSettings = USUAL,
+    desk: Desk | None = None,
+    keeps_responses: bool = True,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
-    `body_timeout_s` to arrive with 408. /metrics shows what `registry` collects, and requests over HTTP;
+    `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
     /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
-    `http` says how many headers a request may have, and whose pages may call.
+    `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
-    registry = registry or CollectorRegistry()
-    HttpMetrics(registry).install(app)
+    exposition = exposition or OwnExposition(CollectorRegistry())
+    count_requests(app, exposition.count)
     if spans is not None:
         spans.install(app)
     app.before_request(_check_head(http.max_headers, body_timeout_s))
@@ -107,23 +111,14 @@ def create_app(
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     flying = InFlight() if in_flight is None else in_flight
-    has_key = keys is not None
-    adapters = {adapter.name: adapter for adapter in model.adapters}
+    desk = desk or OwnDesk(flying, llm)
     context = ApiContext(
-        llm,
-        model,
-        new_id,
-        codec,
-        spell,
-        answers,
-        has_key,
-        admin_key,
-        live,
-        emulation,
-        adapters,
+        *(llm, model, new_id, desk, codec, spell, answers, keys is not None, admin_key, live, emulation),
+        adapters={adapter.name: adapter for adapter in model.adapters},
+        keeps_responses=keeps_responses,
         in_flight=flying,
     )
-    for routes in (*ROUTES, metrics_routes(registry)):
+    for routes in (*ROUTES, metrics_routes(exposition)):
         app.register_blueprint(routes(context))
     return app
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import trio
 
+from actors.api.desk import Desk
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
 from actors.api.in_flight import InFlight
-from actors.api.live import Live
+from actors.api.live import Watched
 from actors.api.llm import LLM
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
@@ -103,18 +104,21 @@ class ApiContext:
     llm: LLM
     model: ServedModel
     new_id: Callable[[], str]
+    desk: Desk
     codec: TextCodec | None = None
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS
     has_key: bool = False
     """Whether clients need a key."""
     admin_key: str | None = None
-    live: Live | None = None
+    live: Watched | None = None
     """What the live page shows; None where nothing is measured."""
     emulation: Emulation | None = None
     """None where a model computes."""
     adapters: dict[str, Adapter] = field(default_factory=dict)
     """Those that there are now, by name."""
+    keeps_responses: bool = True
+    """Whether clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -18,6 +19,16 @@ log = logging.getLogger("sundog.api")
 
 EVERY_S = 0.5
 FORECAST_EVERY_S = 1.0
+
+
+class Watched(Protocol):
+    """What the live page needs: its events, and when it is let go."""
+
+    draining: trio.Event
+
+    async def event(self) -> bytes:
+        """The newest instant as a server-sent event."""
+        ...
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +11,14 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from actors.actor import Actor, Tap
-from actors.api.app import BODY_TIMEOUT_S, MAX_BODY_BYTES, create_app
-from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ServedModel
-from actors.api.edge.app import ApiApp
-from actors.api.edge.http_server import USUAL, HttpSettings, serve_http
-from actors.api.edge.listener import check_address, raise_descriptor_limit
+from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
-from actors.api.errors import SHAPES
 from actors.api.exposition import registry_of
-from actors.api.in_flight import InFlight
+from actors.api.front import Behind, Front, OwnFront
 from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.routes.operations import server_version
+from actors.api.server_options import ServerOptions
 from actors.api.signals import Stopping, obey_signals
 from actors.config import ConfigError, EngineConfig
 from actors.core.policies.policy import class_name
@@ -43,57 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("sundog.api")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Where the server listens and which requests it lets in; port 0 takes a free one.
-
-    After a signal to stop, running streams have `grace_s` to finish. A larger body than
-    `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai. With `log_requests` each
-    request is a line of the log at its end, with `log_stats` each engine's throughput every ten seconds.
-    Spans of requests go to `otlp_traces_endpoint`, if there is one.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    api_keys: str | None = None
-    admin_key: str | None = None
-    grace_s: float = 30.0
-    max_body_bytes: int = MAX_BODY_BYTES
-    compat: str = "vllm"
-    log_requests: bool = True
-    log_stats: bool = True
-    answers: AnswerFormats = PLAIN_ANSWERS
-    otlp_traces_endpoint: str | None = None
-    http: HttpSettings = USUAL
-
-    def keys(self) -> Keys | None:
-        """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
-        if self.api_keys is not None and self.api_key is not None:
-            raise ConfigError("--api-key and --api-keys are both given: put the key into the file")
-        if self.api_keys is not None:
-            return Keys.read(Path(self.api_keys))
-        return None if self.api_key is None else Keys.one(self.api_key)
-
-    def url(self, port: int) -> str:
-        """Where clients reach a server that listens at this port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.http.tls is None else 'https'}://{host}:{port}"
-
-    def check_address(self) -> None:
-        """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
-        if self.http.tls is not None:
-            self.http.tls.context()
-        check_address(self.host, self.port)
-
-    def check_traces(self) -> None:
-        """Raise ConfigError if spans are asked for and could be sent nowhere."""
-        if self.otlp_traces_endpoint is not None:
-            from actors.api.exposition.otlp import exporter_to
-
-            exporter_to(self.otlp_traces_endpoint).shutdown()
-
-
 async def serve_graph(
     config: EngineConfig,
     new_backend: Callable[[int], Engine],
@@ -108,13 +52,15 @@ async def serve_graph(
     tap: Tap | None = None,
     forecast: Forecast | None = None,
     emulation: Emulation | None = None,
+    front: Front | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
     `new_backend` makes a replica's backend, anew when its engine has crashed. A second signal cuts what runs
-    and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Raises ConfigError if it cannot.
+    and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
+    here. Raises ConfigError if it cannot.
     """
-    stopping, scale = Stopping(stop or trio.Event()), 1.0 if emulation is None else emulation.lag.time_scale
+    stopping = Stopping(stop or trio.Event())
     with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
         metrics, keys = _metrics(config, options, spans), options.keys()
         async with trio.open_nursery() as nursery:
@@ -133,24 +79,11 @@ async def serve_graph(
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
-                app = create_app(
-                    llm,
-                    served,
-                    codec=codec,
-                    spell=SHAPES[options.compat],
-                    answers=options.answers,
-                    keys=keys,
-                    admin_key=options.admin_key,
-                    max_body_bytes=options.max_body_bytes,
-                    spans=spans,
-                    body_timeout_s=BODY_TIMEOUT_S * scale,
-                    http=options.http,
-                    live=Live(metrics, _facts(served, config), forecast, stopping.drain),
-                    registry=_registry(metrics, served, config, emulation),
-                    emulation=emulation,
-                    in_flight=(in_flight := InFlight()),
-                )
-                port = await serving.start(_serve_http, app, options, stopping.drain, in_flight, scale)
+                live = Live(metrics, _facts(served, config), forecast, stopping.drain)
+                registry = _registry(metrics, served, config, emulation)
+                behind = Behind(llm, registry, live, stopping.drain, emulation)
+                front = front or OwnFront(served, codec, options, keys, spans)
+                port = await serving.start(front.serve, behind)
                 stopping.ready.set()
                 on_ready(options.url(port))
             nursery.cancel_scope.cancel()
@@ -218,31 +151,3 @@ def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "version": server_version(),
     }
-
-
-async def _serve_http(
-    app: ApiApp,
-    options: ServerOptions,
-    stop: trio.Event,
-    in_flight: InFlight,
-    scale: float,
-    *,
-    task_status: trio.TaskStatus[int],
-) -> None:
-    """A second of people's is `scale` seconds of the run's clock."""
-
-    async def drain() -> None:
-        in_flight.close()
-        await in_flight.until_empty()
-
-    raise_descriptor_limit()
-    await serve_http(
-        app,
-        host=options.host,
-        port=options.port,
-        shutdown=stop.wait,
-        drain=drain,
-        grace_s=options.grace_s * scale,
-        settings=options.http.on_clock(scale),
-        task_status=task_status,
-    )

@@ -26,17 +26,23 @@ class StoredResponse:
 
 @dataclass(slots=True)
 class StoredResponses:
-    """The oldest is forgotten first."""
+    """The oldest is forgotten first; unless it `keeps` any, every response is."""
 
+    keeps: bool = True
     _kept: "OrderedDict[str, StoredResponse]" = field(default_factory=OrderedDict)
 
     def keep(self, name: str, stored: StoredResponse) -> None:
+        if not self.keeps:
+            return
         self._kept[name] = stored
         if len(self._kept) > MOST_STORED:
             self._kept.popitem(last=False)
 
     def get(self, name: str, param: str | None = None) -> StoredResponse:
         """Raises 404 for one that is not kept, or not any more."""
+        if not self.keeps:
+            why = "with --api-processes above 1 none is kept, send the whole conversation"
+            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, "not_found")
         stored = self._kept.get(name)
         if stored is None:
             raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, "not_found")

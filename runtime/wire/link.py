@@ -79,9 +79,9 @@ class Link:
         finally:
             self.end("the link was closed")
 
-    async def flush(self) -> None:
-        """Wait until all that was said has been sent, or the link has ended."""
-        while self._unsent and self.why_ended is None:  # noqa: ASYNC110  # once in the life of a process
+    async def flush(self, most_bytes: int = 0) -> None:
+        """Wait until all that was said has been sent, but for so many bytes, or the link has ended."""
+        while len(self._unsent) > most_bytes and self.why_ended is None:  # noqa: ASYNC110  # once in the life of a process
             await trio.sleep(0.001)
 
     def end(self, why: str) -> None:

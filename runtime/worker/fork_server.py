@@ -30,7 +30,7 @@ Run = Callable[[int, socket.socket], None]
 """The life of an engine process: its replica, and its end of the link."""
 
 
-def serve_forks(control: socket.socket, run: Run) -> None:
+def serve_forks(control: socket.socket, run: Run, name: str = "sundog engine") -> None:
     """Fork when asked, until the asker is gone."""
     gc.collect()
     gc.freeze()  # or the first collection of each fork would copy all that is shared
@@ -41,7 +41,7 @@ def serve_forks(control: socket.socket, run: Run) -> None:
             return
         command, number = REQUEST.unpack(request)
         if command == FORK:
-            process = _fork(control, number, descriptors[0], run)
+            process = _fork(control, number, descriptors[0], run, name)
             os.close(descriptors[0])
             control.sendall(ANSWER.pack(FORK, process))
         else:
@@ -54,7 +54,7 @@ def refuse(control: socket.socket, why: str) -> None:
     control.sendall(ANSWER.pack(REFUSED, len(text)) + text)
 
 
-def _fork(control: socket.socket, replica: int, descriptor: int, run: Run) -> int:
+def _fork(control: socket.socket, replica: int, descriptor: int, run: Run, name: str) -> int:
     """The process id of a new engine process."""
     parent = os.getpid()
     process = os.fork()
@@ -62,7 +62,7 @@ def _fork(control: socket.socket, replica: int, descriptor: int, run: Run) -> in
         return process
     code = 1
     try:
-        begin_life(f"sundog engine {replica}", parent)
+        begin_life(f"{name} {replica}", parent)
         control.close()
         os.set_inheritable(descriptor, False)
         run(replica, socket.socket(fileno=descriptor))

@@ -34,11 +34,20 @@ class Forks:
     """The place of engine processes on this machine (`Place`).
 
     `command` starts the fork server, and reads `orders` from its stdin. It gets two further arguments:
-    the descriptor of its socket and this process's id.
+    the descriptor of its socket and this process's id. `messages` are what its processes exchange, `kind`
+    is what people call one.
     """
 
-    def __init__(self, command: Sequence[str], orders: bytes) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        orders: bytes,
+        messages: Sequence[type] = WORKER_MESSAGES,
+        kind: str = "engine process",
+    ) -> None:
         self._command = command
+        self._messages = messages
+        self.kind = kind
         self._orders = orders
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -69,7 +78,7 @@ class Forks:
         """A new engine process. Raises ConfigError if the fork server says that there can be none."""
         forked = await self._forked(replica)
         try:
-            await shake_hands(forked.connected, WORKER_MESSAGES, b"", called=False)
+            await shake_hands(forked.connected, self._messages, b"", called=False)
             await set_clock(forked.connected, is_here=True)
         except BaseException as error:
             forked.connected.close()
@@ -178,7 +187,7 @@ class Forked:
 
     @property
     def name(self) -> str:
-        return f"the engine process {self.process}"
+        return f"the {self.forks.kind} {self.process}"
 
     def kill(self) -> None:
         _kill(self.process)

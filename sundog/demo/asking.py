@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.table import Table
 
 from actors.api.context import ServedModel
-from actors.api.serve_graph import ServerOptions, serve_graph
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
 from actors.engine.backend import Backend
 from runtime.serve import RealModel
 from sundog.demo.worlds import CONFIG, LIMITS, Run

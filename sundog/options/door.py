@@ -8,7 +8,7 @@ from sundog.options.kinds import Choice, Parsed, Real, Text, Whole
 from sundog.options.row import option
 
 if TYPE_CHECKING:
-    from actors.api.serve_graph import ServerOptions
+    from actors.api.server_options import ServerOptions
 
 TLS = "TLS"
 LIMITS = "Limits on clients"

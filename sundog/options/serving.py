@@ -118,7 +118,7 @@ class Serving:
     api_processes: int = option(
         1,
         Whole(1, 64),
-        "Processes that serve HTTP; only 1 is supported.",
+        "Processes that serve HTTP at the one port, in front of the same engines.",
         section=PROCESSES,
         names=("--api-server-count",),
     )

@@ -69,6 +69,7 @@ async def serve_http(
     *,
     host: str,
     port: int,
+    shares_port: bool = False,
     shutdown: Callable[[], Awaitable[object]],
     drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
@@ -79,11 +80,11 @@ async def serve_http(
 
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
-    bound port through `task_status`; port 0 binds a free one. Raises ConfigError if it cannot listen or has
-    no certificate.
+    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together.
+    Raises ConfigError if it cannot listen or has no certificate.
     """
     tls = None if settings.tls is None else settings.tls.context()
-    listener = listen(host, port, settings.backlog, settings.stalled_client_s)
+    listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)

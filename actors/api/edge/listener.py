@@ -4,7 +4,8 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -59,12 +60,15 @@ async def accept_for_ever(
                 nursery.start_soon(serve, stream)
 
 
-def listen(host: str, port: int, backlog: int, stalled_client_s: float) -> trio.SocketListener:
+def listen(
+    host: str, port: int, backlog: int, stalled_client_s: float, *, shares_port: bool = False
+) -> trio.SocketListener:
     """A listening socket whose connections inherit the limit on clients that do not read.
 
-    Raises ConfigError that names the option to change.
+    The kernel deals connections out to all that `shares_port`. Raises ConfigError that names the option to
+    change.
     """
-    listening = _bound(host, port, backlog)
+    listening = _bound(host, port, backlog, shares_port=shares_port)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         milliseconds = int(stalled_client_s * 1000)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -76,13 +80,30 @@ def check_address(host: str, port: int) -> None:
     _bound(host, port, 1).close()
 
 
-def _bound(host: str, port: int, backlog: int) -> socket.socket:
+@contextmanager
+def reserved(host: str, port: int) -> Iterator[int]:
+    """A port for processes that share it, 0: a free one. Nobody else gets it, and nothing is accepted here.
+
+    Raises like `listen`, also if other processes share it already.
+    """
+    with _bound(host, port, 1) as alone:
+        family, name = alone.family, alone.getsockname()
+    with socket.socket(family) as holding:
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            holding.bind(name)
+        except OSError as error:
+            raise ConfigError(_why_not(host, port, error)) from None
+        yield int(name[1])
+
+
+def _bound(host: str, port: int, backlog: int, *, shares_port: bool = False) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is {port}: it must be 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        return socket.create_server(address, family=family, backlog=backlog)
+        return socket.create_server(address, family=family, backlog=backlog, reuse_port=shares_port)
     except (OSError, UnicodeError) as error:
         is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise (PortInUse if is_in_use else ConfigError)(_why_not(host, port, error)) from None

@@ -1,14 +1,42 @@
 """Metrics as Prometheus reads them: vLLM's names, labels and buckets for what exists in both, and our own."""
 
+from typing import Protocol
+
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
 from actors.api.emulation import Emulation
 from actors.api.exposition.families import EngineFamilies
+from actors.api.exposition.http_metrics import HttpMetrics
 from actors.api.exposition.lag import LagFamilies
 from actors.config import EngineConfig
 from actors.metrics.metrics import Metrics
 
-__all__ = ["registry_of"]
+__all__ = ["Exposition", "OwnExposition", "registry_of"]
+
+
+class Exposition(Protocol):
+    """What /metrics shows, and where requests over HTTP are counted."""
+
+    def count(
+        self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
+    ) -> None: ...
+
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
+        """The page in the format that the header `accept` asks for, and the type of its content."""
+        ...
+
+
+class OwnExposition:
+    """What `registry` collects, and requests that are counted here."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self.count = HttpMetrics(registry).count
+
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
 
 
 def registry_of(

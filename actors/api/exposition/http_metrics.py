@@ -1,6 +1,7 @@
 """Requests over HTTP by route and status, under the names that they have in vLLM."""
 
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from quart import Quart, Response, request
@@ -39,31 +40,35 @@ class HttpMetrics:
             registry=registry,
         )
 
-    def install(self, app: Quart) -> None:
-        """Have every request of the app counted."""
-        app.after_request(self._note)
-
-    async def _note(self, response: Response) -> Response:
-        rule = request.url_rule
-        handler = "none" if rule is None else rule.rule
-        if handler not in UNCOUNTED:
-            served = current_request()
-            served.at_end.callback(
-                self._count,
-                request.method if rule is not None else "other",
-                f"{response.status_code // 100}xx",
-                handler,
-                (request.content_length or 0, response.content_length or 0),
-                served.began_s,
-            )
-        return response
-
-    def _count(
-        self, method: str, status: str, handler: str, num_bytes: tuple[int, int], began_s: float
+    def count(
+        self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None:
-        elapsed_s = time.perf_counter() - began_s
+        """A request is over; `num_bytes` are its body's and the answer's, 0 where nobody said."""
         self._total.labels(method, status, handler).inc()
         self._sent.labels(handler).observe(num_bytes[0])
         self._answered.labels(handler).observe(num_bytes[1])
         self._fine.observe(elapsed_s)
         self._coarse.labels(method, handler).observe(elapsed_s)
+
+
+Count = Callable[[str, str, str, tuple[int, int], float], None]
+"""`HttpMetrics.count`, wherever it counts."""
+
+
+def count_requests(app: Quart, count: Count) -> None:
+    """Have every request of the app counted."""
+
+    async def note(response: Response) -> Response:
+        rule = request.url_rule
+        handler = "none" if rule is None else rule.rule
+        if handler not in UNCOUNTED:
+            method = request.method if rule is not None else "other"
+            status = f"{response.status_code // 100}xx"
+            num_bytes = request.content_length or 0, response.content_length or 0
+            served = current_request()
+            served.at_end.callback(
+                lambda: count(method, status, handler, num_bytes, time.perf_counter() - served.began_s)
+            )
+        return response
+
+    app.after_request(note)

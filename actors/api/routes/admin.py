@@ -23,7 +23,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 def admin_routes(context: ApiContext) -> Blueprint:
     """The routes, all behind the one key."""
     routes = Blueprint("admin", __name__)
-    in_flight = context.in_flight
+    desk = context.desk
 
     @routes.before_request
     async def check() -> None:
@@ -41,7 +41,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
     @routes.post("/abort_requests")
     async def abort_requests() -> Response:
         body = await parse_request(AbortBody, current_request(), context)
-        num_aborted = in_flight.abort(context.llm, body.request_ids or None)
+        num_aborted = await desk.abort(tuple(body.request_ids or ()) or None)
         return json_response({"status": "aborted", "aborted": num_aborted})
 
     @routes.post("/pause")
@@ -57,12 +57,12 @@ def admin_routes(context: ApiContext) -> Blueprint:
 
     @routes.post("/resume")
     async def resume() -> Response:
-        in_flight.resume()
+        await desk.release()
         return json_response({"status": "resumed"})
 
     @routes.get("/is_paused")
     async def show_paused() -> Response:
-        return json_response({"is_paused": in_flight.is_paused})
+        return json_response({"is_paused": context.in_flight.is_paused})
 
     @routes.post("/drain")
     async def drain() -> Response:
@@ -77,11 +77,10 @@ def admin_routes(context: ApiContext) -> Blueprint:
 
 async def _pause(context: ApiContext, *, aborts: bool) -> None:
     """Returns when nothing is under way any more."""
-    in_flight = context.in_flight
-    in_flight.pause()
+    await context.desk.hold()
     if aborts:
-        in_flight.abort(context.llm)
-    await in_flight.until_empty()
+        await context.desk.abort(None)
+    await context.desk.until_empty()
 
 
 async def _drain(context: ApiContext, *, is_draining: bool) -> Response:

@@ -10,7 +10,7 @@ from actors.api.auth import LIVE
 from actors.api.context import ApiContext
 from actors.api.edge.response import event_stream_response, text_response
 from actors.api.errors import ApiError
-from actors.api.live import EVERY_S, Live
+from actors.api.live import EVERY_S, Watched
 from actors.api.routes.documents import HTML
 
 
@@ -32,7 +32,7 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
     return routes
 
 
-async def _events(live: Live) -> AsyncGenerator[bytes, None]:
+async def _events(live: Watched) -> AsyncGenerator[bytes, None]:
     """One instant after another, until the reader leaves or the server stops."""
     while not live.draining.is_set():
         yield await live.event()

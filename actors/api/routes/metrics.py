@@ -2,24 +2,22 @@
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from quart import Blueprint, Response, request
 
 from actors.api.context import ApiContext
 from actors.api.edge.response import text_response
+from actors.api.exposition import Exposition
 
 
-def metrics_routes(registry: CollectorRegistry) -> Callable[[ApiContext], Blueprint]:
-    """The route that writes down what `registry` collects."""
+def metrics_routes(exposition: Exposition) -> Callable[[ApiContext], Blueprint]:
+    """The route that writes down what is counted."""
 
     def routes_of(context: ApiContext) -> Blueprint:
         routes = Blueprint("metrics", __name__)
 
         @routes.get("/metrics")
         async def show_metrics() -> Response:
-            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-            return text_response(encode(registry), content_type)
+            return text_response(*await exposition.scrape(request.headers.get("Accept", "")))
 
         return routes
 

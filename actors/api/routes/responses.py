@@ -22,7 +22,7 @@ from actors.messages import Cancel
 def responses_routes(context: ApiContext) -> Blueprint:
     """The routes, and the responses that this server remembers."""
     routes = Blueprint("responses", __name__)
-    kept = StoredResponses()
+    kept = StoredResponses(context.keeps_responses)
 
     @routes.post("/v1/responses")
     async def create_response() -> Response:
@@ -33,7 +33,9 @@ def responses_routes(context: ApiContext) -> Blueprint:
         previous = body.previous_response_id
         before = [] if previous is None else kept.get(previous, "previous_response_id").so_far
         chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
-        response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), _repeated(body))
+        response = ResponseObject(
+            chat.answer_id, context.model.name, int(time.time()), _repeated(body, kept.keeps)
+        )
         if body.store:
             conversation = [*before, *body.messages()]
             kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
@@ -62,7 +64,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
     return routes
 
 
-def _repeated(body: ResponseBody) -> Json:
+def _repeated(body: ResponseBody, keeps: bool) -> Json:
     """What a response says of its request."""
     asked = body.model_dump(
         by_alias=True,
@@ -80,4 +82,5 @@ def _repeated(body: ResponseBody) -> Json:
         if body.text is None
         else body.text.format.model_dump(by_alias=True, exclude_none=True)
     )
+    asked["store"] = body.store and keeps
     return asked | {"text": {"format": form}, "background": False, "truncation": "disabled", "user": None}

@@ -12,7 +12,9 @@ import pytest
 import trio
 
 from actors.actor import Reply
-from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
+from actors.api.context import ServedModel
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
 from actors.core.batch import Batch
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity

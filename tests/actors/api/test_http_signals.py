@@ -10,7 +10,9 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from actors.api.serve_graph import ServedModel, ServerOptions, serve_graph
+from actors.api.context import ServedModel
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
 from actors.api.signals import SIGNALS
 from actors.config import EngineConfig
 from actors.front.codec import Vocabulary

@@ -1,0 +1,172 @@
+"""What stands in front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from actors.actor import Ref
+from actors.api.app import BODY_TIMEOUT_S, create_app
+from actors.api.context import ServedModel
+from actors.api.desk import Desk, OwnDesk
+from actors.api.edge.app import ApiApp
+from actors.api.edge.http_server import serve_http
+from actors.api.edge.listener import raise_descriptor_limit
+from actors.api.emulation import Emulation
+from actors.api.errors import SHAPES
+from actors.api.exposition import Exposition, OwnExposition
+from actors.api.in_flight import InFlight
+from actors.api.keys import Keys
+from actors.api.live import Live, Watched
+from actors.api.llm import LLM
+from actors.api.server_options import ServerOptions
+from actors.front.async_llm import FromClients
+from actors.front.codec import TextCodec
+
+if TYPE_CHECKING:
+    from actors.api.exposition.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a front is in front of: the address of AsyncLLM, what /metrics collects, the live page's events.
+
+    `stop` is set when the server is to end.
+    """
+
+    llm: Ref[FromClients]
+    registry: CollectorRegistry
+    live: Live
+    stop: trio.Event
+    emulation: Emulation | None = None
+
+    @property
+    def time_scale(self) -> float:
+        """Seconds of the run's clock in one of people's."""
+        return 1.0 if self.emulation is None else self.emulation.lag.time_scale
+
+
+class Front(Protocol):
+    """Serves HTTP until told to stop, and until what runs has ended or the grace is over.
+
+    Reports its port. Raises ConfigError if it cannot listen.
+    """
+
+    async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None: ...
+
+
+class OwnFront:
+    """HTTP in this process."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        codec: TextCodec,
+        options: ServerOptions,
+        keys: Keys | None,
+        spans: "Spans | None",
+    ) -> None:
+        self._served, self._codec = served, codec
+        self._options = options
+        self._keys, self._spans = keys, spans
+
+    async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
+        in_flight, options = InFlight(), self._options
+        app = create_app(
+            behind.llm,
+            self._served,
+            codec=self._codec,
+            spell=SHAPES[options.compat],
+            answers=options.answers,
+            keys=self._keys,
+            admin_key=options.admin_key,
+            max_body_bytes=options.max_body_bytes,
+            http=options.http,
+            spans=self._spans,
+            body_timeout_s=BODY_TIMEOUT_S * behind.time_scale,
+            live=behind.live,
+            emulation=behind.emulation,
+            exposition=OwnExposition(behind.registry),
+            in_flight=in_flight,
+        )
+        scale = behind.time_scale
+        await serve_app(app, options, behind.stop, in_flight, scale=scale, task_status=task_status)
+
+
+class Far(Protocol):
+    """What a door has of the server at the other end of its link."""
+
+    llm: LLM
+    desk: Desk
+    exposition: Exposition
+    live: Watched
+    stop: trio.Event
+
+    def open(self, desk: Desk) -> None:
+        """Have the server's orders done here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """HTTP in one of several processes, in front of a graph that is elsewhere."""
+
+    served: ServedModel
+    codec: TextCodec
+    options: ServerOptions
+
+    async def serve(self, far: Far, *, task_status: trio.TaskStatus[int]) -> None:
+        """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
+        in_flight, options = InFlight(), self.options
+        app = create_app(
+            far.llm,
+            self.served,
+            codec=self.codec,
+            spell=SHAPES[options.compat],
+            answers=options.answers,
+            keys=options.keys(),
+            admin_key=options.admin_key,
+            max_body_bytes=options.max_body_bytes,
+            http=options.http,
+            live=far.live,
+            exposition=far.exposition,
+            in_flight=in_flight,
+            desk=far.desk,
+            keeps_responses=False,
+        )
+        far.open(OwnDesk(in_flight, far.llm))
+        await serve_app(app, options, far.stop, in_flight, shares_port=True, task_status=task_status)
+
+
+async def serve_app(
+    app: ApiApp,
+    options: ServerOptions,
+    stop: trio.Event,
+    in_flight: InFlight,
+    *,
+    shares_port: bool = False,
+    scale: float = 1.0,
+    task_status: trio.TaskStatus[int],
+) -> None:
+    """Serve until `stop`; then turn new requests away while those that run finish.
+
+    A second of people's is `scale` seconds of the run's clock.
+    """
+
+    async def drain() -> None:
+        in_flight.close()
+        await in_flight.until_empty()
+
+    raise_descriptor_limit()
+    await serve_http(
+        app,
+        host=options.host,
+        port=options.port,
+        shares_port=shares_port,
+        shutdown=stop.wait,
+        drain=drain,
+        grace_s=options.grace_s * scale,
+        settings=options.http.on_clock(scale),
+        task_status=task_status,
+    )

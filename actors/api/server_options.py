@@ -1,0 +1,72 @@
+"""Where a server listens, and whom it lets in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.api.app import MAX_BODY_BYTES
+from actors.api.context import PLAIN_ANSWERS, AnswerFormats
+from actors.api.edge.http_server import USUAL, HttpSettings
+from actors.api.edge.listener import check_address
+from actors.api.keys import Keys
+from actors.config import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where the server listens, in how many processes, and which requests it lets in; port 0 is a free one.
+
+    After a signal to stop, running streams have `grace_s` to finish. A larger body than
+    `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai. With `log_requests` each
+    request is a line of the log at its end, with `log_stats` each engine's throughput every ten seconds.
+    Spans of requests go to `otlp_traces_endpoint`, if there is one.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    num_processes: int = 1
+    api_key: str | None = None
+    api_keys: str | None = None
+    admin_key: str | None = None
+    grace_s: float = 30.0
+    max_body_bytes: int = MAX_BODY_BYTES
+    compat: str = "vllm"
+    log_requests: bool = True
+    log_stats: bool = True
+    answers: AnswerFormats = PLAIN_ANSWERS
+    otlp_traces_endpoint: str | None = None
+    http: HttpSettings = USUAL
+
+    def __post_init__(self) -> None:
+        for option, given, why in (
+            ("--api-keys", self.api_keys, "limits of keys are counted in one process"),
+            ("--limit-connections", self.http.max_connections, "they are counted in one process"),
+            ("--otlp-traces-endpoint", self.otlp_traces_endpoint, "spans are of one process"),
+        ):
+            if given is not None and self.num_processes > 1:
+                raise ConfigError(f"{option} needs --api-processes 1: {why}")
+
+    def keys(self) -> Keys | None:
+        """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
+        if self.api_keys is not None and self.api_key is not None:
+            raise ConfigError("--api-key and --api-keys are both given: put the key into the file")
+        if self.api_keys is not None:
+            return Keys.read(Path(self.api_keys))
+        return None if self.api_key is None else Keys.one(self.api_key)
+
+    def url(self, port: int) -> str:
+        """Where clients reach a server that listens at this port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.http.tls is None else 'https'}://{host}:{port}"
+
+    def check_address(self) -> None:
+        """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
+        if self.http.tls is not None:
+            self.http.tls.context()
+        check_address(self.host, self.port)
+
+    def check_traces(self) -> None:
+        """Raise ConfigError if spans are asked for and could be sent nowhere."""
+        if self.otlp_traces_endpoint is not None:
+            from actors.api.exposition.otlp import exporter_to
+
+            exporter_to(self.otlp_traces_endpoint).shutdown()

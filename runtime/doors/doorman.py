@@ -1,0 +1,151 @@
+"""The Doorman: one door's address of the graph, in the server's process.
+
+Laws: the graph never waits for a door, whose unread deltas merge; what a door has asked for is cancelled when
+the door is gone.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from actors.actor import Actor, Handled, Ref, Reply, answer
+from actors.front.async_llm import FromClients
+from actors.messages import Accepted, Cancel, CheckHealth, Drain, Refused, ResetPrefixCache
+from actors.stream import DeltaStream
+from runtime.doors.asking import Asked, Taken, generate_of
+from runtime.doors.messages import (
+    Answered,
+    Deltas,
+    Failed,
+    Fetch,
+    Fetched,
+    Number,
+    Order,
+    Part,
+    Ready,
+    ToDoor,
+    ToServer,
+)
+from runtime.wire.link import Link
+
+R = TypeVar("R")
+
+MOST_UNSENT_BYTES = 2**22
+"""What may wait for a door that does not read; then deltas merge until it does."""
+
+
+class Server(Protocol):
+    """What all doors share."""
+
+    async def fetch(self, fetch: Fetch) -> Fetched: ...
+
+    async def order(self, order: Order) -> Number: ...
+
+    def count(self, answered: Answered) -> None: ...
+
+
+class Doorman(Actor[ToServer]):
+    """Asks the graph what its door asks, and sends what is new in the door's streams, once a step."""
+
+    def __init__(self, number: int, llm: Ref[FromClients], server: Server) -> None:
+        super().__init__(f"doorman-{number}")
+        self._llm = llm
+        self._server = server
+        self.nursery: trio.Nursery | None = None
+        """In which it waits for what takes a while."""
+        self._streams: dict[int, tuple[str, DeltaStream]] = {}
+        self._num_unfinished: dict[str, int] = {}
+        """The choices of each request that have not ended."""
+        self._due: list[int] = []
+        self._is_due = trio.Event()
+        self.ready: Reply[Ready | Failed] = Reply()
+        """Whether the door listens."""
+
+    def handle(self, message: ToServer) -> Handled:
+        match message:
+            case Asked():
+                return answer(message, self._ask(message))
+            case Cancel():
+                self._llm.tell(message)
+            case CheckHealth():
+                return answer(message, self._llm.request(message))
+            case ResetPrefixCache():
+                return answer(message, self._llm.request(message))
+            case Drain():
+                return answer(message, self._llm.request(message))
+            case Fetch():
+                return answer(message, self._later(partial(self._server.fetch, message)))
+            case Order():
+                return answer(message, self._later(partial(self._server.order, message)))
+            case Answered():
+                self._server.count(message)
+            case Ready() | Failed():
+                self.ready.set(message)
+            case _:
+                self.unknown(message)
+        return None
+
+    def _later(self, ask: Callable[[], Awaitable[R]]) -> Reply[R]:
+        """The answer of what takes a while, during which other messages are handled."""
+        reply: Reply[R] = Reply()
+
+        async def wait() -> None:
+            reply.set(await ask())
+
+        assert self.nursery is not None
+        self.nursery.start_soon(wait)
+        return reply
+
+    def _ask(self, asked: Asked) -> Reply[Taken | Refused]:
+        taken: Reply[Taken | Refused] = Reply()
+        self._num_unfinished[asked.request_id] = asked.n
+        self._llm.request(generate_of(asked)).then(partial(self._accepted, asked, taken))
+        return taken
+
+    def _accepted(
+        self,
+        asked: Asked,
+        taken: Reply[Taken | Refused],
+        accepted: Accepted | Refused | None,
+        error: BaseException | None,
+    ) -> None:
+        """The answer goes before the first delta: deltas are sent by a task."""
+        if not isinstance(accepted, Accepted):
+            self._num_unfinished.pop(asked.request_id, None)
+            return taken.take_answer(accepted, error)
+        taken.set(Taken(accepted.num_prompt_tokens, accepted.may_be_refused, accepted.prompt_token_ids))
+        for number, stream in enumerate(accepted.streams, asked.first_stream):
+            self._streams[number] = asked.request_id, stream
+            stream.watch(partial(self._has_more, number))
+
+    def _has_more(self, number: int) -> None:
+        self._due.append(number)
+        self._is_due.set()
+
+    async def send_deltas(self, door: Ref[ToDoor], link: Link) -> None:
+        """Send what is new, as soon as whoever wrote it has written all, until cancelled."""
+        while True:
+            await self._is_due.wait()
+            await link.flush(MOST_UNSENT_BYTES)
+            self._is_due = trio.Event()
+            due, self._due = self._due, []
+            door.tell(Deltas(tuple([part for number in due if (part := self._part(number)) is not None])))
+
+    def _part(self, number: int) -> Part | None:
+        """What is new in a stream; it is forgotten with its last delta."""
+        name, stream = self._streams[number]
+        if (delta := stream.take()) is None:
+            return None
+        if delta.finish_reason is not None:
+            del self._streams[number]
+            self._num_unfinished[name] -= 1
+            if not self._num_unfinished[name]:
+                del self._num_unfinished[name]
+        return Part(number, delta)
+
+    def leave(self) -> None:
+        """The door is gone, and `send_deltas` with it: cancel what it has asked for."""
+        for name in list(self._num_unfinished):
+            self._llm.tell(Cancel(name))

@@ -1,0 +1,213 @@
+"""The doors of a server: processes that serve HTTP at one port, in front of the server's graph.
+
+The kernel deals connections out to them (SO_REUSEPORT). A door that dies, or does not answer, is replaced:
+its connections are lost, what it had asked for is cancelled, and the others do not notice.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from actors.actor import ActorDied, Ref
+from actors.api.exposition import OwnExposition
+from actors.api.front import Behind
+from actors.config import ConfigError
+from actors.engine.supervisor import Backoff
+from runtime.doors.doorman import Doorman
+from runtime.doors.messages import (
+    DOOR_MESSAGES,
+    Answered,
+    Failed,
+    Fetch,
+    Fetched,
+    Number,
+    Order,
+    Stop,
+    ToDoor,
+)
+from runtime.wire.frames import WireError
+from runtime.wire.link import Link
+from runtime.worker.place import Begun, Place
+
+log = logging.getLogger("sundog.api")
+
+SLOW_S = 5.0
+"""How long a door may take beyond the grace when the server stops."""
+
+
+class DoorDied(Exception):
+    """A door process ended, or does not answer."""
+
+
+class Doors:
+    """`num_doors` processes at one `port` (`actors.api.front.Front`); `place` is where they begin.
+
+    A door that has not answered for `stall_s` is replaced.
+    """
+
+    def __init__(self, num_doors: int, place: Place, port: int, grace_s: float, stall_s: float) -> None:
+        self._num_doors = num_doors
+        self._place = place
+        self._port = port
+        self._grace_s, self._stall_s = grace_s, stall_s
+        self._backoff = Backoff()
+        self._receptions: dict[int, Ref[ToDoor]] = {}
+        """Of the doors that are open."""
+        self._is_held = False
+
+    async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
+        """Serve until told to stop, and until the last answer has ended or the grace is over."""
+        shared = Shared(self, behind)
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as opening:
+                for number in range(self._num_doors):
+                    opening.start_soon(nursery.start, self._keep, number, behind, shared)
+            task_status.started(self._port)
+            await behind.stop.wait()
+            for reception in self._receptions.values():
+                reception.tell(Stop())
+            nursery.cancel_scope.deadline = trio.current_time() + self._grace_s + SLOW_S
+
+    async def order(self, order: Order) -> Number:
+        """Have every door obey, and add up what they say; one that dies meanwhile has nothing under way."""
+        numbers: list[int] = []
+
+        async def ask(reception: Ref[ToDoor]) -> None:
+            with suppress(ActorDied):
+                numbers.append((await reception.ask(order)).number)
+
+        if order.what in ("hold", "release"):
+            self._is_held = order.what == "hold"
+        async with trio.open_nursery() as nursery:
+            for reception in self._receptions.values():
+                nursery.start_soon(ask, reception)
+        return Number(sum(numbers))
+
+    async def _keep(
+        self, number: int, behind: Behind, shared: "Shared", *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Run a door, and another when it has died, until told to stop. One that never opens ends the run."""
+        door = _Opening(task_status)
+        while not behind.stop.is_set():
+            try:
+                await self._run(number, behind, shared, door.opened)
+            except DoorDied as error:
+                if behind.stop.is_set():
+                    return
+                wait_s = door.died(self._backoff)
+                if wait_s is None:
+                    raise
+                log.error("door %d: %s; another takes its place in %g s", number, error, wait_s)
+                with trio.move_on_after(wait_s):
+                    await behind.stop.wait()
+
+    async def _run(self, number: int, behind: Behind, shared: "Shared", opened: Callable[[], None]) -> None:
+        """Run a door process to its end; raises DoorDied, ConfigError if it cannot listen."""
+        try:
+            begun = await self._place.begin(number)
+        except WireError as error:
+            raise DoorDied(str(error)) from error
+        link = Link(begun.connected, DOOR_MESSAGES, begun.name)
+        try:
+            await self._run_link(link, Doorman(number, behind.llm, shared), number, behind.stop, opened)
+        finally:
+            how = await _end(begun, behind.stop)
+        raise DoorDied(f"{begun.name} {how}; the link ended as {link.why_ended}")
+
+    async def _run_link(
+        self, link: Link, doorman: Doorman, number: int, stop: trio.Event, opened: Callable[[], None]
+    ) -> None:
+        link.export(doorman)
+        hold = doorman.ref("doors")
+        async with trio.open_nursery() as nursery:
+            doorman.nursery = nursery
+            await nursery.start(doorman.live)
+            nursery.start_soon(self._attend, link, doorman, number, stop, opened, nursery)
+            try:
+                await link.run()
+            finally:
+                self._receptions.pop(number, None)
+                doorman.leave()
+                hold.close()
+            nursery.cancel_scope.cancel()
+
+    async def _attend(
+        self,
+        link: Link,
+        doorman: Doorman,
+        number: int,
+        stop: trio.Event,
+        opened: Callable[[], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Wait until a door is open, send it what is new, and see that it answers; until it is gone."""
+        with suppress(ActorDied):
+            reception: Ref[ToDoor] = await link.open("reception", doorman.name)
+            if isinstance(ready := await doorman.ready.wait(), Failed):
+                raise ConfigError(ready.why)
+            if self._is_held:
+                await reception.ask(Order("hold"))
+            self._receptions[number] = reception
+            opened()
+            if stop.is_set():
+                reception.tell(Stop())
+            nursery.start_soon(self._watch, link, reception)
+            await doorman.send_deltas(reception, link)
+
+    async def _watch(self, link: Link, reception: Ref[ToDoor]) -> None:
+        while link.why_ended is None:
+            await trio.sleep(self._stall_s / 2)
+            with trio.move_on_after(self._stall_s) as waiting, suppress(ActorDied):
+                await reception.ask(Order("count"))
+            if waiting.cancelled_caught:
+                link.end(f"it has not answered for {self._stall_s:g} s")
+
+
+class _Opening:
+    """Whether a door has ever been open, and how often it has died since it was."""
+
+    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+        self._task_status = task_status
+        self._has_opened = False
+        self._num_crashes = 0
+
+    def opened(self) -> None:
+        if not self._has_opened:
+            self._task_status.started()
+        self._has_opened, self._num_crashes = True, 0
+
+    def died(self, backoff: Backoff) -> float | None:
+        """How long to wait before the next; None for no next one."""
+        self._num_crashes += 1
+        return backoff.wait_s(self._num_crashes) if self._has_opened else None
+
+
+async def _end(begun: Begun, stop: trio.Event) -> str:
+    """How a process ended; it is killed unless it ends by itself because it was told to."""
+    with trio.CancelScope(shield=True):
+        if not stop.is_set():
+            begun.kill()
+        how = await begun.ended()
+    return how
+
+
+class Shared:
+    """What all doors share (`runtime.doors.doorman.Server`)."""
+
+    def __init__(self, doors: Doors, behind: Behind) -> None:
+        self._exposition = OwnExposition(behind.registry)
+        self._live = behind.live
+        self.order = doors.order
+
+    async def fetch(self, fetch: Fetch) -> Fetched:
+        if fetch.what == "live":
+            return Fetched(await self._live.event(), "")
+        return Fetched(*await self._exposition.scrape(fetch.accept))
+
+    def count(self, answered: Answered) -> None:
+        """An HTTP request is over."""
+        num_bytes = answered.num_bytes_in, answered.num_bytes_out
+        count = self._exposition.count
+        count(answered.method, answered.status, answered.handler, num_bytes, answered.elapsed_s)

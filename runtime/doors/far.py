@@ -1,0 +1,168 @@
+"""What a door has of the server, at the other end of its link."""
+
+from collections.abc import Callable
+from typing import overload
+
+import trio
+
+from actors.actor import Ref
+from actors.api import LLM
+from actors.api.desk import Desk
+from actors.api.exposition import Exposition
+from actors.api.live import Watched
+from actors.messages import (
+    Accepted,
+    Cancel,
+    CheckHealth,
+    Done,
+    Drain,
+    Generate,
+    Health,
+    Refused,
+    ResetPrefixCache,
+)
+from actors.stream import Delta, DeltaStream
+from runtime.doors.asking import asked
+from runtime.doors.messages import Answered, Fetch, Order, ToServer
+
+
+class Streams:
+    """The streams of this door by their numbers."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, DeltaStream] = {}
+        self._next = 0
+
+    def begin(self, n: int) -> tuple[int, tuple[DeltaStream, ...]]:
+        """New ones, and the number of the first."""
+        first, self._next = self._next, self._next + n
+        streams = tuple([DeltaStream() for _ in range(n)])
+        self._streams.update(enumerate(streams, first))
+        return first, streams
+
+    def put(self, number: int, delta: Delta) -> None:
+        """What is new in one; nobody reads what comes for a stream that is forgotten."""
+        if (stream := self._streams.get(number)) is not None:
+            stream.put(delta)
+            if delta.finish_reason is not None:
+                del self._streams[number]
+
+    def forget(self, first: int, n: int) -> None:
+        for number in range(first, first + n):
+            self._streams.pop(number, None)
+
+
+class FarLLM:
+    """AsyncLLM at the other end (`actors.api.llm.LLM`)."""
+
+    def __init__(self, server: Ref[ToServer], streams: Streams) -> None:
+        self._server = server
+        self._streams = streams
+
+    @overload
+    async def ask(self, message: Generate, /) -> Accepted | Refused: ...
+    @overload
+    async def ask(self, message: CheckHealth, /) -> Health: ...
+    @overload
+    async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
+    @overload
+    async def ask(self, message: Drain, /) -> Done | Refused: ...
+
+    async def ask(
+        self, message: Generate | CheckHealth | ResetPrefixCache | Drain, /
+    ) -> Accepted | Refused | Health | Done:
+        match message:
+            case Generate():
+                return await self._generate(message)
+            case CheckHealth():
+                return await self._server.ask(message)
+            case ResetPrefixCache():
+                return await self._server.ask(message)
+            case Drain():
+                return await self._server.ask(message)
+
+    def tell(self, message: Cancel, /) -> None:
+        self._server.tell(message)
+
+    async def _generate(self, generate: Generate) -> Accepted | Refused:
+        first, streams = self._streams.begin(generate.n)
+        is_taken = False
+        try:
+            taken = await self._server.ask(asked(generate, first))
+            if isinstance(taken, Refused):
+                return taken
+            is_taken = True
+        finally:
+            if not is_taken:
+                self._streams.forget(first, generate.n)
+        assert generate.request_id is not None
+        return Accepted(
+            generate.request_id,
+            taken.num_prompt_tokens,
+            streams,
+            taken.may_be_refused,
+            taken.prompt_token_ids,
+        )
+
+
+class FarDesk:
+    """What operators do, done at every door (`actors.api.desk.Desk`)."""
+
+    def __init__(self, server: Ref[ToServer]) -> None:
+        self._server = server
+
+    async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
+        return (await self._server.ask(Order("abort", answer_ids))).number
+
+    async def hold(self) -> None:
+        await self._server.ask(Order("hold"))
+
+    async def release(self) -> None:
+        await self._server.ask(Order("release"))
+
+    async def until_empty(self) -> None:
+        await self._server.ask(Order("wait"))
+
+    async def num_under_way(self) -> int:
+        return (await self._server.ask(Order("count"))).number
+
+
+class FarExposition:
+    """/metrics, which the server counts for all doors (`actors.api.exposition.Exposition`)."""
+
+    def __init__(self, server: Ref[ToServer]) -> None:
+        self._server = server
+
+    def count(
+        self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
+    ) -> None:
+        self._server.tell(Answered(method, status, handler, *num_bytes, elapsed_s))
+
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
+        fetched = await self._server.ask(Fetch("metrics", accept))
+        return fetched.content, fetched.content_type
+
+
+class FarLive:
+    """The live page's events (`actors.api.live.Watched`)."""
+
+    def __init__(self, server: Ref[ToServer], draining: trio.Event) -> None:
+        self._server = server
+        self.draining = draining
+
+    async def event(self) -> bytes:
+        return (await self._server.ask(Fetch("live", ""))).content
+
+
+class Far:
+    """All that a door needs of the server."""
+
+    def __init__(
+        self, server: Ref[ToServer], streams: Streams, stop: trio.Event, on_open: Callable[[Desk], None]
+    ) -> None:
+        self.llm: LLM = FarLLM(server, streams)
+        self.desk: Desk = FarDesk(server)
+        self.exposition: Exposition = FarExposition(server)
+        self.live: Watched = FarLive(server, stop)
+        self.stop = stop
+        self.open = on_open

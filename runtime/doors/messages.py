@@ -1,0 +1,110 @@
+"""What a door process and the server say to each other.
+
+A question of a client's crosses as what the graph takes it for (`Generate`), its answer as deltas, those of a
+step in one frame. What every door must do crosses as `Order`: doors count what is under way with them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from actors.messages import Cancel, CheckHealth, Done, Drain, Health, Refused, ResetPrefixCache
+from actors.stream import Delta
+from runtime.doors.asking import Asked, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is new in one stream."""
+
+    stream: int
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """The server tells a door what is new in all of its streams."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A door asks for what only the server knows: /metrics as `accept` wants it, or the live page's event."""
+
+    what: Literal["metrics", "live"]
+    accept: str
+
+    def answered_by(self, answer: "Fetched") -> "Fetch":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """It, and the type of its content."""
+
+    content: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A door tells the server of an HTTP request that is over, for /metrics."""
+
+    method: str
+    status: str
+    handler: str
+    num_bytes_in: int
+    num_bytes_out: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An operator's order: a door asks the server to have every door do it, and the server asks the doors.
+
+    Answered by a number, summed over all doors: of answers that were ended, or that are under way. `hold`
+    lets no new answer begin, `release` does again, `wait` returns when none is under way.
+    """
+
+    what: Literal["abort", "hold", "release", "wait", "count"]
+    answer_ids: tuple[str, ...] | None = None
+
+    def answered_by(self, answer: "Number") -> "Order":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """How many."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A door tells the server that it accepts connections at this port."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A door tells the server why it cannot listen."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The server tells a door to turn new requests away, finish what is under way, and end."""
+
+
+ToServer = Asked | Cancel | CheckHealth | ResetPrefixCache | Drain | Fetch | Answered | Order | Ready | Failed
+ToDoor = Deltas | Order | Stop
+
+DOOR_MESSAGES: tuple[type, ...] = (
+    *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Drain, Done),
+    *(Fetch, Fetched, Answered, Order, Number, Ready, Failed, Deltas, Stop),
+)
