@@ -8,7 +8,7 @@ INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
 PARALLEL := --numprocesses logical --dist worksteal
 
-.PHONY: demo test test-long lint types tests bench gpu fast plain train clean
+.PHONY: demo test test-long lint types tests bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -31,6 +31,10 @@ test-long: $(VENV)/installed-test
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
+
+# Half an hour: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
+soak: $(VENV)/installed-test
+	$(BIN)/python -m tests.soak
 
 # On a machine with a GPU, by its own Python with torch, transformers and pytest: nothing is installed, but for
 # the wheels of a folder if WHEELS names one.

@@ -31,6 +31,7 @@ class ActiveRequest:
     """One accepted request."""
 
     __slots__ = (
+        "_text_is_shown_at_once",
         "decoder",
         "has_begun",
         "is_admitted",
@@ -50,6 +51,7 @@ class ActiveRequest:
         self.decoder = decoder
         sampling = submit.sampling
         self.stop_strings = StopStrings(sampling.stop, sampling.include_stop_str_in_output)
+        self._text_is_shown_at_once = not sampling.stop and sampling.repetition is None
         self.num_fed = 0
         """Its tokens so far, if it has stop strings or may repeat itself too often."""
         self.last_tokens: list[int] = []
@@ -86,7 +88,11 @@ class ActiveRequest:
         """The delta that one token adds; with a finish reason if the request ends by it."""
         begins, self.has_begun = not self.has_begun, True
         try:
-            delta = self._decode(token, time_s, finish)
+            if finish is None and self._text_is_shown_at_once:  # nearly every token
+                text = "" if self.decoder is None else self.decoder.step(token)
+                delta = Delta(text, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
+            else:
+                delta = self._decode(token, time_s, finish)
             if logprobs is not None:
                 delta.logprobs = (logprobs,)
             if begins and self.prompt_logprobs:

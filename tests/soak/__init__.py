@@ -1,0 +1,1 @@
+"""Endurance: many requests, kind and unkind, after which a server must be as it was."""
