@@ -76,9 +76,18 @@ class Opened:
         is_late = _may_be_on_a_gpu(self.orders.serving.device)
         new_backend = self.new_backend if is_late else self.backends()
         if num_ranks == 1:
-            return partial(run_fork, self.config, new_backend)
-        stall_s = self.orders.serving.stall_timeout_s
-        return partial(run_shared_fork, self.config, self._rank_backends, num_ranks, stall_s)
+            run: Run = partial(run_fork, self.config, new_backend)
+        else:
+            stall_s = self.orders.serving.stall_timeout_s
+            run = partial(run_shared_fork, self.config, self._rank_backends, num_ranks, stall_s)
+        return run if is_late or self.config.replicas == 1 else partial(self._on_own_cores, run)
+
+    def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
+        """An engine process on the CPU, apart from those of other replicas."""
+        from runtime.threads import share_cores
+
+        share_cores(replica, self.config.replicas)
+        run(replica, connected)
 
     def _rank_backends(self, rank: "Rank") -> "Callable[[int], Backend]":
         return partial(self.new_backend, rank=rank)

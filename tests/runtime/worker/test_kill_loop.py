@@ -1,10 +1,12 @@
 """Two replicas in processes that are killed again and again under load: nothing is lost or comes twice."""
 
+import os
 import random
 import re
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
+from sundog.engine_process import GPU_FILES
 from tests.live import START_S, Live, live
 
 SERVE = ("sundog", "serve", "--port", "0", "--replicas", "2", "--max-num-seqs", "3", "--debug")
@@ -104,6 +107,7 @@ def kill_under_load(num_rounds: int, seed: int) -> None:
     rng = random.Random(seed)
     with live(*SERVE) as server:
         plain = plain_texts(server)
+        check_cores(server)
         enough = threading.Event()
         clients = [Client(server, seed + number, enough) for number in range(NUM_CLIENTS)]
         for client in clients:
@@ -124,6 +128,13 @@ def kill_under_load(num_rounds: int, seed: int) -> None:
             assert not client.is_alive(), "a request has no end"
         judge(server, plain, clients, num_killed)
         assert server.stop() == 0
+
+
+def check_cores(server: Live) -> None:
+    """Each replica has cores of its own, if there are as many; together they have all."""
+    given, parts = os.sched_getaffinity(0), [engine.cpu_affinity() for engine in engines(server)]
+    if len(given) >= len(parts) and not any(Path(each).exists() for each in GPU_FILES):
+        assert sorted(core for part in parts for core in part) == sorted(given), parts
 
 
 def until_whole(server: Live) -> None:
