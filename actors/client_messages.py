@@ -4,10 +4,11 @@ Others import them from `actors/messages.py`, whose rules they keep.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from actors.core.adapter import Adapter
+from actors.core.records import dataclass
 from actors.core.request import TraceHeaders
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.engine_messages import Refused

@@ -1,10 +1,11 @@
 """The configuration of one deployment: the scheduler's limits, and what stands around them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.policies.policy import class_name, defines
+from actors.core.records import dataclass
 from actors.core.routers import RoundRobin, RouterPolicy
 from actors.hop_costs import NO_HOPS, HopCosts
 from actors.speculative_config import SpeculativeConfig

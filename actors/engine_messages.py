@@ -1,9 +1,9 @@
 """Messages about engines: what they are asked, and that they are lost or back."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from actors.actor import Ref
+from actors.core.records import dataclass
 from actors.core.request import Submit
 
 # --- EngineCore to Executor to Runner ------------------------------------------------------------

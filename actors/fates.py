@@ -6,7 +6,8 @@ one, ends the run.
 """
 
 import enum
-from dataclasses import dataclass
+
+from actors.core.records import dataclass
 
 
 class Fate(enum.Enum):

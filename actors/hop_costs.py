@@ -1,8 +1,9 @@
 """What it costs to reach an engine core in a process of its own: numbers for the simulated graph."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from actors.core.records import dataclass
 
 MOST = 2**31 - 1
 TRANSPORTS = ("tcp://", "ipc://")

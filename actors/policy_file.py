@@ -9,7 +9,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -20,6 +19,7 @@ from actors.core.policies import POLICIES, Policy
 from actors.core.policies.arguments import construct
 from actors.core.policies.check import check_policy, freeze
 from actors.core.policies.guard import Guarded
+from actors.core.records import dataclass
 from actors.core.routers import ROUTERS, RouterPolicy
 from actors.core.routers.guard import GuardedRouter, check_router
 

@@ -1,11 +1,10 @@
 """The Scheduler's message to its listeners, once for each batch."""
 
-from dataclasses import dataclass
-
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.kv_events import KvEvents
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.policies.policy import Rank
+from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

@@ -1,6 +1,6 @@
 """How long the vectors of a model may be."""
 
-from dataclasses import dataclass
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

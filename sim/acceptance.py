@@ -8,9 +8,10 @@ was preempted goes on as if nothing had happened.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from actors.speculative_config import Rates, SpeculativeConfig
 
 MASK = 2**64 - 1

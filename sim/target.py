@@ -1,8 +1,9 @@
 """What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from actors.messages import Capacity
 from sim.cost.cost_file import read_cost
 from sim.cost.drafting import WithDrafts

@@ -2,11 +2,12 @@
 
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import ConfigError
+from actors.core.records import dataclass
 from sundog.axes import with_fields
 from sundog.ends import leaves
 from sundog.options.config_file import recorded

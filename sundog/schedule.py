@@ -1,6 +1,5 @@
 """`sundog schedule`: the scheduler's decisions on a trace, in the golden files' format."""
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ import click
 
 from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
+from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Real, Switch, option
 from sundog.options.engine import Engine

@@ -1,11 +1,12 @@
 """A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.engine_version import is_async
+from actors.core.records import dataclass
 from actors.hop_costs import parse_hop_costs
 from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from actors.config import ConfigError
 from actors.core.names import unknown
+from actors.core.records import dataclass
 from sundog.axes import NAMED, axes, with_fields
 from sundog.blas import one_thread
 from sundog.cell import Plan, changed

@@ -12,11 +12,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
+from actors.core.records import dataclass
 from sundog.axes import WORKLOAD
 
 if TYPE_CHECKING:

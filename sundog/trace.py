@@ -1,11 +1,12 @@
 """`sundog trace`: what is in a trace."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from actors.core.records import dataclass
 from sundog.options import Switch, Text, option
 from sundog.options.takes import command, takes
 

@@ -12,11 +12,11 @@ the runner takes back the computed tokens from there on, as the scheduler does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.adapter import Adapter
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.records import dataclass
 from actors.core.sampling import Sampling
 
 

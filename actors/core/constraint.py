@@ -1,7 +1,9 @@
 """What an answer must look like, as its client says it: text that any process can read."""
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from actors.core.records import dataclass
 
 
 class ConstraintKind(enum.Enum):

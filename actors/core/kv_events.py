@@ -1,8 +1,7 @@
 """What changes in a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
 
-from dataclasses import dataclass
-
 from actors.core.adapter import Adapter
+from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

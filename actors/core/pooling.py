@@ -1,6 +1,6 @@
 """What a request asks of a model that makes vectors instead of text."""
 
-from dataclasses import dataclass
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Answers that say the same again and again, as vLLM's `repetition_detection` looks for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """One request: as it arrives, and as the scheduler keeps it."""
 
 import enum
-from dataclasses import dataclass
 
 from actors.core.adapter import Adapter
+from actors.core.records import dataclass
 from actors.core.sampling import DEFAULTS, Sampling
 
 TraceHeaders = tuple[tuple[str, str], ...]

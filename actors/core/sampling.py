@@ -1,9 +1,8 @@
 """How the tokens of one request are chosen."""
 
-from dataclasses import dataclass
-
 from actors.core.constraint import Constraint
 from actors.core.pooling import Pooling
+from actors.core.records import dataclass
 from actors.core.repetition import Repetition
 
 

@@ -5,10 +5,10 @@ passes on in order.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from actors.actor import Actor, ActorDied, Ref, Tap
 from actors.clock import Event
+from actors.core.records import dataclass
 from actors.hop_costs import HopCosts
 from actors.messages import Abort, Submit
 

@@ -1,11 +1,11 @@
 """What the actors of an engine core are doing, for whoever asks why it does not go on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Never
 
 from actors.actor import Actor
 from actors.clock import now_s
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ taken in `actors/core/`. The Scheduler's phases are in `phase.py`.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.progress import Progress
+from actors.core.records import dataclass
 from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update

@@ -7,12 +7,13 @@ whatever the table of fates says.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import trio
 
 from actors.actor import Ref
 from actors.clock import now_s, sleep_until
+from actors.core.records import dataclass
 from actors.engine.backend import Engine
 from actors.engine.crash import block, root_cause, summary
 from actors.fates import SIMULATED, Fate, Fates

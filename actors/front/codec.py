@@ -1,10 +1,10 @@
 """What AsyncLLM needs of a model's tokenizer: text to tokens and back, and the known ids."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from actors.core.constraint import Constraint
+from actors.core.records import dataclass
 from actors.front.thought import ThoughtMarks
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 

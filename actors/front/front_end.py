@@ -7,10 +7,10 @@ told it passes on in order; what an engine said before it was lost is not passed
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 
 from actors.actor import Actor, ActorDied, Ref
 from actors.clock import Event
+from actors.core.records import dataclass
 from actors.front.told import News
 from actors.messages import EngineDown, PolicyFailed, StepOutput
 

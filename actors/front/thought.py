@@ -1,7 +1,8 @@
 """Reasoning that a model writes before its answer: between which tokens, and whether it is over."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from actors.core.records import dataclass
 
 BEGIN, END = "<think>", "</think>"
 

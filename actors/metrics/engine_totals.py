@@ -1,10 +1,11 @@
 """What one engine did since the server started, and how it stands now."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Blocked
+from actors.core.records import dataclass
 from actors.metrics.histogram import Histogram, one_two_five
 from actors.metrics.measured import Measured
 

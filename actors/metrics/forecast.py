@@ -5,9 +5,9 @@ How a forecast is made is the composition's business: `sim/ahead.py` runs the sc
 
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from actors.core.records import dataclass
 from actors.metrics.measured import Measured
 from actors.metrics.recent import Recent
 

@@ -1,7 +1,9 @@
 """How far an emulated server is behind the pace that it should have."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from actors.core.records import dataclass
 
 
 @dataclass(slots=True)

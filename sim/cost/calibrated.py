@@ -9,13 +9,14 @@ last two at zero. What a token takes, computed or read, may change where there a
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.cost.work import CostModel, Seconds, StepWork
 
 Matrix = NDArray[np.float64]

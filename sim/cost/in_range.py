@@ -1,7 +1,8 @@
 """A calibrated cost model that knows to which sizes of steps it was fitted."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from actors.core.records import dataclass
 from sim.cost.calibrated import Calibrated
 from sim.cost.tables.interpolate import Coverage
 from sim.cost.work import CostModel, Seconds, StepWork

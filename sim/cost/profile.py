@@ -4,13 +4,13 @@
 `[host]` what its scheduler and HTTP front end add to the steps. `[measured]` is for people.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.cost.cost_file import cost_of
 from sim.cost.in_range import InRange
 from sim.cost.overhead import HostOverhead, WithOverhead

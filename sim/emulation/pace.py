@@ -5,10 +5,11 @@ Where the host is late, later steps catch up, and what cannot be caught up is co
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import trio
 
+from actors.core.records import dataclass
 from actors.metrics.lag import Lag
 from sim.backend import Pace
 from sim.cost.work import CostModel, StepWork

@@ -1,10 +1,10 @@
 """The findings of a whole run: the worst waits with their causes, preemptions, and what would help."""
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.acceptance import Acceptance
+from actors.core.records import dataclass
 from sim.explain.causes import Causes, causes
 from sim.explain.history import History
 from sim.explain.passing import Passing, passings

@@ -5,8 +5,9 @@ step that begins without the request has such a cause; before the first, a step 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from actors.core.records import dataclass
 from sim.explain.history import History
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Wait
 

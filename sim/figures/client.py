@@ -1,9 +1,8 @@
 """What clients add to the figures of a run that they saw: how late they were, and what went wrong."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from actors.core.records import dataclass
 from sim.figures.statistics.distribution import Distribution, distribution
 from sim.record.client_record import ClientRecord
 

@@ -1,8 +1,7 @@
 """What became of drafts in a run, in figures."""
 
-from dataclasses import dataclass
-
 from actors.core.acceptance import Acceptance
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What the steps of a run tell of its engines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from actors.core.records import dataclass
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 

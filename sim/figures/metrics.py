@@ -13,11 +13,12 @@ Times are seconds, per request unless said otherwise:
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 
+from actors.core.records import dataclass
 from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
 from sim.figures.engine import EngineFigures

@@ -1,9 +1,8 @@
 """What each replica of a run was given, and how evenly."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from actors.core.records import dataclass
 from sim.record.rows import Ints, Rows
 
 

@@ -1,10 +1,9 @@
 """What a run is held against: limits of time, and what its GPUs take."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.core.records import dataclass
 from sim.record.rows import RequestTimes, Rows
 
 

@@ -1,11 +1,11 @@
 """Sums over all requests of a run, which come in parts."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.core.records import dataclass
 from sim.record.rows import Rows
 
 

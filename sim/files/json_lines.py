@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.files.lines import ErrorAt, raw_lines, read_lines, shown, unzipped_to_the_break
 
 Row = dict[str, Any]

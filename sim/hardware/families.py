@@ -5,10 +5,11 @@ the config.json of each family's checkpoints.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.hardware.fields import Fields
 from sim.hardware.layers import Experts, Heads, Latent, Layer, Mlp
 from sim.hardware.windows import every_other, every_sixth_is_full, from_layer, in_all_layers, no_window

@@ -1,6 +1,6 @@
 """What a decoder layer is made of: its attention and its MLP, in widths and counts of weights."""
 
-from dataclasses import dataclass
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """A decoder-only model as a list of layers, an embedding table and an output head."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
+from actors.core.records import dataclass
 from sim.hardware.formats import DTYPE_BYTES, Format
 from sim.hardware.layers import Heads, Layer
 

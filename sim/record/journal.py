@@ -1,11 +1,12 @@
 """A journal of one run, of any world: every Submit and StepOutput, to learn from or to repeat."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from actors.actor import Actor
 from actors.core.batch import Batch
+from actors.core.records import dataclass
 from actors.core.sampling import DEFAULTS, Sampling
 from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork

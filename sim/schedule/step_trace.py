@@ -5,13 +5,13 @@ Whatever is missing, unknown or of the wrong type is refused in one line that na
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from actors.block_hash import block_hasher
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.names import did_you_mean
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.sampling import Sampling
 from actors.policy_file import find_policy

@@ -4,11 +4,12 @@ A folder is taken for a recorded run.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from actors.core.records import dataclass
 from sim.files.json_lines import parse_object
 from sim.files.lines import read_lines, shown
 from sim.trace.csv_rows import DIALECTS, CsvRows

@@ -1,6 +1,5 @@
 """Arrival processes: instants from 0 on, in seconds, not falling, below the end of the span."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -8,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.trace.read import read_trace
 from sim.workload.lengths import STRICT
 

@@ -1,6 +1,5 @@
 """Distributions of whole numbers of at least 1: tokens of a prompt or answer, turns, and so on."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -8,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.trace.read import read_trace
 
 Counts = NDArray[np.int64]

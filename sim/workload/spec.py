@@ -1,12 +1,12 @@
 """The file that describes a workload (TOML), checked at the door."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.files.toml import checked, read_toml
 from sim.trace.read import read_trace
 from sim.trace.record import TraceRequest

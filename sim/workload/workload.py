@@ -1,12 +1,12 @@
 """A workload: arrivals, lengths, sessions, tenants; the same seed gives the same requests."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
 from sim.workload.arrivals import Arrivals, check_positive
 from sim.workload.lengths import STRICT, Lengths

@@ -1,12 +1,13 @@
 """What serving and simulating share, under vLLM's names."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
+from actors.core.records import dataclass
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
 from actors.speculative_config import SpeculativeConfig, parse_speculative_config
@@ -235,8 +236,7 @@ class Engine:
         """
         if self.async_scheduling is not None:
             return self
-        plans_ahead = is_async(self.engine_version) and self.speculative_config is None
-        return replace(self, async_scheduling=plans_ahead)
+        return replace(self, async_scheduling=is_async(self.engine_version) and not self.speculative_config)
 
     @property
     def drafts_ahead(self) -> bool:

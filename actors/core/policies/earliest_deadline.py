@@ -1,10 +1,10 @@
 """Earliest deadline first: each request brings its target for the time to first token."""
 
-from dataclasses import dataclass
 from math import inf
 
 from actors.core.policies.policy import Policy
 from actors.core.policies.victims import least_urgent
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

@@ -1,9 +1,9 @@
 """First come, first served: vLLM's default policy, decode-first."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Longest cached prefix first: use what the prefix cache holds before it is evicted."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

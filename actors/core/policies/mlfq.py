@@ -1,10 +1,10 @@
 """Multi-level feedback queues with skip-join: short answers first, without knowing lengths."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
 from actors.core.policies.victims import least_urgent
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

@@ -5,9 +5,9 @@ be counted is counted in the scheduler's state, or in the memory that the policy
 runs alike in every world. Nothing it can see tells how long an answer will be.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

@@ -1,9 +1,9 @@
 """Prefills before decodes: the order of the first serving engines."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 
 
 @dataclass(frozen=True)

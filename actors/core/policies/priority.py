@@ -1,8 +1,7 @@
 """Lower numbers first: vLLM's `--scheduling-policy priority`."""
 
-from dataclasses import dataclass
-
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

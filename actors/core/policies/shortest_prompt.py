@@ -1,8 +1,7 @@
 """Shortest prompt first: the prefill is the one part of the work whose size is known in advance."""
 
-from dataclasses import dataclass
-
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

@@ -1,9 +1,8 @@
 """Shortest remaining answer first, by a prediction that came with the request."""
 
-from dataclasses import dataclass
-
 from actors.core.policies.policy import Policy
 from actors.core.policies.victims import least_urgent
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

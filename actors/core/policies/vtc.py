@@ -1,10 +1,10 @@
 """Fair share among tenants: the virtual token counter."""
 
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
 from actors.core.policies.policy import Policy
+from actors.core.records import dataclass
 from actors.core.request import Request
 from actors.core.view import View
 

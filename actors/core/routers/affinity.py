@@ -1,8 +1,8 @@
 """Requests of one session, or of one tenant, to one replica."""
 
-from dataclasses import dataclass
 from math import ceil, inf
 
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.fleet import Fleet
 from actors.core.routers.policy import RouterPolicy

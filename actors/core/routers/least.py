@@ -1,7 +1,6 @@
 """The replica with the least to do, of all or of two."""
 
-from dataclasses import dataclass
-
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.fleet import Fleet
 from actors.core.routers.policy import RouterPolicy

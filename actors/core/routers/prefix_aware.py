@@ -1,8 +1,8 @@
 """Where most of the prompt is computed already, unless that replica has too much to do."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.fleet import Fleet
 from actors.core.routers.policy import INDEXES, IndexName, RouterPolicy

@@ -1,7 +1,6 @@
 """Taking turns."""
 
-from dataclasses import dataclass
-
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.fleet import Fleet
 from actors.core.routers.policy import RouterPolicy

@@ -1,9 +1,9 @@
 """Several reasons at once, each with a weight."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
+from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.affinity import home, session_of
 from actors.core.routers.fleet import Fleet

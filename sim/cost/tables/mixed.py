@@ -17,8 +17,7 @@ long contexts in either kernel: there decodes take what they take alone, less th
 key head of each one tile more.
 """
 
-from dataclasses import dataclass
-
+from actors.core.records import dataclass
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.hardware.gpu import Gpu
 

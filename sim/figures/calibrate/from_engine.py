@@ -6,13 +6,13 @@ of a shape's samples counts, and else their median.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.clock import now_s
+from actors.core.records import dataclass
 from sim.cost.calibrated import Calibrated, chunk_context_tokens, nonnegative_least_squares
 from sim.cost.in_range import Range
 from sim.cost.work import StepWork

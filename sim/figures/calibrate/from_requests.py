@@ -10,13 +10,13 @@ Requests that were preempted waited in between. A log does not say which, so tho
 times as long as the fit says are left out, and the rest is fitted anew.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.cost.calibrated import Calibrated, coefficients, fit_sums
 
 Floats = NDArray[np.float64]

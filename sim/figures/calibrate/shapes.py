@@ -1,8 +1,9 @@
 """Which steps an engine is measured with: a grid to fit to, and others to try the fit on."""
 
 import random
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from actors.core.records import dataclass
 
 CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
 CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)

@@ -5,12 +5,12 @@ warm-up: so it carries what every figure of the rest needs, and no step.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.core.records import dataclass
 from sim.figures.terms import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder

@@ -11,12 +11,13 @@ has no interval. A setting that cannot run says why, and the others go on.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from actors.core.records import dataclass
 from sim.figures.statistics.intervals import Interval, mean_interval
 from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
 

@@ -1,7 +1,6 @@
 """What real servers did: one `Server` per process that was measured, in stages of load."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
 from sim.figures.statistics.distribution import distribution
 from sim.trace.record import TraceRequest
 

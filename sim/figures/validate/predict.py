@@ -1,12 +1,11 @@
 """A real server's load through the simulated graph, and what its clients would have measured."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EngineConfig
 from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.records import dataclass
 from actors.messages import Capacity
 from sim.cost.doubt import step_doubt
 from sim.cost.overhead import HostOverhead

@@ -1,7 +1,6 @@
 """Prompts that are asked again and again, and what the prompts of a group share."""
 
-from dataclasses import dataclass
-
+from actors.core.records import dataclass
 from sim.trace.record import TraceRequest
 
 BLOCK_SIZE = 16
