@@ -1,5 +1,6 @@
 """What the benchmarks of replays share: traces, copies of the source, and what a command takes as a whole."""
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -71,6 +72,8 @@ def committed(commit: str, folder: Path, *, compiled: bool) -> Path:
 
 
 def _made(folder: Path, compiled: bool) -> Path:
+    """With bytecode, as pip leaves it: even where the environment tells Python to write none."""
+    compileall.compile_dir(folder, quiet=1)
     if compiled:
         command = [sys.executable, "-m", "sundog.fast", "build"]
         subprocess.run(command, cwd=folder, env=_paths(folder), capture_output=True, check=True)
