@@ -1,13 +1,13 @@
 """`sundog replay`: a trace on simulated hardware."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from actors.core.records import dataclass
 from sundog.blas import one_thread
 from sundog.ends import remark
 from sundog.options import Switch, Text, option
@@ -134,6 +134,11 @@ def _played(
             raise
         summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
         output.finish(summary.to_json())
+    if output.has_left_out_journal:
+        from sim.record.run_output import MOST_JOURNALLED
+
+        what = "no journal was kept for explain and perfetto; --journal keeps it"
+        remark(f"more than {MOST_JOURNALLED:,} requests: {what}")
     return summary
 
 

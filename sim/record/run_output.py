@@ -73,13 +73,18 @@ class RunOutput:
         path, run_id = self._folder.path, self._header.run
         try:
             self.sink = RunWriter(path, self._header.replicas, run_id, self._kind.columns)
-            journal = JournalFile(path, self._header, most_requests=self._most_journalled)
-            self.listeners: list[Actor[Heard]] = [journal] if self._has_journal else []
+            self._journal = JournalFile(path, self._header, most_requests=self._most_journalled)
+            self.listeners: list[Actor[Heard]] = [self._journal] if self._has_journal else []
             self.tap = MessageFile(path, run_id) if self._has_messages else None
         except ConfigError:
             self._folder.discard()
             raise
         return self
+
+    @property
+    def has_left_out_journal(self) -> bool:
+        """Whether the run turned out to be too long for one."""
+        return self._journal.num_left < 0
 
     def rows(self) -> OnDisk:
         """The replay is over: everything that its sink was given."""

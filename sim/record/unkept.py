@@ -9,6 +9,7 @@ class Unkept:
 
     sink = None
     tap = None
+    has_left_out_journal = False
     listeners: tuple[Actor[Heard], ...] = ()
 
     def __enter__(self) -> "Unkept":

@@ -232,3 +232,22 @@ def test_what_reads_a_journal_names_the_option_where_there_is_none(tmp_path: Pat
     for command in ("explain", "perfetto"):
         refused(sundog(command, tmp_path / "run"), "has no journal.jsonl.gz", "keeps one with --journal")
     refused(sundog("replay", TRACE, "--journal"), "--journal needs a folder", "--out DIR")
+
+
+def test_a_run_too_long_for_a_journal_says_so(tmp_path: Path) -> None:
+    """In one line that names the option; a run that was told to keep its journal, or none, says nothing."""
+    shorter = (
+        "import sim.record.run_output as r; r.MOST_JOURNALLED = 10; from sundog.__main__ import main; main()"
+    )
+    said = {}
+    for option in ("", "--journal", "--no-journal"):
+        folder = tmp_path / f"run{option}"
+        arguments = ["replay", TRACE, "--limit", "20", "--out", str(folder), *option.split()]
+        done = subprocess.run([sys.executable, "-c", shorter, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said[option] = [line for line in done.stderr.splitlines() if "journal" in line]
+        assert ("journal.jsonl.gz" in names(folder)) is (option == "--journal")
+    assert (
+        len(said[""]) == 1 and "more than 10 requests" in said[""][0] and "--journal keeps it" in said[""][0]
+    )
+    assert not said["--journal"] and not said["--no-journal"]
