@@ -8,6 +8,7 @@ order within an instant means nothing.
 import enum
 import logging
 from collections.abc import Callable
+from heapq import heappush
 from typing import TypeVar, TypeVarTuple
 
 import trio
@@ -73,6 +74,27 @@ class CallTimer(Timer):
         return f"the call {self._callback!r}"
 
 
+Entry = tuple[float, int, str, int, Timer]
+"""(time, event, key, sequence, timer): ordered by the first four, the last of which is unique."""
+
+
+class Agenda:
+    """The time, and what is due when; a class of its own, for it is asked at every message."""
+
+    __slots__ = ("entries", "num_entered", "time_s")
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self.entries: list[Entry] = []
+        """A heap."""
+        self.num_entered = 0
+
+    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
+        """Have a timer called at an instant, when nothing is runnable; the past is now."""
+        self.num_entered += 1
+        heappush(self.entries, (max(time_s, self.time_s), event, key, self.num_entered, timer))
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OrderedClock:
     """A Trio clock that keeps an order within each instant and stands still while code runs.
@@ -80,15 +102,10 @@ class OrderedClock:
     Not an abstract class: `isinstance` is asked at every event and must be cheap.
     """
 
-    time_s: float = 0.0
-    """The current time, which `current_time` gives too: read at every message."""
+    agenda: Agenda
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
         """Wait for an instant; the past is now."""
-        raise NotImplementedError
-
-    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Have a timer called at an instant, when nothing is runnable; the past is now."""
         raise NotImplementedError
 
 
@@ -98,21 +115,21 @@ class RunClock:
     Finding it through Trio's context costs more than all that is asked of it.
     """
 
-    __slots__ = ("_current_time", "_ordered")
+    __slots__ = ("_agenda", "_current_time")
 
     def __init__(self) -> None:
         clock = trio.lowlevel.current_clock()
         self._current_time: Callable[[], float] = clock.current_time
-        self._ordered = clock if isinstance(clock, OrderedClock) else None
+        self._agenda = clock.agenda if isinstance(clock, OrderedClock) else None
 
     def now_s(self) -> float:
         """Seconds on the run's clock."""
-        return self._current_time() if self._ordered is None else self._ordered.time_s
+        return self._current_time() if self._agenda is None else self._agenda.time_s
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
         """Have a timer called at `time_s`, as `call_at` says."""
-        if self._ordered is not None:
-            self._ordered.enter(time_s, event, key, timer)
+        if self._agenda is not None:
+            self._agenda.enter(time_s, event, key, timer)
         elif time_s <= self.now_s():
             trio.lowlevel.current_trio_token().run_sync_soon(timer.ring)
         else:

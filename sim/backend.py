@@ -8,6 +8,7 @@ run of steps done in one event ends at the very times of the steps done one by o
 
 from bisect import bisect_left
 from collections import deque
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -20,7 +21,7 @@ from sim.cost.work_fold import WorkFold
 from sim.ticks import end_times_s, instant, to_s, to_ticks
 from sim.token_source import TokenSource
 
-FEW = 24
+FEW: Final = 24
 """Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
 
 
@@ -49,10 +50,8 @@ class Pace:
         if num_steps >= FEW:
             return end_times_s(start, self.cost.run_s(work, num_steps))
         ends = []
-        for step in range(num_steps):
-            if step:
-                work = work.next_decodes()
-            start += to_ticks(self.cost.step_s(work))
+        for seconds in self.cost.few_s(work, num_steps):
+            start += to_ticks(seconds)
             ends.append(to_s(start))
         return tuple(ends)
 
@@ -149,7 +148,8 @@ class CostBackend:
             self._fold.advance(num_steps, sampled.accepted)
             result = sampled.result(batch.step, self._end_times_s)
             if self._queue:
-                self._begin(*self._queue.popleft())
+                following, its_reply = self._queue.popleft()
+                self._begin(following, its_reply)
         except Exception as error:
             reply.fail(error)
         else:

@@ -6,12 +6,12 @@ session is sent after the answer to the one before it, and a limit on concurrenc
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from actors.actor import Actor, Ref
-from actors.clock import Event, Timer, now_s
+from actors.clock import Event, Timer
+from actors.core.records import dataclass
 from actors.messages import Accepted, Cancel, Generate, Heard, Refused, StepOutput, Submit
 from sim.interrupt import Stopping
 from sim.record.recorder import Recorder
@@ -157,7 +157,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._recorder.wants(row.request_id, row.limits_s)
         self._llm.request(self._generate_for(row)).then(partial(self._answered, row.request_id))
         if self._timeout_s is not None and row.request_id in self._unfinished:
-            due_s, gave_up = now_s() + self._timeout_s, GaveUp(row.request_id)
+            due_s, gave_up = self.clock.now_s() + self._timeout_s, GaveUp(row.request_id)
             self._timers[row.request_id] = self.schedule(due_s, Event.TIMEOUT, gave_up)
         if self._on_progress is not None:
             self._on_progress(self._num_arrived)
@@ -170,9 +170,9 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if self._timeout_s is not None and (timer := self._timers.pop(name, None)) is not None:
             timer.stop()
         if in_session:
-            self._end_s[name] = now_s()
+            self._end_s[name] = self.clock.now_s()
         for row in self._later.pop(name, ()):
-            self.schedule(now_s() + row.pause_s, Event.ARRIVAL, Due(row))
+            self.schedule(self.clock.now_s() + row.pause_s, Event.ARRIVAL, Due(row))
         if self._ready:
             self._ask(self._ready.popleft())
 

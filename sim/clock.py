@@ -8,16 +8,16 @@ sequence), each only when everything its predecessor caused has come to rest.
 Law: the same program gives the same order of events in every run, however Trio shuffles.
 """
 
-import heapq
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
+from heapq import heappop
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.clock import CallTimer, Event, OrderedClock, Timer
+from actors.clock import Agenda, CallTimer, Event, OrderedClock
 
 log = logging.getLogger("sundog.clock")
 
@@ -31,10 +31,6 @@ class Deadlock(Exception):
     """Nothing can ever happen again, and a task still waits."""
 
 
-Entry = tuple[float, int, str, int, Timer]
-"""(time, event, key, sequence, timer): ordered by the first four, the last of which is unique."""
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     """A Trio clock that starts at 0 and never waits for the wall.
@@ -43,9 +39,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     """
 
     def __init__(self) -> None:
-        self.time_s = 0.0
-        self._entries: list[Entry] = []
-        self._sequence = 0
+        self.agenda = Agenda()
         self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
         self._failure: Exception | None = None
@@ -58,7 +52,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         trio.lowlevel.add_instrument(self)
 
     def current_time(self) -> float:
-        return self.time_s
+        return self.agenda.time_s
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         """Part of `trio.abc.Instrument`: a task became runnable."""
@@ -73,15 +67,16 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         """
         if self.num_holds:
             return math.inf
-        entries = self._entries
+        agenda = self.agenda
+        entries = agenda.entries
         self._stirred = False
         for _ in range(EVENTS_AT_ONCE):
             if not (entries and entries[0][0] <= deadline):
                 break
-            time_s, _, _, _, timer = heapq.heappop(entries)
+            time_s, _, _, _, timer = heappop(entries)
             if timer.is_stopped:
                 continue
-            self.time_s = time_s
+            agenda.time_s = time_s
             try:
                 timer.call()
             except Exception as error:  # noqa: BLE001  # the watchdog raises it
@@ -91,7 +86,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         else:
             return 0.0
         if deadline < math.inf:
-            self.time_s = max(self.time_s, deadline)
+            agenda.time_s = max(agenda.time_s, deadline)
         elif self._watchdog is not None:
             trio.lowlevel.reschedule(self._watchdog)
             self._watchdog = None
@@ -102,24 +97,20 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
     def _fail(self, error: Exception) -> None:
         """A call raised, inside Trio: have the watchdog raise it where it ends the run."""
         if self._watchdog is None:
-            log.warning("a call due at %.6f s failed, and no watchdog runs", self.time_s, exc_info=error)
+            log.warning(
+                "a call due at %.6f s failed, and no watchdog runs", self.agenda.time_s, exc_info=error
+            )
             return
-        error.add_note(f"in a call due at {self.time_s:.6f} s")
+        error.add_note(f"in a call due at {self.agenda.time_s:.6f} s")
         self._failure = error
         trio.lowlevel.reschedule(self._watchdog)
         self._watchdog = None
-
-    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Have a timer called at an instant, when nothing is runnable; the past is now."""
-        self._sequence += 1
-        entry = (max(time_s, self.time_s), int(event), key, self._sequence, timer)
-        heapq.heappush(self._entries, entry)
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
         """Wait for an instant; the past is now."""
         task = trio.lowlevel.current_task()
         timer = CallTimer(lambda: trio.lowlevel.reschedule(task))
-        self.enter(time_s, event, key, timer)
+        self.agenda.enter(time_s, event, key, timer)
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             timer.stop()
@@ -139,7 +130,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         if self._failure is not None:
             raise self._failure
         names = ", ".join(sorted(_waiting_tasks())) or "no task"
-        raise Deadlock(f"at {self.time_s:.6f} s nothing can happen any more; waiting: {names}")
+        raise Deadlock(f"at {self.agenda.time_s:.6f} s nothing can happen any more; waiting: {names}")
 
 
 def run_virtual(main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:

@@ -5,13 +5,13 @@ and its duration both whole ticks, its end is exact, and any grouping of steps i
 same bytes. Rounding a duration moves it by less than half a nanosecond.
 """
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-TICKS_PER_S = 2.0**30
-
-
-WHOLE = 2.0**52
+TICKS_PER_S: Final = 1073741824.0
+WHOLE: Final = 4503599627370496.0
 """From here on every float64 is a whole number; adding it to a smaller one rounds that to a whole one."""
 
 

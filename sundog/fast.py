@@ -62,6 +62,7 @@ MODULES = (
     "actors/front/readings.py",
     "actors/front/resolve.py",
     "actors/front/turnover.py",
+    "actors/front/told.py",
     "actors/engine_messages.py",
     "actors/messages.py",
     "actors/core/kv_events.py",

@@ -67,9 +67,10 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """New blocks of requests that ran before; an Admission names its own."""
+    if not draft.admitted:
+        return tuple(draft.new_blocks.items())
     fresh = {request.request_id for request, _ in draft.admitted}
-    grown = draft.new_blocks.items()
-    return tuple([(name, tuple(blocks)) for name, blocks in grown if name not in fresh])
+    return tuple([(name, blocks) for name, blocks in draft.new_blocks.items() if name not in fresh])
 
 
 def _admission(request: Request, resumed: bool) -> Admission:

@@ -38,7 +38,7 @@ class Draft:
         """Whether the members of the lockstep have been given their tokens."""
         self.reserved_blocks = 0
         self.scheduled: dict[str, tuple[Request, int]] = {}
-        self.new_blocks: dict[str, list[int]] = {}
+        self.new_blocks: dict[str, tuple[int, ...]] = {}
         self.admitted: list[tuple[Request, bool]] = []
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []

@@ -95,7 +95,7 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
         elif request.request_id in growing and _has_room(state, draft, request):
             block = state.kv.pool.take(1)
             request.block_ids += block
-            draft.new_blocks[request.request_id] = block
+            draft.new_blocks[request.request_id] = tuple(block)
         if request.in_lockstep and request.request_id in filling:
             state.kv.register(request, lockstep.num_tokens(request))
 
@@ -120,7 +120,7 @@ def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
         for index, request in enumerate(growing):
             block = blocks[index]
             request.block_ids.append(block)
-            new_blocks[request.request_id] = [block]
+            new_blocks[request.request_id] = (block,)
 
 
 def _prefills_first(request: Request) -> tuple[bool, int]:
@@ -171,7 +171,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
         if victim is request:
             return state.config.engine_version != "0.32"
     if blocks:
-        draft.new_blocks[request.request_id] = blocks
+        draft.new_blocks[request.request_id] = tuple(blocks)
     state.kv.register(request, min(computed, request.num_tokens))
     draft.scheduled[request.request_id] = (request, num_tokens)
     draft.budget -= num_tokens

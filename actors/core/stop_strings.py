@@ -12,7 +12,7 @@ class StopStrings:
     def __init__(self, stops: tuple[str, ...], are_shown: bool = False) -> None:
         self._stops = stops
         self._are_shown = are_shown
-        self._hold = max((len(stop) for stop in stops), default=1) - 1
+        self._hold = max([len(stop) for stop in stops]) - 1 if stops else 0
         self._held = ""
         """The last characters: held back, or already shown where nothing is."""
 

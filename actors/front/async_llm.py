@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.clock import now_s
 from actors.config import EngineConfig
 from actors.core.policies.policy import defines
 from actors.front.active_request import LOST, ActiveRequest, last_delta
@@ -119,9 +118,8 @@ class AsyncLLM(Actor[FrontMessage]):
         name = generate.request_id or self._new_id()
         if any(map(self._is_in_use, {name, *choice_ids(name, generate.n)})):
             return Refused(f"request id {name!r} is in use", param="request_id")
-        num_characters = self._intake.effort(generate)
-        if num_characters <= SHORT:
-            return self._accept(name, self._intake.submit(generate, name, now_s()))
+        if (num_characters := self._intake.effort(generate)) <= SHORT:
+            return self._accept(name, self._intake.submit(generate, name, self.clock.now_s()))
         read, sender, accepted = self._readings.begin(generate, name, num_characters)
         self.expect(read, sender)
         return accepted
@@ -209,16 +207,17 @@ class AsyncLLM(Actor[FrontMessage]):
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
-        logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
-        end_s = output.end_times_s[-1]
-        for name, token in output.tokens or ():
-            if (request := self._requests.get(name)) is not None and request.is_admitted:
-                finish = finishes.get(name)
-                if more := to_come.get(name, 0):
-                    to_come[name] = more - 1
-                delta = request.decode(token, end_s, None if more else finish, logprobs.get(name))
-                delta.vector = vectors.get(name)
-                self._token(request, delta, finish)
+        if output.tokens:
+            logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
+            for name, token in output.tokens:
+                if (request := self._requests.get(name)) is not None and request.is_admitted:
+                    finish = finishes.get(name)
+                    if more := to_come.get(name, 0):
+                        to_come[name] = more - 1
+                    end_s, ends = output.end_times_s[-1], None if more else finish
+                    delta = request.decode(token, end_s, ends, logprobs.get(name))
+                    delta.vector = vectors.get(name)
+                    self._token(request, delta, finish)
         for request in self._active(finishes):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 

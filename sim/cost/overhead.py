@@ -1,12 +1,13 @@
 """Time that the host adds to a step, kept apart from the GPU's so that it can be switched off."""
 
-from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from actors.core.records import dataclass
 from sim.cost.work import CostModel, Seconds, StepWork
 
-CAPTURED_TOKENS = 512
+CAPTURED_TOKENS: Final = 512
 """The largest batch that vLLM captures as a graph by default; the kernels of a larger one are
 launched one by one."""
 
@@ -102,6 +103,21 @@ class WithOverhead(CostModel):
         host_s = overhead.step_s + overhead.token_s * work.num_samples
         host_s += overhead.chunk_s * len(work.chunks)
         return max(seconds, host_s) if overhead.overlaps else seconds + host_s
+
+    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
+        """Seconds of each of a few steps of a decode run."""
+        overhead, num_tokens = self.overhead, work.num_tokens
+        gap_s, eager_s, launches_s = overhead.gap_s, overhead.eager_step_s, self.launches_s
+        host_s, overlaps = overhead.step_s + overhead.token_s * work.num_samples, overhead.overlaps
+        steps_s = self.model.few_s(work, num_steps)
+        if not num_tokens:
+            return steps_s
+        for index, seconds in enumerate(steps_s):
+            seconds += gap_s
+            if num_tokens > CAPTURED_TOKENS:
+                seconds = max(seconds + eager_s, launches_s)
+            steps_s[index] = max(seconds, host_s) if overlaps else seconds + host_s
+        return steps_s
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""

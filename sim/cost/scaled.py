@@ -1,7 +1,6 @@
 """A cost model whose every step takes `factor` times as long, to see how much depends on its exactness."""
 
-from dataclasses import dataclass
-
+from actors.core.records import dataclass
 from sim.cost.work import CostModel, Seconds, StepWork
 
 
@@ -15,6 +14,10 @@ class Scaled(CostModel):
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         return self.model.step_s(work) * self.factor
+
+    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
+        """The same of each of a few steps of a decode run."""
+        return [seconds * self.factor for seconds in self.model.few_s(work, num_steps)]
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""

@@ -1,10 +1,10 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
+
+from actors.core.records import dataclass
 
 Seconds = NDArray[np.float64]
 L2 = 2
@@ -71,6 +71,11 @@ class StepWork:
         context = self.decode_context_tokens + self.num_decodes
         return StepWork(self.num_decodes, context, (), self.num_samples, self.num_shared_tokens)
 
+    def few_contexts(self, num_steps: int) -> list[float]:
+        """`decode_context_tokens` of each of a few equal decode steps."""
+        first, each = float(self.decode_context_tokens), float(self.num_decodes)
+        return [first + step * each for step in range(num_steps)]
+
     def decode_contexts(self, num_steps: int) -> Seconds:
         """`decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
         return _rising(self.decode_context_tokens, self.num_decodes, num_steps)
@@ -90,8 +95,8 @@ class CostModel:
 
     A class and no Protocol, whose methods compiled code would look up by name at every step.
 
-    Law: `run_s(work, n)[i]` equals `step_s` of the i-th step bit for bit, so that results do not
-    depend on how steps are grouped. Work without tokens costs nothing.
+    Law: `run_s(work, n)[i]` and `few_s(work, n)[i]` equal `step_s` of the i-th step bit for bit, so that
+    results do not depend on how steps are grouped. Work without tokens costs nothing.
     """
 
     __slots__ = ()
@@ -99,6 +104,14 @@ class CostModel:
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         raise NotImplementedError
+
+    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
+        """`run_s` where there are few steps, for which the set-up of numpy would cost more than they do."""
+        seconds = [self.step_s(work)]
+        for _ in range(num_steps - 1):
+            work = work.next_decodes()
+            seconds.append(self.step_s(work))
+        return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each of `num_steps` decode steps; every one adds `num_decodes` to the context.

@@ -113,7 +113,8 @@ GROUP_COLUMNS = (
 )
 
 
-_PACKED = Struct(f"{len(GROUP_COLUMNS)}d").pack
+_ROW = Struct(f"d{len(GROUP_COLUMNS) - 1}q")
+_PACKED = _ROW.pack
 
 
 class Groups:
@@ -122,40 +123,39 @@ class Groups:
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
     at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
     between two tokens of a request that end with the first, any other, and the last step.
-    The rows lie one after another in a single array, to which a batch is added at once.
+    The rows lie packed one after another, to which a batch is added at once.
     """
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._numbers = array("d")
+        self._rows = bytearray()
 
     def __len__(self) -> int:
-        return len(self._numbers) // len(GROUP_COLUMNS)
+        return len(self._rows) // _ROW.size
 
-    def column(self, name: str) -> "array[float]":
-        """One of `GROUP_COLUMNS`, a number for each row. O(rows)"""
-        return self._numbers[GROUP_COLUMNS.index(name) :: len(GROUP_COLUMNS)]
+    def column(self, name: str) -> "memoryview[int] | memoryview[float]":
+        """One of `GROUP_COLUMNS`, a number for each row: of type d if it is the first, else q."""
+        place = GROUP_COLUMNS.index(name)
+        return memoryview(bytes(self._rows)).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 
     def add(self, output: StepOutput, num_prefill_tokens: int, used_blocks: int, *num_intervals: int) -> None:
         """The steps of one output; intervals with the first, any other and the last of them."""
         batch = output.batch
-        self._numbers.frombytes(
-            _PACKED(
-                output.start_s,
-                len(output.end_times_s),
-                batch.num_decodes,
-                len(batch.chunks),
-                num_prefill_tokens,
-                len(batch.preempted),
-                len(output.finished),
-                output.num_waiting_planned,
-                output.num_waiting,
-                used_blocks,
-                batch.num_draft_tokens,
-                sum([count for _, count in output.accepted]) if output.accepted else 0,
-                *num_intervals,
-            )
+        self._rows += _PACKED(
+            output.start_s,
+            len(output.end_times_s),
+            batch.num_decodes,
+            len(batch.chunks),
+            num_prefill_tokens,
+            len(batch.preempted),
+            len(output.finished),
+            output.num_waiting_planned,
+            output.num_waiting,
+            used_blocks,
+            batch.num_draft_tokens,
+            sum([count for _, count in output.accepted]) if output.accepted else 0,
+            *num_intervals,
         )
 
 

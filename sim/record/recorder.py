@@ -10,11 +10,12 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch
+from actors.core.records import dataclass
 from actors.messages import StepOutput
 from sim.record.accepted import add_drafts
 from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
@@ -69,8 +70,7 @@ class Recorder:
             raise ValueError(f"request {request_id} arrived twice")
         if self.sink is not None and len(self.columns) >= self._spill_at:
             self._spill_requests(self.sink)
-        row = self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
-        self._live[request_id] = Live(row)
+        self._live[request_id] = Live(self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant))
 
     def wants(self, request_id: str, limits_s: Limits) -> None:
         """A request that is about to arrive has limits of its own."""

@@ -187,9 +187,9 @@ async def test_a_cancelled_wait_is_not_waited_for() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await sleep_until(50.0)
-    assert all(timer.is_stopped for *_, timer in clock._entries)
+    assert all(timer.is_stopped for *_, timer in clock.agenda.entries)
     await sleep_until(200.0)
-    assert now_s() == 200.0 and clock._entries == []
+    assert now_s() == 200.0 and clock.agenda.entries == []
 
 
 def test_a_deadlock_names_who_waits_instead_of_hanging() -> None:

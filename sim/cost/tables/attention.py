@@ -27,7 +27,7 @@ def heads_like(
     dim = nearest(head_dim, distinct(points[:, 2])[0].tolist())
     rows = points[:, 2] == dim
     group = num_heads / num_kv_heads
-    pairs = {(int(h), int(kv)) for h, kv in points[rows][:, :2]}
+    pairs = set(zip(*points[rows][:, :2].T.tolist(), strict=True))
     heads, kv_heads = min(
         pairs,
         key=lambda pair: (

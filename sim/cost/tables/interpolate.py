@@ -3,10 +3,12 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from actors.core.records import dataclass
 
 Floats = NDArray[np.float64]
 Points = NDArray[np.int64]
@@ -97,6 +99,17 @@ class Lines:
     def at(self, x: float) -> float:
         i = self._segment(x)
         return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
+
+    def at_few(self, places: list[float]) -> list[float]:
+        """`at` of each of a few places; they must not fall."""
+        xs, ys, slopes = self._xs, self._ys, self._slopes
+        i, last = self._segment(places[0]), len(xs) - 1
+        values: list[float] = []
+        for x in places:
+            while i < last and xs[i + 1] <= x:
+                i += 1
+            values.append((x - xs[i]) * slopes[i] + ys[i])
+        return values
 
     def at_each(self, places: Floats) -> Floats:
         """`at` of every place; they must not fall."""

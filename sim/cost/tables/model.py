@@ -139,6 +139,14 @@ class TablesCost(CostModel):
             seconds += self._decodes(work.num_decodes).at(self._read_tokens(work) / work.num_decodes)
         return seconds
 
+    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
+        """Seconds of each of a few steps of a decode run."""
+        if work.num_shared_tokens:
+            return super().few_s(work, num_steps)
+        places = [context / work.num_decodes for context in work.few_contexts(num_steps)]
+        rest_s = self._rest_s(work)
+        return [rest_s + seconds for seconds in self._decodes(work.num_decodes).at_few(places)]
+
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
         contexts = work.decode_contexts(num_steps)
@@ -171,27 +179,30 @@ class TablesCost(CostModel):
 
     def _rest_s(self, work: StepWork) -> float:
         """Everything but attention."""
-        num_tokens = work.num_tokens
-        if not num_tokens:
+        if not work.num_tokens:
             return 0.0
-        if num_tokens <= CAPTURED[-1]:
-            num_tokens = CAPTURED[bisect.bisect_left(CAPTURED, num_tokens)]
-        return self._tokens_s(num_tokens) + self._logits_s(work.num_samples)
+        return self._tokens_s(work.num_tokens) + self._logits_s(work.num_samples)
 
     def _tokens_s(self, num_tokens: int) -> float:
         """What all layers do to this many tokens, attention aside."""
         seconds = self._token_s.get(num_tokens)
         if seconds is None:
-            self.coverage.note("gemm m", num_tokens, self._ms[0], self._ms[-1])
-            layer_s = log_interp(num_tokens, self._ms, self._layer_products)
-            layer_s += self._num_small * SMALL_KERNEL_S
-            layer_s += num_tokens * self._act_bytes / self._bandwidth
-            if self._experts is not None:
-                layer_s += self._experts.seconds(num_tokens)
-            if self._reduce is not None:
-                layer_s += 2 * self._reduce.seconds(num_tokens * self._model.hidden_size)
-            seconds = self._token_s[num_tokens] = layer_s * self._model.num_layers
+            seconds = self._token_s[num_tokens] = self._layers_s(num_tokens)
         return seconds
+
+    def _layers_s(self, num_tokens: int) -> float:
+        """The same, computed."""
+        if num_tokens <= CAPTURED[-1]:
+            num_tokens = CAPTURED[bisect.bisect_left(CAPTURED, num_tokens)]
+        self.coverage.note("gemm m", num_tokens, self._ms[0], self._ms[-1])
+        layer_s = log_interp(num_tokens, self._ms, self._layer_products)
+        layer_s += self._num_small * SMALL_KERNEL_S
+        layer_s += num_tokens * self._act_bytes / self._bandwidth
+        if self._experts is not None:
+            layer_s += self._experts.seconds(num_tokens)
+        if self._reduce is not None:
+            layer_s += 2 * self._reduce.seconds(num_tokens * self._model.hidden_size)
+        return layer_s * self._model.num_layers
 
     def _logits_s(self, num_samples: int) -> float:
         """The output head and the sampler; nothing without samples."""
