@@ -8,7 +8,7 @@ INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
 PARALLEL := --numprocesses logical --dist worksteal
 
-.PHONY: demo test test-long lint types tests bench soak gpu fast plain train clean
+.PHONY: demo test test-long test-ray lint types tests bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -28,6 +28,12 @@ tests: $(VENV)/installed-test
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) --long
+
+# Engines and sweeps on a Ray cluster of this machine, which each of them begins and ends.
+test-ray: $(VENV)/installed-test
+	@$(MAKE) --no-print-directory $(VENV)/installed-ray || \
+		{ echo "Ray cannot be installed for $$($(BIN)/python -V): nothing is tested on it" >&2; exit 1; }
+	$(BIN)/python -m pytest --ray -m ray tests/runtime/ray tests/sundog/test_sweep_on_ray.py
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench

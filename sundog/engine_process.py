@@ -3,11 +3,12 @@
 It reads the same options as the server, from its stdin, and makes of them what the server makes.
 """
 
+import os
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from sundog.embedding import embedding_config
 from sundog.kv_events import with_kv_events
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
+from sundog.options.placement import RAY, parse_on
+from sundog.options.row import rows
 from sundog.options.serving import Serving
 from sundog.ranks import refuse_what_ranks_cannot
 from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
@@ -26,9 +29,12 @@ from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
     from runtime.ranks.rank import Rank
+    from runtime.ray.actor import Life
+    from runtime.ray.place import RayPlace
     from runtime.serve import RealModel
     from runtime.worker.engine_process import EngineProcess
     from runtime.worker.fork_server import Run
+    from runtime.worker.forks import Forks
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +147,71 @@ class Orders:
 
 
 def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
-    """What makes a replica's process. They are forked from one that begins now, and ends with `stack`."""
+    """What makes a replica's process. Where they begin is got ready now, and ends with `stack`."""
     from runtime.worker.engine_process import EngineProcess
+
+    place = _forks(orders, stack) if orders.serving.on is None else _ray_place(orders, stack)
+    return lambda replica: EngineProcess(replica, place, orders.serving.stall_timeout_s)
+
+
+def _forks(orders: Orders, stack: ExitStack) -> "Forks":
+    """This machine, where processes are forked from one that has imported everything."""
     from runtime.worker.forks import Forks, module_command
 
     forks = Forks(module_command("sundog.engine_process"), orders.packed())
     stack.callback(forks.close)
     forks.start()
-    return lambda replica: EngineProcess(replica, forks, orders.serving.stall_timeout_s)
+    return forks
+
+
+def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
+    """A Ray cluster, each of whose engine processes reads the same folder and imports for itself."""
+    from runtime.ray.cluster import joined
+    from runtime.serve import is_embedded
+
+    serving, model = orders.serving, orders.model
+    assert serving.on is not None
+    num_cores = os.cpu_count() or 1
+    num_each = serving.ray_cpus or max(num_cores // orders.engine.replicas, 1)
+    num_cpus = max(num_cores, num_each * orders.engine.replicas)
+    cluster = stack.enter_context(joined(parse_on(serving.on), num_cpus))
+    from runtime.ray.place import Orders as Order
+    from runtime.ray.place import RayPlace
+
+    demand = {"CPU": float(num_each if cluster.is_ours else serving.ray_cpus or 1)}
+    if serving.device == "cuda" or (serving.device == "auto" and cluster.num("GPU")):
+        demand["GPU"] = 1.0
+    if model is not None and not is_embedded(model):
+        orders = replace(orders, model=str(Path(model).absolute()))
+    order = Order("sundog.engine_process:engine_life", orders.packed())
+    place = RayPlace(cluster, order, demand, serving.ray_wait_s, serving.ray_host)
+    stack.callback(place.close)
+    return place
+
+
+def engine_life(packed: bytes) -> "Life":
+    """The life of an engine process with these orders, in a process that is not forked; imports torch."""
+    from runtime.worker.host import run_host
+
+    opened = Orders.unpacked(packed).open()
+    return partial(run_host, opened.config, opened.backends(), tells_logs=True)
+
+
+def check_placement(serving: Serving, engine: Engine) -> None:
+    """Refuse what does not go with where engines run; raises ConfigError."""
+    if serving.on is None:
+        for row in (row for row in rows(type(serving)) if row.section == RAY):
+            if getattr(serving, row.name) != row.default:
+                raise ConfigError(f"{row.flag} is for engines on a cluster: add --on ray, or leave it out")
+    elif serving.simulate is not None:
+        raise ConfigError("--on ray is for a real model: simulated engines are in the server's own process")
+    elif serving.in_process:
+        raise ConfigError("--on ray and --in-process say two places: leave one out")
+    elif engine.tensor_parallel_size != 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {engine.tensor_parallel_size}: the ranks of a replica are not"
+            " placed on a cluster; leave it at 1, or leave out --on"
+        )
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")

@@ -1,10 +1,12 @@
 """A sweep while it runs: its cells' jobs on all processes, in order, each run made once."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from sundog.cell import Plan, Runner
-from sundog.workers import Died, Workers
+from sundog.sweep_on_ray import on_cluster
+from sundog.workers import Died, Workers, here
 
 if TYPE_CHECKING:
     from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
@@ -26,12 +28,18 @@ class Experiment:
         self._on_progress = on_progress or (lambda done, all: None)
         self.num_done = self.num_asked = 0
 
-    def run(self, rule: "Rule", warmup_s: float | None, num_processes: int) -> "list[Cell]":
-        """All cells, in as many processes."""
+    def run(
+        self, rule: "Rule", warmup_s: float | None, num_processes: int, on: str | None = None
+    ) -> "list[Cell]":
+        """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
         from sim.figures.sweep.measure import measured
         from sim.figures.sweep.sweep import sweep
 
-        with Workers(Runner(self._plan), num_processes) as workers:
+        with ExitStack() as stack:
+            crew = here(Runner(self._plan))
+            if on is not None:
+                crew, num_processes = on_cluster(self._plan, on, num_processes, stack)
+            workers = stack.enter_context(Workers(crew, num_processes))
 
             def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | Failed]":
                 return measured(jobs, self._outcomes(workers, jobs), warmup_s)

@@ -6,6 +6,7 @@ EXTRAS = {
     "kv-events": ("msgspec", "zmq"),
     "otel": ("opentelemetry",),
     "engine": ("psutil", "safetensors", "torch", "transformers"),
+    "ray": ("ray",),
     "fast": ("mypy", "mypyc", "setuptools"),
 }
 """Modules by the extra of pyproject.toml that installs them."""

@@ -13,7 +13,7 @@ from actors.config import ConfigError, EngineConfig
 from sundog.adapters import max_loras
 from sundog.emulated import emulated
 from sundog.ends import remark
-from sundog.engine_process import Orders, engine_processes
+from sundog.engine_process import Orders, check_placement, engine_processes
 from sundog.kv_events import kv_event_listeners
 from sundog.log_format import log_to_stderr
 from sundog.options.door import Door
@@ -54,6 +54,7 @@ def serve(
     `sundog calibrate MODEL` there, at the pace of the engine that was measured.
     """
     needs_folder(serving.record, serving.messages, "--record")
+    check_placement(serving, engine)
     options = door.of(_options(serving))
     _check_address(options)
     options.check_traces()

@@ -18,6 +18,7 @@ from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.config_file import recorded
 from sundog.options.engine import Engine
+from sundog.options.placement import on_ray
 from sundog.options.simulation import Load, Reading, Target, Terms
 from sundog.options.takes import command, takes
 from sundog.sweep_folder import SweepFolder
@@ -45,6 +46,7 @@ class Sweep:
         (), Text("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
     as_json: bool = option(
         False, Switch(pair=False), "Every run's figures as JSON.", flag="--json", kept=False
     )
@@ -129,7 +131,8 @@ def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) ->
     with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)
         try:
-            return experiment.run(rule, asked.warmup_s, asked.jobs or os.cpu_count() or 1)
+            here = os.cpu_count() or 1 if asked.on is None else 0
+            return experiment.run(rule, asked.warmup_s, asked.jobs or here, asked.on)
         except KeyboardInterrupt:
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""

@@ -1,4 +1,4 @@
-"""Processes that run jobs one after another, and whose crash is the result of one job.
+"""Processes that run jobs one after another, here or elsewhere, and whose crash is the result of one job.
 
 A pool of the standard library is broken as a whole when one of its processes is killed, and does not
 say at which job. Here each process holds one job at a time: if it dies, that job has failed, and another
@@ -9,29 +9,52 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 J = TypeVar("J")
 R = TypeVar("R")
+J_contra = TypeVar("J_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Died(Exception):
     """The process of a job has ended; the message says how."""
 
 
+class Worker(Protocol[J_contra, R_co]):
+    """One process, seen from outside, and its job."""
+
+    @property
+    def promise(self) -> object:
+        """What is waited for until the job is done, or the process has died."""
+        ...
+
+    def begin(self, job: J_contra) -> None: ...
+
+    def result(self) -> R_co | Died: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Crew(Generic[J, R]):
+    """Where processes are begun; `wait` waits for some of their promises, and says which."""
+
+    begin: Callable[[], Worker[J, R]]
+    wait: Callable[[list[Any]], Sequence[object]]
+
+
 class Workers(Generic[J, R]):
-    """At most `num_processes` that call `run`; use it in a `with`, which ends them.
+    """At most `num_processes` of the crew; use it in a `with`, which ends them."""
 
-    `run` must be importable, and jobs and results be plain values. What `run` raises ends the worker.
-    """
-
-    def __init__(self, run: Callable[[J], R], num_processes: int) -> None:
-        self._run, self._most = run, num_processes
-        self._workers: list[_Worker[J, R]] = []
+    def __init__(self, crew: Crew[J, R], num_processes: int) -> None:
+        self._crew, self._most = crew, num_processes
+        self._workers: list[Worker[J, R]] = []
 
     def __enter__(self) -> "Workers[J, R]":
         return self
@@ -50,7 +73,7 @@ class Workers(Generic[J, R]):
         `shall_skip` is asked before a job is begun, and may know the result.
         """
         waiting = deque(range(len(jobs)))
-        busy: dict[_Worker[J, R], int] = {}
+        busy: dict[Worker[J, R], int] = {}
         while busy or waiting:
             while waiting and len(busy) < self._most:
                 number = waiting.popleft()
@@ -67,18 +90,26 @@ class Workers(Generic[J, R]):
                     self._workers.remove(worker)
                 yield number, result
 
-    def _idle(self, busy: "dict[_Worker[J, R], int]") -> "_Worker[J, R]":
+    def _idle(self, busy: dict[Worker[J, R], int]) -> Worker[J, R]:
         for worker in self._workers:
             if worker not in busy:
                 return worker
-        self._workers.append(_Worker(self._run))
+        self._workers.append(self._crew.begin())
         return self._workers[-1]
 
-    def _ready(self, busy: "dict[_Worker[J, R], int]") -> "list[_Worker[J, R]]":
+    def _ready(self, busy: dict[Worker[J, R], int]) -> list[Worker[J, R]]:
         if not busy:
             return []
-        ready = wait([worker.connection for worker in busy])
-        return [worker for worker in busy if worker.connection in ready]
+        ready = self._crew.wait([worker.promise for worker in busy])
+        return [worker for worker in busy if worker.promise in ready]
+
+
+def here(run: Callable[[J], R]) -> Crew[J, R]:
+    """Processes of this machine that call `run`.
+
+    `run` must be importable, and jobs and results be plain values. What `run` raises ends the worker.
+    """
+    return Crew(lambda: _Worker(run), wait)
 
 
 class _Worker(Generic[J, R]):
@@ -86,7 +117,7 @@ class _Worker(Generic[J, R]):
 
     def __init__(self, run: Callable[[J], R]) -> None:
         context = get_context("spawn")
-        self.connection, theirs = context.Pipe()
+        self.promise, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(target=_work, args=(run, theirs), daemon=True)
         # It is born with Ctrl-C blocked: while Python starts it could not be ignored yet.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -98,15 +129,15 @@ class _Worker(Generic[J, R]):
 
     def begin(self, job: J) -> None:
         with suppress(OSError):  # It has died: its result says so.
-            self.connection.send(job)
+            self.promise.send(job)
 
     def result(self) -> R | Died:
         try:
-            result: R = self.connection.recv()
+            result: R = self.promise.recv()
             return result
         except (EOFError, OSError):
             self._process.join()
-            self.connection.close()
+            self.promise.close()
             return Died(_how(self._process.exitcode))
 
     def end(self) -> None:

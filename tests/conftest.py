@@ -2,13 +2,15 @@
 
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
 when the simulator is compiled (`make fast`): compiled classes are what they are. What takes longer
-than everything else together, `@pytest.mark.long`, runs with `--long` (`make test-long`).
+than everything else together, `@pytest.mark.long`, runs with `--long` (`make test-long`), and what needs Ray,
+`@pytest.mark.ray`, with `--ray` (`make test-ray`).
 
 Helpers are imported as `tests.…`, so tests run from the repository's root: `python -m pytest`.
 """
 
 import inspect
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import trio
@@ -18,12 +20,14 @@ from sundog import fast
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ray", action="store_true", help="also what is marked `ray`: `make test-ray`")
     parser.addoption("--long", action="store_true", help="also what is marked `long`: `make test-long`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
+    config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
     config.addinivalue_line("markers", "long: takes more than ten seconds; `make test-long` runs it")
 
 
@@ -31,6 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip the plain tests of a compiled simulator, and long ones; refuse a build older than its source."""
     if changed := fast.stale():
         raise pytest.UsageError(f"{', '.join(changed)} changed since `make fast`")
+    if config.getoption("--ray") and find_spec("ray") is None:
+        raise pytest.UsageError("--ray needs Ray: pip install 'sundog[ray]'")
+    if not config.getoption("--ray"):
+        for item in items:
+            if item.get_closest_marker("ray"):
+                item.add_marker(pytest.mark.skip(reason="on a Ray cluster: make test-ray"))
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long"):

@@ -31,7 +31,8 @@ def listen(address: Address, secret: bytes) -> socket.socket:
             os.umask(before)
     else:
         _check_secret(address, secret)
-        listening = socket.create_server(address)
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listening = socket.create_server(address, family=family)
     listening.listen()
     listening.setblocking(False)
     return listening
@@ -39,13 +40,23 @@ def listen(address: Address, secret: bytes) -> socket.socket:
 
 async def accept(listening: socket.socket, messages: Sequence[type], secret: bytes, peer: str) -> Link:
     """The next link from there; WireError if who connects is not one of ours."""
-    await trio.lowlevel.wait_readable(listening)
-    connected, _ = listening.accept()
-    return await _link(connected, messages, secret, peer, called=True)
+    return Link(await accepted(listening, messages, secret), messages, peer)
 
 
 async def connect(address: Address, messages: Sequence[type], secret: bytes, peer: str) -> Link:
     """A link to whoever listens there; WireError if that is not one of ours."""
+    return Link(await connected(address, messages, secret), messages, peer)
+
+
+async def accepted(listening: socket.socket, messages: Sequence[type], secret: bytes) -> socket.socket:
+    """The next connection from there, hands shaken; WireError if who connects is not one of ours."""
+    await trio.lowlevel.wait_readable(listening)
+    caller, _ = listening.accept()
+    return await _shaken(caller, messages, secret, called=True)
+
+
+async def connected(address: Address, messages: Sequence[type], secret: bytes) -> socket.socket:
+    """A connection to whoever listens there, hands shaken; WireError if that is not one of ours."""
     if isinstance(address, Path):
         trio_socket = trio.socket.socket(socket.AF_UNIX)
         await trio_socket.connect(os.fspath(address))
@@ -53,21 +64,21 @@ async def connect(address: Address, messages: Sequence[type], secret: bytes, pee
         _check_secret(address, secret)
         stream = await trio.open_tcp_stream(*address)
         trio_socket = stream.socket
-    connected = socket.socket(fileno=trio_socket.detach())
-    return await _link(connected, messages, secret, peer, called=False)
+    called = socket.socket(fileno=trio_socket.detach())
+    return await _shaken(called, messages, secret, called=False)
 
 
-async def _link(
-    connected: socket.socket, messages: Sequence[type], secret: bytes, peer: str, *, called: bool
-) -> Link:
+async def _shaken(
+    other: socket.socket, messages: Sequence[type], secret: bytes, *, called: bool
+) -> socket.socket:
     try:
-        await shake_hands(connected, messages, secret, called=called)
+        await shake_hands(other, messages, secret, called=called)
     except BaseException:
-        connected.close()
+        other.close()
         raise
-    if connected.family != socket.AF_UNIX:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Link(connected, messages, peer)
+    if other.family != socket.AF_UNIX:
+        other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return other
 
 
 def _check_private(folder: Path) -> None:

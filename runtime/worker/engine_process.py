@@ -16,7 +16,8 @@ from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
 from runtime.worker.life import PULSE_S
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Pulse, Start
+from runtime.worker.logs import log_again
+from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Logged, Pulse, Start
 from runtime.worker.place import Begun, Place
 
 LOOK_S = PULSE_S / 2
@@ -59,6 +60,8 @@ class Door(Actor[Heard]):
                     listener.tell(message)
             case Pulse():
                 self.actors, self.heard_s, self.num_silent = message.actors, now_s(), 0
+            case Logged():
+                log_again(message)
             case CoreEnded() | CoreFailed():
                 self.end = message
             case _:

@@ -6,6 +6,7 @@ same on both sides.
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Never
 
@@ -23,6 +24,7 @@ from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.clock import ServerClock, offset_s
 from runtime.worker.life import PULSE_S, until_gone
+from runtime.worker.logs import told
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Heard, Pulse, Start, failed
 from runtime.worker.ranks import Ranks
 
@@ -72,13 +74,16 @@ def run_host(
     replica: int,
     connected: socket.socket,
     ranks: Ranks | None = None,
+    *,
+    tells_logs: bool = False,
 ) -> None:
     """The life of an engine process, from when hands are shaken with the server.
 
-    `ranks` are the others of a model that is shared, of which this process computes rank 0.
+    `ranks` are the others of a model that is shared, of which this process computes rank 0. It `tells_logs`
+    to the server where its stderr is not the server's.
     """
     clock, others = ServerClock(offset_s(connected)), ranks or Ranks(replica)
-    trio.run(partial(_host, config, new_backend, replica, connected, others), clock=clock)
+    trio.run(partial(_host, config, new_backend, replica, connected, others, tells_logs), clock=clock)
 
 
 def run_fork(
@@ -99,6 +104,7 @@ async def _host(
     replica: int,
     connected: socket.socket,
     ranks: Ranks,
+    tells_logs: bool,
 ) -> None:
     link, host = Link(connected, WORKER_MESSAGES, "the server"), Host(replica)
     link.export(host)
@@ -120,11 +126,12 @@ async def _host(
             host.up(engine)
 
         try:
-            backend = await trio.to_thread.run_sync(new_backend, replica)
-            async with ranks.running(lambda lost: door.tell(failed(lost))) as runners:
-                await run_engine_core(
-                    replica, config, [Reached(door)], Fcfs(), None, [backend], on_up, on_actors, runners
-                )
+            with told(door) if tells_logs else nullcontext():
+                backend = await trio.to_thread.run_sync(new_backend, replica)
+                async with ranks.running(lambda lost: door.tell(failed(lost))) as runners:
+                    await run_engine_core(
+                        replica, config, [Reached(door)], Fcfs(), None, [backend], on_up, on_actors, runners
+                    )
             door.tell(CoreEnded())
         except Exception as error:  # noqa: BLE001  # whatever it is, the server says it
             door.tell(failed(ranks.lost or root_cause(error)))

@@ -26,6 +26,15 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    """The Host tells the Door what was logged, where nobody reads its stderr; `level` is Python's number."""
+
+    logger: str
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoreEnded:
     """The Host tells the Door that the core has ended, as all have hung up."""
 
@@ -42,10 +51,10 @@ class CoreFailed:
     is_refusal: bool
 
 
-Heard = StepOutput | PolicyFailed | Pulse | CoreEnded | CoreFailed
+Heard = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
 """What the Door is told."""
 
-WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, CoreEnded, CoreFailed)
+WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
 
 
 def failed(error: BaseException) -> CoreFailed:

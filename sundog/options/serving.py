@@ -6,6 +6,7 @@ from actors.kv_events_config import parse_kv_events_config
 from actors.pooler_config import parse_pooler_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.lora import parse_lora_module
+from sundog.options.placement import RAY, on_ray
 from sundog.options.row import option
 
 ACCESS = "Access"
@@ -128,6 +129,24 @@ class Serving:
         "Restart an engine process that gives no sign of life for so many seconds.",
         flag="--stall-timeout",
         section=PROCESSES,
+    )
+
+    on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
+    ray_cpus: int | None = option(
+        None,
+        Whole(1, 1024),
+        "CPUs that a replica is given, and threads it computes with; this machine's are shared, else 1.",
+        section=RAY,
+    )
+    ray_host: str | None = option(
+        None, Text("ADDRESS"), "This machine's address for engines on others, if Ray's is wrong.", section=RAY
+    )
+    ray_wait_s: float = option(
+        600.0,
+        Real(0, 86_400),
+        "Seconds that a replica waits for a node with room for it.",
+        flag="--ray-wait",
+        section=RAY,
     )
 
     grace_s: float = option(

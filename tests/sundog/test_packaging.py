@@ -124,6 +124,8 @@ def test_the_base_simulates() -> None:
         ("zmq", ["serve", "--simulate", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
         ("torch", ["serve"], "engine"),
         ("torch", ["demo"], "engine"),
+        ("ray", ["serve", "--on", "ray"], "ray"),
+        ("ray", ["sweep", str(TRACE), "--on", "ray"], "ray"),
     ],
 )
 def test_a_missing_extra_is_named(missing: str, arguments: list[str], extra: str) -> None:

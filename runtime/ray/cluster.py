@@ -1,0 +1,136 @@
+"""The Ray cluster that a command uses: one that is there, or a local one that begins and ends with it.
+
+Law: a cluster that was there is left as it was found; of one that began here nothing is left, however its
+command ends (`keeper.py`). A local one can be used with a token alone, which nobody else has.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from actors.config import ConfigError
+
+log = logging.getLogger("sundog.ray")
+
+LOCAL, ANY = "local", "auto"
+REACH_S = 5.0
+FOLDER_CHARACTERS = 40
+"""Of the local cluster's folder at most: its sockets' paths are 60 longer, and may have 107."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that this process is connected to; `host` is this machine's address there."""
+
+    host: str
+    is_ours: bool
+
+    def num(self, resource: str) -> float:
+        """What all nodes have of it together."""
+        import ray
+
+        return float(ray.cluster_resources().get(resource, 0.0))
+
+    def fits(self, demand: Mapping[str, float]) -> bool:
+        """Whether a node has as much, if nothing else ran on it."""
+        import ray
+
+        return any(
+            all(node["Resources"].get(name, 0.0) >= number for name, number in demand.items())
+            for node in ray.nodes()
+            if node["Alive"]
+        )
+
+
+@contextmanager
+def joined(address: str | None, num_cpus: int) -> Iterator[Cluster]:
+    """Connect to the cluster at `address`, or begin a local one of `num_cpus` if there is none given.
+
+    Raises ModuleNotFoundError without Ray, ConfigError if there is no such cluster, or one of another Ray.
+    """
+    if find_spec("ray") is None:
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
+    if address is None and os.environ.get("RAY_ADDRESS", LOCAL) != LOCAL:
+        address = os.environ["RAY_ADDRESS"]
+        log.info("the Ray cluster is %s, as RAY_ADDRESS says", address)
+    if address is None:
+        with _begun(num_cpus) as begun, _connected(begun, "ray") as host:
+            yield Cluster(host, is_ours=True)
+    else:
+        said = f"ray:{address}"
+        _check_reached(address, said)
+        with _connected(address, said) as host:
+            yield Cluster(host, is_ours=False)
+
+
+@contextmanager
+def _begun(num_cpus: int) -> Iterator[str]:
+    """The address of a cluster of this machine, which nobody else can use."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= FOLDER_CHARACTERS - 19 else "/tmp"
+    folder = tempfile.mkdtemp(prefix="sundog-ray-", dir=short)
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "runtime.ray.keeper", folder, str(num_cpus)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # Ctrl-C is for the command
+    )
+    assert keeper.stdin is not None and keeper.stdout is not None
+    try:
+        said = keeper.stdout.readline().strip()
+        if not said or said.startswith("error: "):
+            why = said.removeprefix("error: ") or f"its keeper ended with code {keeper.wait()}"
+            raise ConfigError(f"--on ray: no cluster begins here: {why}")
+        yield said
+    finally:
+        with suppress(BrokenPipeError):
+            keeper.stdin.close()
+        keeper.wait()
+        keeper.stdout.close()
+
+
+@contextmanager
+def _connected(address: str, said: str) -> Iterator[str]:
+    """Be a driver of the cluster; this machine's address there. SIGTERM is left as it was.
+
+    What Ray says, some of it on stdout, goes to stderr.
+    """
+    import ray  # its environment must have been set before
+
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    with redirect_stdout(sys.stderr):
+        try:
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            except (ray.exceptions.RayError, ConnectionError, OSError, RuntimeError, ValueError) as error:
+                why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+                raise ConfigError(f"--on {said}: {why.strip()}") from error
+            signal.signal(signal.SIGTERM, on_sigterm)
+            yield ray.util.get_node_ip_address()
+        finally:
+            ray.shutdown()
+
+
+def _check_reached(address: str, said: str) -> None:
+    """Refuse at once what nothing listens at: Ray would try for half a minute."""
+    if address == ANY:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except ValueError:
+        raise ConfigError(f"RAY_ADDRESS is {address}: it should be HOST:PORT or auto") from None
+    except OSError as error:
+        raise ConfigError(f"--on {said}: no Ray cluster is there: {error.strerror or error}") from None

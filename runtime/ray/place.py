@@ -1,0 +1,232 @@
+"""Ray as a place of engine processes: each replica is an actor in a placement group of its own (STRICT_PACK).
+
+Who begins what again: Ray an actor whose process or node is gone, in the same group, wherever that then is;
+the server's EngineSupervisor the core in it, and an actor that has ended because its core has.
+"""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import trio
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from actors.config import ConfigError
+from runtime.ray.actor import EngineActor, Facts, kill_process, versions
+from runtime.ray.cluster import Cluster
+from runtime.ray.promises import answered, end_of
+from runtime.ray.words import why
+from runtime.wire.frames import WireError
+from runtime.wire.sockets import accepted, listen
+from runtime.worker.clock import set_clock
+from runtime.worker.messages import WORKER_MESSAGES
+
+log = logging.getLogger("sundog.ray")
+
+LOOK_S = 5.0
+"""How often people are told that an engine has no place yet."""
+START_S = 600.0
+"""How long a process may take to import everything, from a slow disk."""
+AGAIN_S = 0.1
+MEET_S = 60.0
+"""How long it may take to connect to the server, hands shaken."""
+LEAVE_S = 30.0
+"""How long Ray may take to notice that a process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an actor is given: `prepare` (`module:function`), called with `packed`, makes an engine's life."""
+
+    prepare: str
+    packed: bytes
+
+
+@dataclass(slots=True)
+class Home:
+    """A replica's group, and its actor if one has begun."""
+
+    group: Any
+    actor: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RayProcess:
+    """An engine process on the cluster (`Begun`)."""
+
+    facts: Facts
+    connected: socket.socket
+    running: Any
+    """Ray's promise of how it ended."""
+
+    @property
+    def name(self) -> str:
+        return f"the engine process {self.facts.process} on node {self.facts.host}"
+
+    def kill(self) -> None:
+        _kill(self.facts)
+
+    async def ended(self) -> str:
+        for _ in range(2):
+            with trio.move_on_after(LEAVE_S):
+                return await end_of(self.running)
+            self.kill()
+        return "does not end"
+
+
+class RayPlace:
+    """The place of engine processes on a cluster (`Place`), until `close`.
+
+    Each is given what `demand` says, on one node, which is waited for `wait_s`. They connect to `host`, this
+    machine's address for them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, orders: Orders, demand: Mapping[str, float], wait_s: float, host: str | None
+    ) -> None:
+        self._cluster = cluster
+        self._orders = orders
+        self._demand = dict(demand)
+        self._wait_s = wait_s
+        self._host = host or cluster.host
+        self._homes: dict[int, Home] = {}
+
+    async def begin(self, replica: int) -> RayProcess:
+        """An engine process in the replica's group; ConfigError where there can be none."""
+        home = await self._home(replica)
+        facts = await self._ready(replica, home)
+        secret = secrets.token_bytes(32)
+        try:
+            listening = listen((self._host, 0), secret)
+        except OSError as error:
+            raise ConfigError(
+                f"--ray-host is {self._host}, where this machine cannot listen: {error}"
+            ) from None
+        with listening:
+            port = listening.getsockname()[1]
+            running = home.actor.live.remote(replica, self._host, port, secret)
+            try:
+                connected = await _met(listening, secret, running, facts)
+            except BaseException:
+                _kill(facts)
+                raise
+        process = RayProcess(facts, connected, running)
+        try:
+            await set_clock(connected, is_here=False)
+        except BaseException:
+            connected.close()
+            process.kill()
+            raise
+        return process
+
+    def close(self) -> None:
+        """End all actors, and give their groups back."""
+        for home in self._homes.values():
+            with suppress(ray.exceptions.RayError):  # the cluster may be gone itself
+                if home.actor is not None:
+                    ray.kill(home.actor)
+                remove_placement_group(home.group)
+        self._homes.clear()
+
+    async def _home(self, replica: int) -> Home:
+        """Where the replica is placed, once it is."""
+        if replica not in self._homes:
+            self._homes[replica] = Home(placement_group([self._demand], strategy="STRICT_PACK"))
+        home = self._homes[replica]
+        asked = " and ".join(f"{number:g} {name}" for name, number in self._demand.items())
+        waited_s = 0.0
+        while not await trio.to_thread.run_sync(home.group.wait, LOOK_S, abandon_on_cancel=True):
+            waited_s += LOOK_S
+            if self._cluster.is_ours and not self._cluster.fits(self._demand):
+                raise ConfigError(f"--on ray: this machine has no {asked} for engine {replica}")
+            if waited_s >= self._wait_s:
+                raise ConfigError(
+                    f"--on ray: no node had {asked} free for engine {replica} within {self._wait_s:g} s;"
+                    " give it longer by --ray-wait, or ask for less"
+                )
+            log.info("engine %d waits for a node with %s", replica, asked)
+        return home
+
+    async def _ready(self, replica: int, home: Home) -> Facts:
+        """What the replica's actor is, once it has imported what engines need."""
+        is_new = home.actor is None
+        if home.actor is None:
+            home.actor = self._actor(home)
+        with trio.move_on_after(START_S):
+            while True:
+                try:
+                    facts: Facts = await answered(home.actor.facts.remote())
+                except ray.exceptions.ActorUnavailableError:
+                    await trio.sleep(AGAIN_S)
+                except ray.exceptions.RayError as error:
+                    if is_new:
+                        raise ConfigError(f"--on ray: engine {replica} cannot begin: {why(error)}") from error
+                    home.actor, is_new = self._actor(home), True
+                else:
+                    _check(facts)
+                    return facts
+        raise WireError(f"Ray does not begin engine {replica}")
+
+    def _actor(self, home: Home) -> Any:
+        """A new actor in the group, which Ray begins again as often as it must."""
+        demand = dict(self._demand)
+        return (
+            ray.remote(EngineActor)
+            .options(
+                num_cpus=demand.pop("CPU", 0),
+                num_gpus=demand.pop("GPU", 0),
+                max_restarts=-1,
+                max_task_retries=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(home.group, 0),
+            )
+            .remote(self._orders.prepare, self._orders.packed, os.getcwd())
+        )
+
+
+def _kill(facts: Facts) -> None:
+    """End a process by a task on its node: an actor that Ray has begun again by now is another process."""
+    node = NodeAffinitySchedulingStrategy(facts.node, soft=False)
+    task = ray.remote(kill_process).options(num_cpus=0, max_retries=0, scheduling_strategy=node)
+    task.remote(facts.process)
+
+
+async def _met(listening: socket.socket, secret: bytes, running: Any, facts: Facts) -> socket.socket:
+    """The connection of the process; WireError if it ends, or does not come, before."""
+    met: list[socket.socket] = []
+    ends: list[str] = []
+    async with trio.open_nursery() as nursery:
+
+        async def over() -> None:
+            ends.append(await end_of(running))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(over)
+        with trio.move_on_after(MEET_S):
+            while not met:
+                try:
+                    met.append(await accepted(listening, WORKER_MESSAGES, secret))
+                except WireError as error:
+                    log.warning("a caller is not let in where an engine is waited for: %s", error)
+        nursery.cancel_scope.cancel()
+    if met:
+        return met[0]
+    how = ends[0] if ends else f"did not connect within {MEET_S:g} s: can it reach this machine's address?"
+    raise WireError(f"on node {facts.host} it {how}")
+
+
+def _check(facts: Facts) -> None:
+    """Refuse a node that has no model, or another Sundog."""
+    for (name, ours), (_, theirs) in zip(versions(), facts.versions, strict=True):
+        if ours != theirs:
+            raise ConfigError(
+                f"--on ray: node {facts.host} has {name} {theirs}, and this one {ours}: install one on all"
+            )
+    if facts.refusal is not None:
+        raise ConfigError(f"--on ray: node {facts.host}: {facts.refusal}")

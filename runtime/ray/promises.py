@@ -1,0 +1,32 @@
+"""Ray's promises, for tasks of Trio: no thread waits for them."""
+
+from contextlib import suppress
+from typing import Any
+
+import ray
+import trio
+
+from runtime.ray.words import why
+
+
+async def answered(promise: Any) -> Any:
+    """What Ray's promise holds, once it is fulfilled; raises what broke it."""
+    token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
+
+    def tell(_: object) -> None:
+        with suppress(trio.RunFinishedError):  # nobody waits any more
+            token.run_sync_soon(is_there.set)
+
+    future = promise.future()
+    future.add_done_callback(tell)
+    await is_there.wait()
+    return future.result()
+
+
+async def end_of(running: Any) -> str:
+    """How a process ended, in words."""
+    try:
+        await answered(running)
+    except ray.exceptions.RayError as error:
+        return f"ended ({why(error)})"
+    return "ended"

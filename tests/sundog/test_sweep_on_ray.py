@@ -1,0 +1,94 @@
+"""`sweep --on ray`: the bytes of a sweep here, also after a break, and what a node cannot run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live import START_S, STOP_S
+from tests.sundog.test_packaging import TRACE
+from tests.sundog.test_runs import refused, sundog
+
+ASKED = (str(TRACE), "--limit", "60", "--vary", "policy=fcfs,priority", "--resample", "--replications", "10")
+NUM_RUNS = 20
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+    """By the option's name, before anything runs."""
+    refused(sundog("sweep", *ASKED, "--on", "here"), "--on is here", "ray:HOST:PORT")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.ray
+def test_a_sweep_on_a_cluster_leaves_the_bytes_of_one_here(tmp_path: Path) -> None:
+    """The folder, the table and stdout; broken off half-way by Ctrl-C, and gone on with."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    done = sundog("sweep", *ASKED, "--out", here, "--json")
+    command = [sys.executable, "-m", "sundog", "sweep", *ASKED, "--out", str(there), "--json", "--on", "ray"]
+    broken = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + START_S
+    while not (kept := list(there.glob("runs/*/seed-?"))):
+        assert time.monotonic() < deadline_s and broken.poll() is None, "nothing has run"
+        time.sleep(0.01)
+    left = psutil.Process(broken.pid).children(recursive=True)
+    broken.send_signal(signal.SIGINT)
+    out, said = broken.communicate(timeout=STOP_S)
+    assert broken.returncode == 130 and not out and "the same command goes on" in said
+    assert not [each for each in left if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    assert len(list(there.glob("runs/*/seed-?"))) < NUM_RUNS, "it was not broken off"
+    before = {path: (path / "config.toml").stat().st_mtime_ns for path in kept}
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
+    assert again.stdout == done.stdout and files(there) == files(here)
+    assert {path: (path / "config.toml").stat().st_mtime_ns for path in kept} == before
+
+
+@pytest.mark.ray
+def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs fail, by the node's name and the folder's; nothing is kept where nobody looks for it."""
+    pytest.importorskip("ray")
+    from sundog.cell import Plan
+    from sundog.options.engine import Engine
+    from sundog.options.simulation import Load, Target, Terms
+    from sundog.sweep_folder import SweepFolder
+    from sundog.sweep_on_ray import There
+
+    folder = SweepFolder(tmp_path / "elsewhere", ({},))
+    plan = Plan(
+        {"scaled": {"trace": str(TRACE)}}, str(TRACE), Engine(), Target(), Load(), Terms(), folder=folder
+    )
+    failed = There(plan)(({}, 0))
+    assert f"node {os.uname().nodename} does not see {folder.path}" in str(failed)
+    assert not folder.path.exists()
+
+
+@pytest.mark.ray
+def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
+    """The table has it with its reason, and the others."""
+    command = ["sweep", *ASKED[:-1], "40", "--json", "--on", "ray", "--jobs", "1"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "sundog", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline_s = time.monotonic() + START_S
+    killed: list[psutil.Process] = []
+    while not killed:
+        assert time.monotonic() < deadline_s and running.poll() is None, "no job has begun"
+        found = psutil.Process(running.pid).children(recursive=True)
+        killed = [each for each in found if each.name() == "ray::JobActor.run"]
+        time.sleep(0.002)
+    killed[0].kill()
+    out, said = running.communicate(timeout=START_S)
+    assert running.returncode == 0, said
+    rows = json.loads(out)
+    text = json.dumps(rows)
+    assert "its process ended" in text and "intervals" in text
