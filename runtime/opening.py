@@ -159,6 +159,13 @@ class Opening:
         if self._num_threads is None:
             torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         self._group = Group(rank, device_of(rank, self._replica, chosen_device(self._device)))
+        if rank.leads and self._group.device.type == "cpu":
+            _LOG.warning(
+                "%d ranks share %s: it is computed layer by layer, as the kernels for whole decoders know no"
+                " sums over ranks",
+                rank.count,
+                self._model_dir,
+            )
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""

@@ -13,17 +13,10 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from tests.live import Live, Stream, live
 from tests.runtime.worker.faulty_ranks import RAISES
-from tests.runtime.worker.test_processes import (
-    LONG,
-    SOON_S,
-    STALL_S,
-    all_blocks_are_free,
-    descendants,
-    engine,
-    gone,
-)
+from tests.runtime.worker.test_processes import LONG, SOON_S, all_blocks_are_free, descendants, engine, gone
 
 NUM_RANKS = 2
+STALL_S = 4.0
 SHARED = ("--port", "0", "-tp", str(NUM_RANKS), "--dtype", "float32", "--max-num-seqs", "2", "--debug")
 TEXT = " there was a brave dog named Ruby who lived in a cave behind a waterfall."
 """What the embedded model says in float32; a process alone says the same."""
