@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from tests.runtime.models import build_model
 from tests.runtime.ranks.together import COUNT, Answered, Case, answered, cases
 
 NAMES = ("llama", "qwen3", "qwen3_moe")
+MORE = ("qwen2", "mistral", "mixtral", "gemma3_text", "phi3", "olmo2", "glm4", "gpt_neox", "deepseek_v3")
+"""Of the others those whose plans have further styles of layers."""
 SHARED_S = 300.0
 
 
@@ -29,6 +32,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(folders: list[str]) -> dict[Case, Answered]:
+    return by_two_ranks(folders)
+
+
+def by_two_ranks(folders: list[str]) -> dict[Case, Answered]:
     """What two ranks answer, by case."""
     command = [sys.executable, "-m", "tests.runtime.ranks.together", *folders]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SHARED_S, check=False)
@@ -72,3 +79,12 @@ def test_what_rank_0_draws_is_what_all_go_on_with(
     assert set(both.logprobs) == set(alone.logprobs) and (sampling == "drawn" or both.logprobs)
     for name, ours in both.logprobs.items():
         np.testing.assert_allclose(ours, alone.logprobs[name], atol=1e-4)
+
+
+@pytest.mark.long
+def test_models_of_all_kinds_of_plans_answer_as_alone(tmp_path: Path) -> None:
+    """Biases, windows, fused and gathered projections, tied heads, experts, latent attention."""
+    for name in MORE:
+        build_model(name, tmp_path / name)
+    for case, both in by_two_ranks([str(tmp_path / name) for name in MORE]).items():
+        assert both.tokens == answered(case).tokens, case

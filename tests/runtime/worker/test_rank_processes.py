@@ -1,5 +1,6 @@
 """A model that processes share: what real signals do to its ranks, and what is refused (`docs/ranks.md`)."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -57,11 +58,16 @@ def ends_and_comes_back(server: Live, stream: Stream, before: list[psutil.Proces
 
 
 def test_ranks_that_share_a_model_answer_as_one_process_does(server: Live) -> None:
-    """The same text, and by a seed too."""
+    """The same text, by a seed too; what only rank 0 looks at, and what all compute for it, come through."""
     answers(server)
     asked = {"max_tokens": 12, "temperature": 0.8, "seed": 5}
     texts = {server.complete(**asked).json()["choices"][0]["text"] for _ in range(2)}
     assert texts == {" there was a funny elephant named Sam who lived in a garden"}
+    scored = server.complete("The fox is", max_tokens=1, prompt_logprobs=0).json()["choices"][0]
+    assert [len(each or ()) for each in scored["prompt_logprobs"]] == [
+        0,
+        *[1] * (len(scored["prompt_logprobs"]) - 1),
+    ]
     (rank,) = ranks(server)
     assert rank.name().startswith("sundog rank 0.")
 
@@ -127,6 +133,19 @@ def test_a_server_that_is_told_to_stop_ends_its_ranks(server: Live) -> None:
     assert len(left) == 2 + NUM_RANKS - 1
     assert server.stop() == 0
     gone(left)
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_leaves_no_rank() -> None:
+    """kill -9 of the server, while a rank is stopped; before, an answer that keeps to a grammar."""
+    with live("sundog", "serve", *SHARED) as server:
+        (rank,) = ranks(server)
+        constrained = server.complete(max_tokens=8, structured_outputs={"regex": "[0-9]{3}"})
+        assert re.fullmatch("[0-9]{3}", constrained.json()["choices"][0]["text"])
+        left = descendants(server)
+        rank.send_signal(signal.SIGSTOP)
+        server.hurt(signal.SIGKILL)
+        gone(left)
 
 
 def test_fewer_heads_than_ranks_are_refused_in_one_line() -> None:
