@@ -16,6 +16,7 @@ TITLE, RANGE, MEASURED = "calibrated", "range", "measured"
 BENDS = ("bends", "context_bends")
 ERRORS = ("held_out_error_median", "trial_error_tpot")
 """What [measured] says of how far steps are off."""
+MOST_DOUBT = 0.9
 NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}
 COMMENTS = {
     TITLE: "seconds for each; bends: [beyond so many, seconds for each more]",
@@ -72,9 +73,13 @@ def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRa
 
 
 def _doubt(evidence: object) -> float:
-    """The largest error of steps that calibration found where nothing was fitted; 0 where it says none."""
+    """The largest error of steps that calibration found where nothing was fitted; 0 where it says none.
+
+    At most `MOST_DOUBT`, whatever happened: no step takes less than no time.
+    """
     found = [evidence.get(name) for name in ERRORS] if isinstance(evidence, dict) else []
-    return max((abs(float(each)) for each in found if isinstance(each, int | float)), default=0.0)
+    errors = (abs(float(each)) for each in found if isinstance(each, int | float))
+    return min(max(errors, default=0.0), MOST_DOUBT)
 
 
 def _bends(path: Path | str, table: dict[str, object], name: str) -> Bends:

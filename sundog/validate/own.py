@@ -162,7 +162,7 @@ def _doubted(simulated: Simulated) -> Iterator[Simulated]:
     """The same with steps and the way to the engine as short, and as long, as they may be."""
     doubt = step_doubt(simulated.kernels)
     for side in (-1, 1):
-        cost = Scaled(simulated.cost, 1 + side * doubt)
+        cost = Scaled(simulated.cost, (1 + doubt) ** side)
         yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
