@@ -8,7 +8,7 @@ INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
 PARALLEL := --numprocesses logical --dist worksteal
 
-.PHONY: demo test test-long test-ray lint types tests bench soak gpu fast plain train clean
+.PHONY: demo test test-long test-ray test-clients lint types tests bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -35,6 +35,10 @@ test-ray: $(VENV)/installed-test
 		{ echo "Ray cannot be installed for $$($(BIN)/python -V): nothing is tested on it" >&2; exit 1; }
 	$(BIN)/python -m pytest --ray -m ray tests/runtime/ray tests/sundog/test_sweep_on_ray.py
 
+# LiteLLM, LangChain and an older openai against a live server, in an environment of their own.
+test-clients: $(VENV)/installed-test
+	$(BIN)/python -m tests.clients
+
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
@@ -57,7 +61,7 @@ train: $(VENV)/installed-train
 	$(BIN)/python -m runtime.training.train
 
 clean: plain
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-clients build *.egg-info
 
 $(VENV)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

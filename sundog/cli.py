@@ -17,6 +17,7 @@ COMMANDS = (
     "calibrate",
     "chat",
     "compare",
+    "dashboard",
     "demo",
     "explain",
     "perfetto",

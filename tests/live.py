@@ -1,6 +1,7 @@
 """A server in a process of its own, and a stream of it, for tests that hurt it."""
 
 import json
+import os
 import re
 import resource
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 
 import httpx
 
+PYTHON = os.environ.get("SUNDOG_PYTHON", sys.executable)
+"""What runs servers, where the tests themselves run in an environment without one."""
 START_S = 120
 STOP_S = 60
 EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
@@ -146,9 +149,7 @@ def live(*command: str, file_limit: int | None = None, descriptor_limit: int | N
         if descriptor_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit
-    )
+    process = subprocess.Popen([PYTHON, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit)
     server = Live(process, is_real="--simulate" not in command)
     reader = threading.Thread(target=server.listen, daemon=True)
     reader.start()

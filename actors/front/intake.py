@@ -137,8 +137,8 @@ class Intake:
         most = limit if self._is_context else limit - num_tokens
         if max_tokens is not None and max_tokens > most:
             return Refused(
-                f"max_tokens is {max_tokens}, and the prompt has {num_tokens} tokens, but {self._held_by()}"
-                f" must hold both: ask for at most {limit - num_tokens}",
+                f"{self._held_by()} tokens, but max_tokens is {max_tokens} and the prompt has {num_tokens}:"
+                f" ask for at most {limit - num_tokens}",
                 param="max_tokens",
                 code=TOO_LONG,
             )
@@ -158,13 +158,14 @@ class Intake:
         return self._limit_tokens == self._config.scheduler.max_model_len
 
     def _held_by(self) -> str:
-        limit = self._limit_tokens
-        return f"the model's context of {limit}" if self._is_context else f"a KV cache of {limit} tokens"
+        """The begin of a refusal; clients know a prompt that is too long by vLLM's words."""
+        what = "This model's maximum context length is" if self._is_context else "The KV cache holds"
+        return f"{what} {self._limit_tokens}"
 
     def _limit(self, sampling: Sampling) -> str:
-        """What a prompt must leave room for, in words."""
-        more = "" if sampling.pooling is not None else " and at least one more"
-        return f"{self._held_by()} must hold it{more}"
+        """What a prompt must fit into, and leave room for, in words."""
+        more = "" if sampling.pooling is not None else ", with at least one more to generate"
+        return f"{self._held_by()} tokens{more}"
 
     def _submit(
         self,

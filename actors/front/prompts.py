@@ -134,8 +134,8 @@ def _tokenise(tokens: Callable[[], list[int]], param: str, limit: str) -> Tokens
 
 
 def too_long(num_tokens: str, limit: str, param: str) -> Refused:
-    """The refusal of a prompt that does not fit; `limit` says in words what must hold what."""
-    return Refused(f"the prompt has {num_tokens} tokens, but {limit}: shorten it", param=param, code=TOO_LONG)
+    """The refusal of a prompt that does not fit; `limit` says in words into what."""
+    return Refused(f"{limit}, but the prompt has {num_tokens}: shorten it", param=param, code=TOO_LONG)
 
 
 def _is_chat(prompt: object) -> bool:

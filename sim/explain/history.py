@@ -97,8 +97,7 @@ class History:
         if queue.starts_s and step.start_s < queue.starts_s[-1]:
             raise HistoryError(f"step {step.step} began before the step that came before it")
         index = len(queue.starts_s)
-        queue.starts_s.append(step.start_s)
-        queue.first_steps.append(queue.num_steps)
+        queue.begin(step.start_s, step.num_free_blocks)
         for name, rank in step.ranks:
             if (ranked := self.requests.get(name)) is not None:
                 ranked.ranks.append((index, rank))

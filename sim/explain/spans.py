@@ -133,6 +133,8 @@ class Queue:
 
     starts_s: "array[float]" = field(default_factory=lambda: array("d"))
     first_steps: "array[int]" = field(default_factory=lambda: array("q"))
+    free_blocks: "array[int]" = field(default_factory=lambda: array("q"))
+    """Once the step, or the last step of a run, was over."""
     num_steps: int = 0
     last_end_s: float = 0.0
     num_running: int = 0
@@ -142,6 +144,12 @@ class Queue:
     admitted: list[str] = field(default_factory=list)
     """The request of each admission."""
     num_computed_tokens: int = 0
+
+    def begin(self, start_s: float, num_free_blocks: int) -> None:
+        """One more output."""
+        self.starts_s.append(start_s)
+        self.first_steps.append(self.num_steps)
+        self.free_blocks.append(num_free_blocks)
 
     def steps_before(self, output: int) -> int:
         """How many steps came before an output, or in all if it is past the last."""

@@ -1,0 +1,208 @@
+"""A recorded run at some of its instants, as the live page is told of a server by `metrics/snapshot.py`.
+
+A journal keeps the instants at which a request's state changed, not each of its tokens: between them tokens
+are counted as if they had come evenly. It keeps no block ids: blocks are laid out by request. What the live
+page forecasts of a waiting request is known here: it is what came.
+"""
+
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from actors.metrics.recent import percentiles
+from sim.explain.history import History
+from sim.explain.request_rows import (
+    Json,
+    admission_s,
+    ended_row,
+    part,
+    request_row,
+    running_row,
+    span_at,
+    tokens_at,
+    tpot_s,
+)
+from sim.explain.spans import Queue, RequestHistory
+
+MOST_SHOWN = 300
+NUM_ENDED = 30
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a replica had done up to the last instant."""
+
+    tokens: int = 0
+    """Of requests that have ended."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    busy_s: float = 0.0
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+class Instants:
+    """Walks once through a history; ask for instants in their order."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._replicas = sorted(history.queues) or [0]
+        self._totals = {replica: Totals() for replica in self._replicas}
+        self._to_come = deque(sorted(history.requests.values(), key=lambda each: each.arrival.time_s))
+        self._active: dict[str, RequestHistory] = {}
+        self._ended: deque[RequestHistory] = deque(maxlen=500)
+        self._num_blocks = (history.header.num_blocks or 1) - 1
+        self._last_s = 0.0
+
+    def at(self, time_s: float) -> Json:
+        """The run at an instant."""
+        self._move_to(time_s)
+        active = self._active.values()
+        running = [each for each in active if span_at(each, time_s) is not None]
+        waiting = [each for each in active if span_at(each, time_s) is None]
+        for replica in {_replica(each) for each in active}:
+            self._totals[replica].busy_s += time_s - self._last_s
+        self._last_s = time_s
+        waiting.sort(key=lambda each: (len(each.spans) == 0, admission_s(each, time_s), each.arrival.time_s))
+        shown = [
+            running_row(each, time_s, self._history.header.block_size or 1) for each in running[:MOST_SHOWN]
+        ]
+        began = [each for each in (*self._ended, *running) if each.first_token_s is not None]
+        return {
+            "time_s": time_s,
+            "at": time_s,
+            "engines": [self._engine(replica, running, waiting, time_s) for replica in self._replicas],
+            "running": shown,
+            "num_running": len(running),
+            "waiting": [
+                self._waiting(each, waiting, place, time_s) for place, each in enumerate(waiting[:MOST_SHOWN])
+            ],
+            "num_waiting": len(waiting),
+            "blocks": [
+                list(_laid_out(shown, replica, self._held(replica, time_s))) for replica in self._replicas
+            ],
+            "ended": [ended_row(each) for each in list(self._ended)[: -NUM_ENDED - 1 : -1]],
+            "ttft_s": percentiles(
+                (each.first_token_s - each.arrival.time_s, 1)
+                for each in began
+                if each.first_token_s is not None and each.first_token_s <= time_s
+            ),
+            "itl_s": percentiles((gap_s, 1) for each in self._ended if (gap_s := tpot_s(each)) is not None),
+            "forecast_error": None,
+        }
+
+    def _move_to(self, time_s: float) -> None:
+        """Take in who came and who ended since the last instant."""
+        while self._to_come and self._to_come[0].arrival.time_s <= time_s:
+            request = self._to_come.popleft()
+            self._active[request.request_id] = request
+        over = [each for each in self._active.values() if each.end_s is not None and each.end_s <= time_s]
+        for request in sorted(over, key=lambda each: each.end_s or 0.0):
+            del self._active[request.request_id]
+            self._ended.append(request)
+            totals = self._totals[_replica(request)]
+            totals.ended[request.reason or "error"] += 1
+            totals.tokens += request.num_output_tokens
+            totals.preemptions += sum(span.preempted is not None for span in request.spans)
+            if request.first_token_s is not None:
+                totals.prompt_tokens += request.arrival.num_prompt_tokens or 0
+                totals.cached_tokens += request.spans[0].admitted.num_hit_tokens
+
+    def _held(self, replica: int, time_s: float) -> int:
+        """How many of a replica's blocks requests held."""
+        queue = self._history.queues.get(replica)
+        if queue is None or not queue.starts_s or time_s < queue.starts_s[0]:
+            return 0
+        return max(self._num_blocks - queue.free_blocks[_output(queue, time_s)], 0)
+
+    def _engine(
+        self,
+        replica: int,
+        running: Sequence[RequestHistory],
+        waiting: Sequence[RequestHistory],
+        time_s: float,
+    ) -> Json:
+        totals, queue = self._totals[replica], self._history.queues.get(replica, Queue())
+        own = [each for each in running if _replica(each) == replica]
+        active = [each for each in (*running, *waiting) if _replica(each) == replica]
+        begun = [each for each in active if each.first_token_s is not None and each.first_token_s <= time_s]
+        held = self._held(replica, time_s)
+        segment = queue.segments[queue.segment_at(_output(queue, time_s))] if queue.segments else None
+        return {
+            "is_up": True,
+            "has_other_policy": False,
+            "num_restarts": 0,
+            "num_running": len(own),
+            "num_waiting": len(active) - len(own),
+            "num_blocks": self._num_blocks,
+            "block_size": self._history.header.block_size or 1,
+            "kv_usage": held / self._num_blocks if self._num_blocks else 0.0,
+            "blocked_by": None if segment is None or not waiting else segment.reason,
+            "num_steps": _steps(queue, time_s),
+            "busy_s": totals.busy_s,
+            "num_prompt_tokens": totals.prompt_tokens + sum(e.arrival.num_prompt_tokens or 0 for e in begun),
+            "num_cached_tokens": totals.cached_tokens
+            + sum(e.spans[0].admitted.num_hit_tokens for e in begun),
+            "num_generation_tokens": totals.tokens + sum(tokens_at(each, time_s)[1] for each in active),
+            "num_preemptions": totals.preemptions,
+            "ended": dict(totals.ended),
+        }
+
+    def _waiting(
+        self, request: RequestHistory, waiting: Sequence[RequestHistory], place: int, time_s: float
+    ) -> Json:
+        queue = self._history.queues.get(_replica(request))
+        output = 0 if queue is None else _output(queue, time_s)
+        segment = None if queue is None or not queue.segments else queue.segments[queue.segment_at(output)]
+        lacks = None if segment is None or segment.head != request.request_id else segment.reason
+        first_s = request.first_token_s
+        return request_row(request, time_s) | {
+            "age_s": time_s - request.arrival.time_s,
+            "lacks": lacks,
+            "behind": waiting[place - 1].request_id if place else None,
+            "rank": request.rank_at(output),
+            "forecast_ttft_s": None if first_s is None else first_s - request.arrival.time_s,
+        }
+
+
+def _output(queue: Queue, time_s: float) -> int:
+    """The output that was under way at an instant."""
+    return max(bisect_right(queue.starts_s, time_s) - 1, 0)
+
+
+def _steps(queue: Queue, time_s: float) -> int:
+    """How many steps had been done, those of a run evenly."""
+    if not queue.starts_s:
+        return 0
+    output = _output(queue, time_s)
+    before, after = queue.steps_before(output), queue.steps_before(output + 1)
+    is_last = output + 1 == len(queue.starts_s)
+    end_s = queue.last_end_s if is_last else queue.starts_s[output + 1]
+    return before + int(part(queue.starts_s[output], end_s, time_s) * (after - before))
+
+
+def _replica(request: RequestHistory) -> int:
+    return request.replica or 0
+
+
+def _laid_out(running: Sequence[Json], replica: int, num_held: int) -> Iterator[tuple[int, int, int]]:
+    """Blocks side by side: (first block, how many, holder), an index into `running`, or -1 for the rest.
+
+    What several hold is counted once: what each computed is its own, as far as there are blocks held.
+    """
+    first = 1
+    for number, each in enumerate(running):
+        if (each["replica"] or 0) == replica:
+            count = min(_own_blocks(each), num_held + 1 - first)
+            if count > 0:
+                yield first, count, number
+                first += count
+    if first <= num_held:
+        yield first, num_held + 1 - first, -1
+
+
+def _own_blocks(running: Json) -> int:
+    own = running["num_own_blocks"]
+    assert isinstance(own, int)
+    return own

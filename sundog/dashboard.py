@@ -1,0 +1,58 @@
+"""`sundog dashboard`: the live page of a recorded run, with a slider through its time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from actors.config import ConfigError
+from sundog.ends import remark
+from sundog.options import Real, Whole, option
+from sundog.options.takes import command, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """Which instants of a run are shown."""
+
+    from_s: float | None = option(None, Real(0, 1e12), "Begin at this second.", flag="--from")
+    to_s: float | None = option(None, Real(0, 1e12), "End at this second.", flag="--to")
+    num_instants: int = option(600, Whole(2, 10_000), "How many instants the slider has.", flag="--instants")
+
+
+@command
+@takes(Dashboard)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("dashboard.html"),
+    show_default=True,
+    metavar="FILE",
+    help="The page to write.",
+)
+def dashboard(asked: Dashboard, run: Path, output: Path) -> None:
+    """Replay a recorded run on the live page.
+
+    RUN is a folder of `replay --out` or `serve --record`. The page is one file, and needs no server.
+    """
+    from sim.explain.load import load
+    from sim.show.html.replayed import replayed_page, write_replayed
+
+    history = load(run)
+    arrivals_s = [request.arrival.time_s for request in history.requests.values()]
+    if not arrivals_s:
+        raise ConfigError(f"{run} has no requests: there is nothing to show")
+    from_s = min(arrivals_s) if asked.from_s is None else asked.from_s
+    to_s = max(history.until_s, max(arrivals_s)) if asked.to_s is None else asked.to_s
+    if to_s < from_s:
+        raise ConfigError(f"--to is {to_s:g}, before {from_s:g}: give a later second")
+    if history.cut_off:
+        remark(f"{run} is a part of a run: it breaks off at {history.until_s:,.3f} s")
+    page = replayed_page(history, run.resolve().name, asked.num_instants, from_s, to_s)
+    try:
+        write_replayed(output, page)
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}") from None
+    click.echo(output)
