@@ -33,13 +33,14 @@ class Watched(Protocol):
 
 @dataclass(slots=True)
 class Live:
-    """The page's state, refreshed at most every half second, forecasts once a second.
+    """The page's state, refreshed at most every half second, forecasts once a second, in `nursery`.
 
     `facts` stay as they are. `draining` is set when the server is about to end: then pages are let go.
     """
 
     metrics: Metrics
     facts: dict[str, object]
+    nursery: trio.Nursery
     forecast: Forecast | None = None
     draining: trio.Event = field(default_factory=trio.Event)
     accuracy: Accuracy = field(default_factory=Accuracy)
@@ -51,11 +52,11 @@ class Live:
     _is_forecasting: bool = False
 
     async def event(self) -> bytes:
-        """The newest instant as a server-sent event."""
+        """The newest instant as a server-sent event; a forecast that is due is made meanwhile."""
         if now_s() - self._made_s >= 0.9 * EVERY_S:
             self._made_s = now_s()
             if self.forecast is not None and now_s() - self._forecast_s >= FORECAST_EVERY_S:
-                await self._look_ahead(self.forecast)
+                self.nursery.start_soon(self._look_ahead, self.forecast)
             self._event = self._made()
         return self._event
 
@@ -80,19 +81,19 @@ class Live:
             return
         metrics, begin_s = self.metrics, now_s()
         waiting = waiting_in_order(metrics)
-        self._forecasts, self._forecast_s = {}, begin_s
-        self._is_forecasting = True
+        self._forecast_s, self._is_forecasting = begin_s, True
+        forecasts: dict[str, float] = {}
         try:
             for replica in sorted({request.replica or 0 for request in waiting}):
                 running = self._known(replica, metrics.requests.values(), is_running=True)
                 ahead = self._known(replica, waiting, is_running=False)
                 found = await run_blocking(forecast.first_tokens_s, replica, running, ahead)
-                self._forecasts |= {name: begin_s + in_s for name, in_s in found.items()}
+                forecasts |= {name: begin_s + in_s for name, in_s in found.items()}
         except Exception:  # a user's policy runs there, and a page is no reason to fail
             log.warning("the forecast failed, and there is none from now on", exc_info=True)
-            self.forecast, self._forecasts = None, {}
+            self.forecast, forecasts = None, {}
         finally:
-            self._is_forecasting = False
+            self._forecasts, self._is_forecasting = forecasts, False
         for request in waiting:
             if (at_s := self._forecasts.get(request.request_id)) is not None:
                 self.accuracy.forecast(request, at_s - request.arrival_s)

@@ -79,7 +79,7 @@ async def serve_graph(
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
-                live = Live(metrics, _facts(served, config), forecast, stopping.drain)
+                live = Live(metrics, _facts(served, config), nursery, forecast, stopping.drain)
                 registry = _registry(metrics, served, config, emulation)
                 behind = Behind(llm, registry, live, stopping.drain, emulation)
                 front = front or OwnFront(served, codec, options, keys, spans)

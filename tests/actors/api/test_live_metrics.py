@@ -100,6 +100,25 @@ def test_the_dashboard_asks_for_what_there_is(emulated_server: Live) -> None:
     assert len(wanted) > 20 and wanted <= names, wanted - names
 
 
+VLLMS_DASHBOARDS = """
+e2e_request_latency_seconds_bucket e2e_request_latency_seconds_count e2e_request_latency_seconds_sum
+generation_tokens_total inter_token_latency_seconds_bucket inter_token_latency_seconds_sum kv_cache_usage_perc
+num_requests_running num_requests_waiting prompt_tokens_total request_decode_time_seconds_sum
+request_generation_tokens_bucket request_max_num_generation_tokens_sum request_prefill_time_seconds_sum
+request_prompt_tokens_bucket request_queue_time_seconds_sum request_success_total
+time_to_first_token_seconds_bucket time_to_first_token_seconds_count time_to_first_token_seconds_sum
+"""
+"""What vllm/examples/online_serving asks for, in prometheus_grafana/grafana.json and dashboards/."""
+
+
+def test_vllms_dashboards_ask_for_what_there_is(emulated_server: Live) -> None:
+    """And find it by the label that they choose the model by."""
+    emulated_server.complete(max_tokens=2)
+    model = httpx.get(f"{emulated_server.url}/v1/models").json()["data"][0]["id"]
+    found = {name for name, labels in scraped(emulated_server) if ("model_name", model) in labels}
+    assert {f"vllm:{name}" for name in VLLMS_DASHBOARDS.split()} <= found
+
+
 @pytest.fixture(scope="module")
 def json_server() -> Iterator[Live]:
     with live(*EMULATED, "--log-format", "json", "--api-key", "secret") as server:

@@ -84,8 +84,8 @@ async def test_a_forecast_that_fails_is_given_up_and_the_page_goes_on(
 ) -> None:
     """With one warning; what is known is shown."""
     metrics = Metrics(1, 128)
-    live = Live(metrics, {}, Failing())
-    async with served(listeners=[metrics], max_num_seqs=1) as (_, client):
+    async with served(listeners=[metrics], max_num_seqs=1) as (_, client), trio.open_nursery() as nursery:
+        live = Live(metrics, {}, nursery, Failing())
         answers = [await ask(client, name, max_tokens=60) for name in "ab"]
         await anext(answers[0].stream)
         for _ in range(2):
