@@ -5,14 +5,16 @@ the door is gone.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
-from actors.actor import Actor, Handled, Ref, Reply, answer
+from actors.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.front.async_llm import FromClients
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Refused, ResetPrefixCache
+from actors.reply import Ask
 from actors.stream import DeltaStream
 from runtime.doors.asking import Asked, Taken, generate_of
 from runtime.doors.messages import (
@@ -31,6 +33,7 @@ from runtime.doors.messages import (
 from runtime.wire.link import Link
 
 R = TypeVar("R")
+Q = TypeVar("Q")
 
 MOST_UNSENT_BYTES = 2**22
 """What may wait for a door that does not read; then deltas merge until it does."""
@@ -68,13 +71,13 @@ class Doorman(Actor[ToServer]):
             case Asked():
                 return answer(message, self._ask(message))
             case Cancel():
-                self._llm.tell(message)
+                self._cancel(message.request_id)
             case CheckHealth():
-                return answer(message, self._llm.request(message))
+                return answer(message, self._request(message))
             case ResetPrefixCache():
-                return answer(message, self._llm.request(message))
+                return answer(message, self._request(message))
             case Drain():
-                return answer(message, self._llm.request(message))
+                return answer(message, self._request(message))
             case Fetch():
                 return answer(message, self._later(partial(self._server.fetch, message)))
             case Order():
@@ -98,10 +101,23 @@ class Doorman(Actor[ToServer]):
         self.nursery.start_soon(wait)
         return reply
 
+    def _request(self, message: Ask[Q, R]) -> Reply[R]:
+        """Ask the graph, which may have ended: a server that is cut ends all of it at once."""
+        try:
+            return self._llm.request(message)  # type: ignore[arg-type]  # a Q is one of its messages
+        except ActorDied as error:
+            reply: Reply[R] = Reply()
+            reply.fail(error)
+            return reply
+
+    def _cancel(self, request_id: str) -> None:
+        with suppress(ActorDied):
+            self._llm.tell(Cancel(request_id))
+
     def _ask(self, asked: Asked) -> Reply[Taken | Refused]:
         taken: Reply[Taken | Refused] = Reply()
         self._num_unfinished[asked.request_id] = asked.n
-        self._llm.request(generate_of(asked)).then(partial(self._accepted, asked, taken))
+        self._request(generate_of(asked)).then(partial(self._accepted, asked, taken))
         return taken
 
     def _accepted(
@@ -148,4 +164,4 @@ class Doorman(Actor[ToServer]):
     def leave(self) -> None:
         """The door is gone, and `send_deltas` with it: cancel what it has asked for."""
         for name in list(self._num_unfinished):
-            self._llm.tell(Cancel(name))
+            self._cancel(name)

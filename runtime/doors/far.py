@@ -1,11 +1,12 @@
 """What a door has of the server, at the other end of its link."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import overload
 
 import trio
 
-from actors.actor import Ref
+from actors.actor import ActorDied, Ref
 from actors.api import LLM
 from actors.api.desk import Desk
 from actors.api.exposition import Exposition
@@ -136,7 +137,8 @@ class FarExposition:
     def count(
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None:
-        self._server.tell(Answered(method, status, handler, *num_bytes, elapsed_s))
+        with suppress(ActorDied):  # when the server is cut nobody counts any more
+            self._server.tell(Answered(method, status, handler, *num_bytes, elapsed_s))
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         fetched = await self._server.ask(Fetch("metrics", accept))

@@ -178,6 +178,22 @@ def test_a_server_with_doors_stops_in_two_steps() -> None:
         assert not psutil.wait_procs(left, STOP_S)[1]
 
 
+def test_a_second_signal_cuts_every_door_at_once() -> None:
+    """Whatever runs, long before the grace; the log has no traceback."""
+    with live(*SERVE, "--grace", "300") as server:
+        running = streams(server)
+        left = psutil.Process(server.process.pid).children(recursive=True)
+        server.hurt(signal.SIGINT)
+        server.until_it_says("stopping")
+        server.hurt(signal.SIGINT)
+        assert server.ended() == 130
+        assert not psutil.wait_procs(left, STOP_S)[1]
+        for stream in running:
+            stream.join(START_S)
+            assert stream.events[-1] != "[DONE]"
+    assert not [line for line in server.said if "Traceback" in line], server.said
+
+
 def test_a_server_with_doors_that_is_killed_leaves_none() -> None:
     """kill -9, under load; the port is free again."""
     with live(*SERVE) as server:
