@@ -60,7 +60,7 @@ async def serve_graph(
     and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
     here. Raises ConfigError if it cannot.
     """
-    stopping = Stopping(stop or trio.Event())
+    stopping = Stopping(trio.Event() if stop is None else stop)
     with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
         metrics, keys = _metrics(config, options, spans), options.keys()
         async with trio.open_nursery() as nursery:
