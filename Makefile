@@ -42,7 +42,7 @@ test-clients: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
-# Half an hour: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
+# Half an hour or so: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
 soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.soak
 

@@ -1,6 +1,6 @@
 """`make soak`: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
 
-    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 288]
+    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96]
 
 Memory, of a server and its engine processes, is printed as it goes. It fails if that grows by more than
 GROWTH_MB once warm, if a request is answered with 5xx or breaks off, and if anything is held at the end.
@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--time-scale", type=float, default=288.0)
+    parser.add_argument("--time-scale", type=float, default=96.0)
     options = parser.parse_args()
 
     try:
