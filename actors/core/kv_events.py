@@ -14,7 +14,7 @@ class KvBlocks:
 
     is_stored: bool
     keys: tuple[object, ...]
-    parent: object
+    parent: object | None  # mypyc finds no plain `object` for a field of a dataclass
     token_ids: tuple[int, ...]
     adapter: Adapter | None
     cache_salt: str | None
