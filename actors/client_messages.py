@@ -76,6 +76,7 @@ class Generate:
     adapter: Adapter | None
     session: str | None
     trace_headers: TraceHeaders
+    has_remote_kv: bool
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Generate:
         adapter: Adapter | None = None,
         session: str | None = None,
         trace_headers: TraceHeaders = (),
+        has_remote_kv: bool = False,
     ) -> None:
         self.prompt = prompt
         self.sampling = sampling
@@ -112,6 +114,7 @@ class Generate:
         self.adapter = adapter
         self.session = session
         self.trace_headers = trace_headers
+        self.has_remote_kv = has_remote_kv
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -1,5 +1,6 @@
 """`sundog serve --simulate`: a model by its shape, at the pace of a GPU that is not there."""
 
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from sim.emulation.answers import Answers
 
 
+SIDE_CHANNEL_PORT = 5600
+"""vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
+
+
 def emulated(
     model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs, asked: Emulation
 ) -> Served:
@@ -24,12 +29,14 @@ def emulated(
     if serving.runner == "pooling" or serving.pooler_config is not None:
         raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
     from actors.api.emulation import Emulation as Emulated
+    from actors.api.transfer import Transfers
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
     from actors.injected import parse_injection
     from actors.metrics.lag import Lag
     from actors.sampling_defaults import NEUTRAL
     from sim.emulation.backends import emulated_backends
+    from sim.emulation.block_tables import BlockTables
     from sim.emulation.clock import ScaledClock
     from sim.emulation.faults import Injections
     from sundog.measured import simulated_target
@@ -52,6 +59,9 @@ def emulated(
         faults.check,
     )
     name = serving.served_model_name or simulated.model
+    tables, token_s = BlockTables(), simulated.kv_token_bytes / (asked.kv_transfer_gb_per_s * 1e9)
+    ranks = engine.tensor_parallel_size
+    transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
     return Served(
         name,
         with_kv_events(simulated.config, serving),
@@ -65,7 +75,8 @@ def emulated(
         loads_adapters=serving.enable_lora and serving.allow_runtime_lora_updating,
         cost=simulated.cost,
         remarks=simulated.remarks,
-        emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults),
+        emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),
+        listeners=(tables,),
         clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
     )
 

@@ -91,7 +91,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     config = replace(served.config, max_logprobs=serving.max_logprobs)
     report = StartReport(config.scheduler, config.replicas, served.folder)
     ahead = Ahead(config, served.cost)
-    listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report]
+    listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report, *served.listeners]
     shown = _shown(served, config)
     with (
         server_record(serving.record, serving.messages, config) as kept,

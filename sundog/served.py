@@ -9,9 +9,11 @@ from actors.config import EngineConfig
 from actors.core.adapter import Adapter
 
 if TYPE_CHECKING:
+    from actors.actor import Actor
     from actors.api.emulation import Emulation
     from actors.engine.backend import Engine
     from actors.front.codec import Vocabulary
+    from actors.messages import Heard
     from actors.sampling_defaults import SamplingDefaults
     from actors.vector_sizes import VectorSizes
     from runtime.tokenizer import Tokenizer
@@ -44,6 +46,7 @@ class Served:
     """What its steps take; None where that is learned from them."""
     remarks: tuple[str, ...] = ()
     """What people should know before they bet on its pace."""
+    listeners: "tuple[Actor[Heard], ...]" = ()
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
     """Where it is not the wall's."""

@@ -49,6 +49,8 @@ class Simulated:
     front_end_s: float
     num_gpus: int
     model: str
+    kv_token_bytes: int
+    """The keys and values of a token that a rank keeps; 0 where only times were measured."""
     machine: str
     """What it runs on, for titles."""
     priced: tuple[str, ...] = ()
@@ -100,6 +102,9 @@ class Simulated:
             overhead.request_s,
             num_gpus,
             target.model,
+            hardware.model.kv_bytes_per_token(
+                hardware.kv_dtype or hardware.dtype, hardware.tensor_parallel_size
+            ),
             target.gpu,
             priced,
             remarks,
@@ -127,6 +132,7 @@ class Simulated:
             kernels.overhead.request_s,
             config.replicas,
             known.model,
+            0,
             f"as measured in {Path(file).name}",
         )
 
@@ -219,6 +225,11 @@ def _replicas(engine: Engine, model: ModelShape) -> int:
             f" each other in every layer, which is not predicted; {model.name} has experts: leave it at 1"
         )
     return engine.replicas * engine.data_parallel_size
+
+
+def _kv_token_bytes(hardware: Hardware) -> int:
+    dtype, ranks = hardware.kv_dtype or hardware.dtype, hardware.tensor_parallel_size
+    return hardware.model.kv_bytes_per_token(dtype, ranks)
 
 
 def _guess(capacity: Capacity, hardware: Hardware) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from actors.api.errors import ApiError, invalid, retry_after, shown
+from actors.api.transfer import Transfers
 from actors.clock import now_s, sleep_until
 from actors.front.front_end import FrontEnd
 from actors.injected import INJECT, Fault, Faults, parse_fault
@@ -24,6 +25,7 @@ class Emulation:
     lag: Lag
     front_end: FrontEnd
     faults: Faults | None = None
+    transfers: Transfers | None = None
 
     def taken(self, began_s: float) -> None:
         """The engine has a request whose headers had come at `began_s`, by `time.perf_counter`."""

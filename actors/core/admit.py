@@ -17,19 +17,26 @@ from actors.core.state import SchedulerState
 class Demand:
     """What a waiting request needs to be admitted into a step.
 
-    The request computes `num_tokens` beyond the cached blocks `hit`, and needs room for `num_fitting_tokens`
-    in all.
+    The request computes `num_tokens` beyond the `num_known_tokens` of the cached blocks `hit`, or of another
+    server's, and needs room for `num_fitting_tokens` in all.
     """
 
     hit: list[int]
+    num_known_tokens: int
     num_tokens: int
     num_held_tokens: int
     num_fitting_tokens: int
 
     def __init__(
-        self, hit: list[int], num_tokens: int, num_held_tokens: int, num_fitting_tokens: int
+        self,
+        hit: list[int],
+        num_known_tokens: int,
+        num_tokens: int,
+        num_held_tokens: int,
+        num_fitting_tokens: int,
     ) -> None:
         self.hit = hit
+        self.num_known_tokens = num_known_tokens
         self.num_tokens = num_tokens
         self.num_held_tokens = num_held_tokens
         self.num_fitting_tokens = num_fitting_tokens
@@ -117,8 +124,10 @@ def _lacks_turn(state: SchedulerState, draft: Draft) -> str | None:
 def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     config = state.config
     hit = state.kv.find_hit(request)
-    num_hit_tokens = len(hit) * config.block_size
-    num_tokens = request.num_tokens - num_hit_tokens
+    num_known_tokens = len(hit) * config.block_size
+    if request.submit.has_remote_kv and not request.num_preemptions:
+        num_known_tokens = request.num_tokens - 1
+    num_tokens = request.num_tokens - num_known_tokens
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
     if state.quota is not None and num_tokens > 1:
@@ -126,9 +135,11 @@ def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
         num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     if config.enable_chunked_prefill:
         num_tokens = min(num_tokens, draft.budget)
-    held = min(num_hit_tokens + num_tokens, config.max_model_len)
+    held = min(num_known_tokens + num_tokens, config.max_model_len)
     whole = min(request.num_tokens, config.max_model_len)
-    return Demand(hit, num_tokens, held, whole if config.scheduler_reserve_full_isl else held)
+    return Demand(
+        hit, num_known_tokens, num_tokens, held, whole if config.scheduler_reserve_full_isl else held
+    )
 
 
 def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
@@ -148,7 +159,7 @@ def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand
     state.waiting.note_rank(request)
     state.waiting.discard(request)
     state.kv.admit(request, demand.hit, demand.num_held_tokens)
-    request.num_computed_tokens = len(demand.hit) * state.config.block_size
+    request.num_computed_tokens = demand.num_known_tokens
     resumes = request.status is Status.PREEMPTED
     draft.admitted.append((request, resumes))
     draft.scheduled[request.request_id] = (request, demand.num_tokens)

@@ -20,7 +20,8 @@ class Submit:
     is the wanted time to the first token, `slo_tpot_s` that from token to token, `slo_e2e_s` that to the
     end. `predicted_tokens` is a guess, made before the engine, of the
     answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
-    of one conversation.
+    of one conversation. With `has_remote_kv` another server has computed the prompt, and its keys and values
+    are there when the request is admitted; its last token is computed again, for the first sample.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class Submit:
     adapter: Adapter | None
     session: str | None
     trace_headers: TraceHeaders
+    has_remote_kv: bool
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class Submit:
         adapter: Adapter | None = None,
         session: str | None = None,
         trace_headers: TraceHeaders = (),
+        has_remote_kv: bool = False,
     ) -> None:
         self.request_id = request_id
         self.arrival_s = arrival_s
@@ -81,6 +84,7 @@ class Submit:
         self.adapter = adapter
         self.session = session
         self.trace_headers = trace_headers
+        self.has_remote_kv = has_remote_kv
 
 
 class Status(enum.Enum):

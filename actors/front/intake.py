@@ -197,6 +197,7 @@ class Intake:
             slo_e2e_s=generate.slo_e2e_s,
             adapter=generate.adapter,
             session=generate.session,
+            has_remote_kv=generate.has_remote_kv,
             trace_headers=generate.trace_headers,
         )
 

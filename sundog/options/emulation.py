@@ -31,6 +31,12 @@ class Emulation:
         section=EMULATION,
         many=True,
     )
+    kv_transfer_gb_per_s: float = option(
+        50.0,
+        Real(0, 1e6, above=True),
+        "What brings keys and values from a server that prefills: 50 are 400 Gbit/s.",
+        section=EMULATION,
+    )
     time_scale: float = option(
         1.0,
         Real(0.01, 100),

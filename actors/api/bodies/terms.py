@@ -17,3 +17,4 @@ class TermsBody(JsonObject):
     slo_tpot_s: Seconds | None = None
     slo_e2e_s: Seconds | None = None
     predicted_tokens: NumTokens | None = None
+    kv_transfer_params: dict[str, object] | None = None

@@ -9,15 +9,19 @@ from quart import Response
 from actors.api.bodies.headers import Terms, request_id_of
 from actors.api.bodies.sampling import SamplingBody
 from actors.api.bodies.terms import TermsBody
+from actors.api.bodies.unsupported import not_supported
 from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import Feed, fed_response, json_response
-from actors.api.errors import BROKEN, ApiError, retry_after, unavailable
+from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
+from actors.api.keys import Client
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, Events
 from actors.api.responses.view import ChoiceView, Wanted
+from actors.api.transfer import FIELD
 from actors.api.translated.parts import Shaped, TranslatingWriter
+from actors.clock import now_s, sleep_until
 from actors.core.adapter import Adapter
 from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, CheckHealth, Generate, Reading
@@ -94,7 +98,21 @@ class Answering:
         whole = []
         for view in self._views(choices, wanted):
             whole.append((view, await whole_choice(self.context, view.choice)))
-        return self._head(answer_id) | self.shape.whole(whole) | {"usage": choices.usage()}
+        return (
+            self._head(answer_id)
+            | self.shape.whole(whole)
+            | {"usage": choices.usage()}
+            | self._handed(choices)
+        )
+
+    def _handed(self, choices: Choices) -> Json:
+        """What another server needs to go on with the answer, if one is to."""
+        params, emulation = self.body.kv_transfer_params, self.context.emulation
+        if not params or emulation is None or emulation.transfers is None:
+            return {}
+        (choice,) = choices.all
+        num_tokens = choice.asked.num_prompt_tokens + choice.num_tokens - 1
+        return {FIELD: emulation.transfers.ended(params, choice.asked.request_id, num_tokens)}
 
 
 async def ask(
@@ -117,19 +135,13 @@ async def ask(
     await context.in_flight.pass_gate()
     client = request.client
     if client is not None and client.is_full:
-        most = client.max_requests
-        raise ApiError(
-            429,
-            f"This key has {most} answers under way, as many as it may: wait for one of them.",
-            None,
-            "rate_limit_exceeded",
-            retry_after(client.room_in_s()),
-        )
+        raise _full(client)
     fault = None if context.emulation is None else await context.emulation.befall(request.headers)
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.
     engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
+    has_remote_kv = await fetched(context, request, body, engine_id, n * len(prompts))
     terms = asdict(Terms.of(request.headers, body).of_client(client))
     generates = [
         Generate(
@@ -141,6 +153,7 @@ async def ask(
             adapter=adapter,
             reading=reading,
             trace_headers=request.trace_headers,
+            has_remote_kv=has_remote_kv,
             **terms,
         )
         for index, prompt in enumerate(prompts)
@@ -157,6 +170,38 @@ async def ask(
     if fault is not None and fault.kind == "cut":
         choices.cut_after(int(fault.amount), request.abort)
     return answer_id, choices
+
+
+def _full(client: Client) -> ApiError:
+    return ApiError(
+        429,
+        f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",
+        None,
+        "rate_limit_exceeded",
+        retry_after(client.room_in_s()),
+    )
+
+
+async def fetched(
+    context: ApiContext, request: ApiRequest, body: TermsBody, request_id: str, num_choices: int
+) -> bool:
+    """Whether another server has computed the prompt; then wait until its keys and values are here.
+
+    Raises 400 where nothing can be fetched.
+    """
+    params = body.kv_transfer_params
+    if not params:
+        return False
+    transfers = None if context.emulation is None else context.emulation.transfers
+    if transfers is None:
+        raise invalid(not_supported(FIELD, params), FIELD, "unsupported_parameter")
+    if num_choices > 1:
+        raise invalid(f"{FIELD} is for one choice of one prompt, and {num_choices} are asked for.", FIELD)
+    request.at_end.callback(transfers.tables.take, request_id)
+    wait_s = transfers.begins(params, request_id)
+    if wait_s is not None:
+        await sleep_until(now_s() + wait_s)
+    return wait_s is not None
 
 
 async def whole_choice(context: ApiContext, choice: Choice) -> Delta:
