@@ -28,6 +28,7 @@ def emulated(
     """The shape `model` on `gpu`; raises ConfigError for what cannot be emulated."""
     if serving.runner == "pooling" or serving.pooler_config is not None:
         raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
+    _check_processes(serving, asked)
     from actors.api.emulation import Emulation as Emulated
     from actors.api.transfer import Transfers
     from actors.front.codec import Vocabulary
@@ -79,6 +80,16 @@ def emulated(
         listeners=(tables,),
         clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
     )
+
+
+def _check_processes(serving: Serving, asked: Emulation) -> None:
+    """What one process knows, others at the same port do not."""
+    for flag, given in (
+        ("--inject", bool(asked.inject)),
+        ("--allow-runtime-lora-updating", serving.allow_runtime_lora_updating),
+    ):
+        if given and serving.api_processes > 1:
+            raise ConfigError(f"{flag} is for one process that serves HTTP: leave --api-processes at 1")
 
 
 def _tokenizer(path: str | None) -> "Tokenizer":

@@ -30,6 +30,7 @@ def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list
     from runtime.kv_events.publisher import kv_event_publisher
 
     asked = parse_kv_events_config(serving.kv_events_config)
-    with kv_event_publisher(asked, config.replicas, config.scheduler.block_size) as (publisher, endpoints):
+    size, first = config.scheduler.block_size, serving.data_parallel_rank
+    with kv_event_publisher(asked, config.replicas, size, first) as (publisher, endpoints):
         remark(f"KV events are published at {', '.join(endpoints)}")
         yield [publisher]

@@ -25,6 +25,7 @@ from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 from sundog.ports import holder_of
+from sundog.rank_servers import serve_ranks
 from sundog.served import Served
 from sundog.torch_limits import need_torch
 
@@ -55,12 +56,15 @@ def serve(
     """
     needs_folder(serving.record, serving.messages, "--record")
     check_placement(serving, engine)
+    model = _one_model(model_argument, serving.model)
+    if serving.data_parallel_multi_port_external_lb:
+        records = (serving, door, costs, emulation, logged, engine)
+        return serve_ranks(serving, engine.data_parallel_size, model, records)
     options = door.of(_options(serving))
     _check_address(options)
     options.check_traces()
     log_to_stderr(serving.log_format)
     logging.getLogger("sundog").setLevel(logging.INFO)
-    model = _one_model(model_argument, serving.model)
     with ExitStack() as stack:
         if serving.simulate is None:
             _refuse_what_is_emulated(costs, emulation)
@@ -136,6 +140,7 @@ def _options(serving: Serving) -> "ServerOptions":
         serving.host,
         serving.port,
         num_processes=serving.api_processes,
+        first_engine=serving.data_parallel_rank,
         api_key=serving.api_key,
         api_keys=serving.api_keys,
         admin_key=serving.admin_key,

@@ -69,6 +69,8 @@ OPERATIONS = (
     Operation("get", "/health", "Whether requests are taken."),
     Operation("get", "/ping", "The same, for load balancers."),
     Operation("post", "/ping", "The same, for load balancers."),
+    Operation("get", "/ready", "Whether requests may be sent: not while the server drains."),
+    Operation("get", "/readyz", "The same."),
     Operation("get", "/load", "How many requests are being answered."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
     Operation("get", "/version", "The server's version."),
@@ -148,7 +150,7 @@ def _may_answer(operation: Operation, status: str, has_key: bool) -> bool:
     if status in ("429", "500"):
         return EVENTS in operation.answers
     if status == "503":
-        return EVENTS in operation.answers or operation.path in ("/health", "/ping")
+        return EVENTS in operation.answers or operation.path in ("/health", "/ping", "/ready", "/readyz")
     return operation.body is not None
 
 

@@ -80,7 +80,7 @@ async def serve_graph(
                 trio.open_nursery() as serving,
             ):
                 live = Live(metrics, _facts(served, config), nursery, forecast, stopping.drain)
-                registry = _registry(metrics, served, config, emulation)
+                registry = _registry(metrics, served, config, options, emulation)
                 behind = Behind(llm, registry, live, stopping.drain, emulation)
                 front = front or OwnFront(served, codec, options, keys, spans)
                 port = await serving.start(front.serve, behind)
@@ -121,9 +121,13 @@ def _spans(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
 
 
 def _registry(
-    metrics: Metrics, served: ServedModel, config: EngineConfig, emulation: Emulation | None
+    metrics: Metrics,
+    served: ServedModel,
+    config: EngineConfig,
+    options: ServerOptions,
+    emulation: Emulation | None,
 ) -> CollectorRegistry:
-    return registry_of(metrics, served.name, config, served.max_loras, emulation)
+    return registry_of(metrics, served.name, config, served.max_loras, emulation, options.first_engine)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:

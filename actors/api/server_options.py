@@ -24,6 +24,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     num_processes: int = 1
+    first_engine: int = 0
     api_key: str | None = None
     api_keys: str | None = None
     admin_key: str | None = None

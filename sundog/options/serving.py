@@ -157,6 +157,18 @@ class Serving:
         section=ACCESS,
     )
 
+    data_parallel_multi_port_external_lb: bool = option(
+        False,
+        Switch(pair=False),
+        "With --simulate: a server for each data-parallel rank, at ports in a row from --port on.",
+        section=CONTROL,
+    )
+    data_parallel_supervisor_port: int = option(
+        9256, Whole(1, 65_535), "Where /ready says whether all ranks' servers are.", section=CONTROL
+    )
+    data_parallel_rank: int = option(
+        0, Whole(0, 4095), "The number of the first engine, in metrics and KV events.", section=CONTROL
+    )
     kv_events_config: str | None = option(
         None,
         Parsed(parse_kv_events_config, "JSON"),

@@ -90,4 +90,6 @@ def test_an_injection_that_is_none_is_one_line() -> None:
         ("oom@0.1", "give 429, 503"),
     ):
         refused(sundog("serve", "--simulate", "h100", "--inject", given), f"--inject is {given}", reason)
+    several = ("serve", "--simulate", "h100", "--inject", "503@0.1", "--api-processes", 2, "--port", 0)
+    refused(sundog(*several), "--inject is for one process")
     refused(sundog("serve", "--port", 0, "--inject", "503@0.1"), "--inject is only for --simulate")

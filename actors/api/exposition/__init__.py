@@ -45,6 +45,7 @@ def registry_of(
     config: EngineConfig,
     max_loras: int | None,
     emulation: Emulation | None = None,
+    first_engine: int = 0,
 ) -> CollectorRegistry:
     """Everything that one server's /metrics shows, but for requests over HTTP."""
     registry = CollectorRegistry()
@@ -52,9 +53,9 @@ def registry_of(
         "enable_prefix_caching": config.scheduler.enable_prefix_caching,
         "prefix_caching_hash_algo": config.prefix_caching_hash_algo,
     }
-    registry.register(EngineFamilies(metrics, model, cache, max_loras))
+    registry.register(EngineFamilies(metrics, model, cache, max_loras, first_engine))
     if emulation is not None:
-        registry.register(LagFamilies(emulation.lag, model))
+        registry.register(LagFamilies(emulation.lag, model, first_engine))
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)
     ProcessCollector(registry=registry)

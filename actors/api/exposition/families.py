@@ -80,15 +80,22 @@ class EngineFamilies(Collector):
     """
 
     def __init__(
-        self, metrics: Metrics, model: str, cache: Mapping[str, object], max_loras: int | None = None
+        self,
+        metrics: Metrics,
+        model: str,
+        cache: Mapping[str, object],
+        max_loras: int | None = None,
+        first_engine: int = 0,
     ) -> None:
+        self._first_engine = first_engine
         self._metrics = metrics
         self._model = model
         self._cache = cache
         self._max_loras = max_loras
 
     def collect(self) -> Iterator[Metric]:
-        engines = [((self._model, str(number)), each) for number, each in enumerate(self._metrics.engines)]
+        numbered = enumerate(self._metrics.engines, self._first_engine)
+        engines = [((self._model, str(number)), each) for number, each in numbered]
         for name, (help_text, number_of) in GAUGES.items():
             gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
             for labels, engine in engines:

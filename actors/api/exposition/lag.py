@@ -13,8 +13,8 @@ LABELS = ("model_name", "engine")
 class LagFamilies(Collector):
     """Collects the lag of every engine at each scrape."""
 
-    def __init__(self, lag: Lag, model: str) -> None:
-        self._lag, self._model = lag, model
+    def __init__(self, lag: Lag, model: str, first_engine: int = 0) -> None:
+        self._lag, self._model, self._first_engine = lag, model, first_engine
 
     def collect(self) -> Iterator[Metric]:
         late = GaugeMetricFamily(
@@ -30,7 +30,8 @@ class LagFamilies(Collector):
             "Seconds of the server's clock in one of the wall's.",
             labels=LABELS,
         )
-        for number, (late_s, lost_s) in enumerate(zip(self._lag.late_s, self._lag.lost_s, strict=True)):
+        seconds = zip(self._lag.late_s, self._lag.lost_s, strict=True)
+        for number, (late_s, lost_s) in enumerate(seconds, self._first_engine):
             labels = (self._model, str(number))
             late.add_metric(labels, late_s)
             lost.add_metric(labels, lost_s)

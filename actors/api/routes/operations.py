@@ -38,6 +38,15 @@ def operations_routes(context: ApiContext) -> Blueprint:
             return json_response(body)
         return json_response(body, 503, retry_after(health.retry_after_s))
 
+    @routes.get("/ready")
+    @routes.get("/readyz")
+    async def show_ready() -> Response:
+        health = await context.llm.ask(CheckHealth())
+        drains = context.live is not None and context.live.draining.is_set()
+        if health.serves and not drains:
+            return json_response({"status": "ready"})
+        return json_response({"status": "draining" if drains else health.status}, 503)
+
     @routes.get("/version")
     async def show_version() -> dict[str, object]:
         return {"version": server_version()}

@@ -1,0 +1,96 @@
+"""Data-parallel ranks at ports of their own, and what says whether all are ready."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.live import EMULATED, START_S, live
+from tests.sundog.test_runs import refused, sundog
+
+MULTI = "--data-parallel-multi-port-external-lb"
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that were free a moment ago."""
+    for first in range(31_000, 32_000, 10):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no ports are free")
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """Two ranks, and the supervisor at the port behind them."""
+    first = free_ports(3)
+    ports = ("--port", str(first), "--data-parallel-supervisor-port", str(first + 2))
+    options = ("--simulate", "h100", "--model", "qwen3-8b", "--data-parallel-size", "2", "--seed", "5")
+    command = [sys.executable, "-m", "sundog", "serve", *options, *ports, MULTI, "--time-scale", "10"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+    try:
+        until(first + 2, 200)
+        yield process, first
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(port: int, status: int) -> None:
+    start_s = time.monotonic()
+    while time.monotonic() - start_s < START_S:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == status:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"/ready at {port} was never {status}")
+
+
+def test_each_rank_is_a_server_of_its_own(ranks: tuple["subprocess.Popen[str]", int]) -> None:
+    """With its own number in the metrics, and what the others were given."""
+    _, first = ranks
+    for rank in range(2):
+        url = f"http://127.0.0.1:{first + rank}"
+        body = {"prompt": "Hello", "max_tokens": 2}
+        assert httpx.post(f"{url}/v1/completions", json=body, timeout=START_S).status_code == 200
+        metrics = httpx.get(f"{url}/metrics").text
+        assert set(re.findall(r'engine="(\d+)"', metrics)) == {str(rank)}
+        assert httpx.get(f"{url}/load").json()["emulation"]["time_scale"] == 10
+    for path in ("health", "ready", "readyz"):
+        answer = httpx.get(f"http://127.0.0.1:{first + 2}/{path}")
+        assert answer.status_code == 200 and answer.json() == {"ready": [True, True]}
+
+
+def test_a_signal_ends_all_ranks(ranks: tuple["subprocess.Popen[str]", int]) -> None:
+    process, first = ranks
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(START_S) == 0
+    for port in range(first, first + 3):
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/health")
+
+
+def test_ports_that_cannot_be_are_refused() -> None:
+    """No port to count from, the supervisor's among the ranks', a real model."""
+    common = ("serve", "--simulate", "h100", MULTI, "--data-parallel-size", 3)
+    refused(sundog(*common, "--port", 0), "--port is 0", "3 ranks need")
+    refused(sundog(*common, "--port", 9255), "--data-parallel-supervisor-port (9256)")
+    refused(sundog("serve", MULTI), f"{MULTI} is only for --simulate")
+
+
+def test_a_server_says_when_it_is_ready() -> None:
+    with live(*EMULATED) as server:
+        for path in ("ready", "readyz"):
+            assert httpx.get(f"{server.url}/{path}").json() == {"status": "ready"}
+        assert server.stop() == 0
