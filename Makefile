@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
 SOURCES := .
-PARALLEL := --numprocesses logical --dist worksteal
+PARALLEL := --numprocesses auto --dist worksteal
 
 .PHONY: demo test test-long test-ray test-clients lint types tests bench soak gpu fast plain train clean
 

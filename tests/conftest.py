@@ -9,6 +9,7 @@ Helpers are imported as `tests.…`, so tests run from the repository's root: `p
 """
 
 import inspect
+import os
 from functools import partial
 from importlib.util import find_spec
 
@@ -22,6 +23,11 @@ from sundog import fast
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ray", action="store_true", help="also what is marked `ray`: `make test-ray`")
     parser.addoption("--long", action="store_true", help="also what is marked `long`: `make test-long`")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three for two cores: tests that wait for servers to start, or to end, leave cores to others."""
+    return 3 * (os.cpu_count() or 1) // 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
