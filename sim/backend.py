@@ -122,8 +122,8 @@ class CostBackend:
         now_s = self._run_clock().now_s()
         if work.num_tokens:
             self._end_times_s = self._pace.end_times_s(work, num_steps, now_s, self._fold.continues)
-        else:
-            self._end_times_s = (now_s,)
+        else:  # a timer that was set early may call before the last step's end
+            self._end_times_s = (max(now_s, self._end_times_s[-1]) if self._end_times_s else now_s,)
         self._wait()
 
     def _wait(self) -> None:

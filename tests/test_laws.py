@@ -397,6 +397,8 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "session",
         "predicted_tokens",
         "adapter",
+        "has_remote_kv",
+        "trace_headers",
     }
 
 

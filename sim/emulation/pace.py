@@ -64,7 +64,7 @@ class LivePace(Pace):
         if continues and self._end_tick < now:
             start = max(self._end_tick, now - self._catch_up)
             self._lag.lost_s[self._replica] += to_s(start - self._end_tick)
-        return (to_s(max(start + to_ticks(self.cost.step_s(work)), now)),)
+        return (max(to_s(start + to_ticks(self.cost.step_s(work))), now_s),)
 
     def done(self, end_s: float) -> None:
         """A step that should have ended at `end_s` ends now."""

@@ -102,7 +102,10 @@ def test_a_prompt_may_fill_the_context_and_is_cut_between_its_special_tokens(emb
     words = " ".join(["w3"] * 63)
     assert embedder.ask(input=words[3:]).json()["usage"]["prompt_tokens"] == 64
     refused = embedder.ask(input=words).json()["error"]
-    assert "maximum context length is 64 tokens, but the prompt has 65: shorten it" in refused["message"]
+    assert (
+        "maximum context length is 64 tokens, but the prompt has at least 65: shorten it"
+        in refused["message"]
+    )
     assert refused["param"] == "input"
     cut = embedder.ask(input=words, truncate_prompt_tokens=-1).json()
     np.testing.assert_allclose(cut["data"][0]["embedding"], embedder.vector([1, *[7] * 62, 2]), atol=1e-5)

@@ -24,7 +24,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "guided_json": (),
     "guided_regex": (),
     "guided_whitespace_pattern": (),
-    "kv_transfer_params": (),
     "length_penalty": (1,),
     "logits_processors": ([],),
     "media_io_kwargs": ({},),

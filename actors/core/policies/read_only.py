@@ -42,6 +42,8 @@ class ReadOnlySubmit:
     slo_e2e_s = _fact("_submit.slo_e2e_s")
     adapter = _fact("_submit.adapter")
     session = _fact("_submit.session")
+    has_remote_kv = _fact("_submit.has_remote_kv")
+    trace_headers = _fact("_submit.trace_headers")
 
 
 class ReadOnlyRequest:

@@ -12,7 +12,9 @@ from actors.api.bodies.completion import CompletionBody
 from actors.api.bodies.parsing import JsonObject, check_content_type, parse
 from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
 from actors.api.context import ApiContext, ServedModel
+from actors.api.desk import OwnDesk
 from actors.api.errors import ApiError
+from actors.api.in_flight import InFlight
 from actors.core.sampling import Sampling
 from actors.sampling_defaults import SamplingDefaults
 
@@ -30,7 +32,7 @@ class Nobody:
 
 
 def context() -> ApiContext:
-    return ApiContext(Nobody(), ServedModel("m", 10, 0), lambda: "1")
+    return ApiContext(Nobody(), ServedModel("m", 10, 0), lambda: "1", OwnDesk(InFlight(), Nobody()))
 
 
 def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
