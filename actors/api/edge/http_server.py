@@ -106,19 +106,20 @@ async def serve_http(
             )
             await connection.run()
 
-    async with trio.open_nursery() as guarded:
-        await guarded.start(_abort_when_cancelled, open_connections)
-        guarded.start_soon(writes.run)
-        async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
-            make_room = open_connections.abort_longest_idle
-            accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)
-            task_status.started(bound_port)
-            await shutdown()
-            guarded.cancel_scope.deadline = trio.current_time() + grace_s
-            await drain()
-            accepting.cancel_scope.cancel()
-            await context.terminated.set()
-        guarded.cancel_scope.cancel()
+    with listener.socket:  # also where a cancel comes before anybody accepts
+        async with trio.open_nursery() as guarded:
+            await guarded.start(_abort_when_cancelled, open_connections)
+            guarded.start_soon(writes.run)
+            async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
+                make_room = open_connections.abort_longest_idle
+                accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)
+                task_status.started(bound_port)
+                await shutdown()
+                guarded.cancel_scope.deadline = trio.current_time() + grace_s
+                await drain()
+                accepting.cancel_scope.cancel()
+                await context.terminated.set()
+            guarded.cancel_scope.cancel()
 
 
 def _secured(stream: trio.SocketStream, tls: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:

@@ -1,0 +1,80 @@
+"""`python -m tests.oracle PYTHON`: random traces, decided here and by the vLLM of another Python.
+
+The goldens hold what vLLM decided on traces that are known. This makes new ones, as many as one likes:
+
+    python -m tests.oracle /path/to/vllm/bin/python --traces 500 --seed 1000
+
+PYTHON needs vLLM 0.32 or 0.33 (its CPU build will do). Exits with 1 if any decision differs.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from runtime.serve import EMBEDDED_MODEL
+from sim.schedule.decision_log import DecisionLog, dump
+from sim.schedule.step_trace import parse_trace
+from tests.core.traces import Trace, random_trace
+
+RECORDER = Path(__file__).parent / "recorder.py"
+
+
+def askable(seed: int) -> Trace:
+    """The random trace of a seed, within what vLLM takes and what it decides alike every time."""
+    trace = random_trace(seed)
+    config = trace["config"]
+    if (config["max_num_active_seqs"] or 0) > config["max_num_seqs"]:
+        config["max_num_active_seqs"] = None
+    for event in trace["events"]:
+        if event["op"] == "abort":
+            event["ids"] = event["ids"][:1]  # of several, vLLM frees blocks in the order of a set of texts
+    for row in trace["requests"]:
+        row["min_tokens"] = min(row["min_tokens"], row["max_tokens"])
+    return trace
+
+
+def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
+    """The first line that differs, None where none does."""
+    for number, (mine, other) in enumerate(zip(ours, theirs, strict=False), 1):
+        if dump(mine) != dump(other):
+            fields = [name for name in other if mine.get(name) != other[name]]
+            shown = "; ".join(f"{name}: {mine.get(name)} and {other[name]}" for name in fields)
+            return f"line {number} ({other['ev']}) differs: {shown}"
+    return None if len(ours) == len(theirs) else f"{len(ours)} lines and {len(theirs)}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
+    parser.add_argument("python", help="the Python that has vLLM")
+    parser.add_argument("--traces", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of the first trace")
+    options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.traces)
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "traces.jsonl", Path(folder) / "logs.jsonl"
+        asked.write_text("".join(json.dumps(askable(seed)) + "\n" for seed in seeds))
+        command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.stderr.write(done.stderr)
+            return 2
+        version, *logs = answered.read_text().splitlines()
+    known = ".".join(json.loads(version).split(".")[:2])
+    num_equal = 0
+    for seed, log in zip(seeds, logs, strict=True):
+        theirs = json.loads(log)
+        ours = DecisionLog(parse_trace(askable(seed), known)).run()
+        difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
+        num_equal += difference is None
+        if difference is not None:
+            print(f"seed {seed}: {difference}")
+    print(f"{num_equal} of {len(seeds)} traces are decided as vLLM {json.loads(version)} decides them")
+    return int(num_equal < len(seeds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
