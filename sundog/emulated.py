@@ -60,9 +60,11 @@ def emulated(
         faults.check,
     )
     name = serving.served_model_name or simulated.model
-    tables, token_s = BlockTables(), simulated.kv_token_bytes / (asked.kv_transfer_gb_per_s * 1e9)
-    ranks = engine.tensor_parallel_size
-    transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
+    tables, transfers = BlockTables(), None
+    if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
+        token_s = simulated.kv_token_bytes / (asked.kv_transfer_gb_per_s * 1e9)
+        ranks = engine.tensor_parallel_size
+        transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
     return Served(
         name,
         with_kv_events(simulated.config, serving),

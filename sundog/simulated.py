@@ -227,11 +227,6 @@ def _replicas(engine: Engine, model: ModelShape) -> int:
     return engine.replicas * engine.data_parallel_size
 
 
-def _kv_token_bytes(hardware: Hardware) -> int:
-    dtype, ranks = hardware.kv_dtype or hardware.dtype, hardware.tensor_parallel_size
-    return hardware.model.kv_bytes_per_token(dtype, ranks)
-
-
 def _guess(capacity: Capacity, hardware: Hardware) -> str:
     """A count of blocks that was computed, not given."""
     kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""

@@ -16,11 +16,9 @@ import gc
 import os
 import socket
 import struct
-import sys
-import traceback
 from collections.abc import Callable
 
-from runtime.worker.life import begin_life
+from runtime.worker.life import forked
 
 REQUEST = struct.Struct("<ci")
 ANSWER = struct.Struct("<ci")
@@ -56,19 +54,10 @@ def refuse(control: socket.socket, why: str) -> None:
 
 def _fork(control: socket.socket, replica: int, descriptor: int, run: Run, name: str) -> int:
     """The process id of a new engine process."""
-    parent = os.getpid()
-    process = os.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        begin_life(f"{name} {replica}", parent)
+
+    def live() -> None:
         control.close()
         os.set_inheritable(descriptor, False)
         run(replica, socket.socket(fileno=descriptor))
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked(f"{name} {replica}", live)

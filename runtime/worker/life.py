@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 
 import trio
 
@@ -33,6 +35,24 @@ def begin_life(name: str, parent: int) -> None:
         libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
     if os.getppid() != parent:
         os._exit(ORPHANED)
+
+
+def forked(name: str, live: Callable[[], None]) -> int:
+    """The process id of a fork of this process, called `name`, that lives once and ends with this one."""
+    parent = os.getpid()
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        begin_life(name, parent)
+        live()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def how_it_ended(status: int) -> str:

@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from runtime.ranks.rank import Rank, first_of
 from runtime.wire.handshake import shake_hands
 from runtime.worker.clock import set_clock
 from runtime.worker.host import run_fork
-from runtime.worker.life import begin_life, how_it_ended
+from runtime.worker.life import forked, how_it_ended
 from runtime.worker.messages import WORKER_MESSAGES
 from runtime.worker.rank_process import run_rank
 from runtime.worker.ranks import Ranks
@@ -107,21 +105,12 @@ def _fork(
     closed: list[socket.socket],
 ) -> int:
     """The process id of a rank, which has no business with the sockets `closed`."""
-    parent = os.getpid()
-    process = os.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        begin_life(f"sundog rank {replica}.{number}", parent)
+
+    def live() -> None:
         for each in closed:
             each.close()
         assert first.listening is not None
         os.close(first.listening)
         run_rank(new_backend, replica, number, connected)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked(f"sundog rank {replica}.{number}", live)
