@@ -36,7 +36,7 @@ from runtime.ranks.sharded import load_share
 from runtime.requests import Requests
 from runtime.speculator import DraftModel, PromptLookup, Speculator
 from runtime.structured.grammars import Grammars
-from runtime.threads import set_threads
+from runtime.threads import leave_a_core, set_threads
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Opening:
 
     `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
     the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
-    `num_threads` None leaves torch's choice; `grammars` None refuses constraints; `adapters` are
+    `num_threads` None leaves it to the size of the model; `grammars` None refuses constraints; `adapters` are
     folders of LoRA adapters by name. `ahead` launches a step before the one before it has ended (None: on
     CUDA), if it is asked for by then. Of a model that ranks share, `rank` says which this is.
     Every error in the settings or a folder is a ConfigError from `open`.
@@ -120,6 +120,8 @@ class Opening:
         names = tuple(self._adapter_folders)
         adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
         model, layers, step_bytes = self._open(self._model_dir, adapters)
+        if self._num_threads is None and model.device.type == "cpu" and self._group is None:
+            leave_a_core(self._model_dir)
         draft, draft_layers, _ = self._open_draft()
         has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(

@@ -170,7 +170,12 @@ def torch_backends(
 
 
 def embedding_backends(
-    model: RealModel, config: EngineConfig, *, device: str = "cpu", dtype: str = "auto"
+    model: RealModel,
+    config: EngineConfig,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    num_threads: int | None = None,
 ) -> Callable[[int], "EmbeddingBackend"]:
     """What makes the backend of a replica of a model that makes vectors. Imports torch."""
     settings, limits = model.embedding, config.scheduler
@@ -189,6 +194,7 @@ def embedding_backends(
             block_size=limits.block_size,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             max_num_seqs=limits.max_num_seqs,
+            num_threads=num_threads,
         )
 
     return new_backend

@@ -24,7 +24,7 @@ from sundog.options.placement import RAY, parse_on
 from sundog.options.row import rows
 from sundog.options.serving import Serving
 from sundog.ranks import refuse_what_ranks_cannot
-from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
+from sundog.torch_limits import check_threads, planned_ahead, refuse_what_torch_cannot
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -53,7 +53,8 @@ class Opened:
 
         engine, serving = self.orders.engine, self.orders.serving
         if self.real.embedding is not None:
-            return embedding_backends(self.real, self.config, device=serving.device, dtype=engine.dtype)
+            own = {"device": serving.device, "dtype": engine.dtype}
+            return embedding_backends(self.real, self.config, **own, num_threads=serving.num_threads)
         if rank is None or rank.leads:
             check_ranks(self.real.folder, engine.tensor_parallel_size)
         return torch_backends(
@@ -62,6 +63,7 @@ class Opened:
             device=serving.device,
             dtype=engine.dtype,
             seed=engine.seed,
+            num_threads=serving.num_threads,
             gpu_memory_utilization=engine.gpu_memory_utilization,
             adapters=self.adapters,
             max_lora_rank=serving.max_lora_rank,
@@ -199,6 +201,7 @@ def engine_life(packed: bytes) -> "Life":
 
 def check_placement(serving: Serving, engine: Engine) -> None:
     """Refuse what does not go with where engines run; raises ConfigError."""
+    check_threads(serving, engine)
     if serving.on is None:
         for row in (row for row in rows(type(serving)) if row.section == RAY):
             if getattr(serving, row.name) != row.default:

@@ -5,7 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from actors.config import ConfigError
+from sundog.cores import num_own_cores
 from sundog.options.engine import Engine
+from sundog.options.serving import Serving
 
 DRIVER = Path("/dev/nvidiactl")
 
@@ -47,3 +49,21 @@ def planned_ahead(engine: Engine, device: str) -> Engine:
     if not is_gpu or engine.async_scheduling is not None or engine.speculative_config is not None:
         return engine
     return replace(engine, async_scheduling=True)
+
+
+def check_threads(serving: Serving, engine: Engine) -> None:
+    """Refuse more threads than there are cores for, and threads of what computes nothing here."""
+    if serving.num_threads is None:
+        return
+    asked = f"--num-threads is {serving.num_threads}"
+    if serving.simulate is not None:
+        raise ConfigError(f"{asked}: a simulated model computes nothing; leave it out")
+    if serving.on is not None:
+        raise ConfigError(f"{asked}: on a cluster, --ray-cpus says with how many; give that instead")
+    num_processes = engine.replicas * engine.tensor_parallel_size
+    num_cores = num_own_cores()
+    if serving.num_threads * num_processes > num_cores:
+        each = "" if num_processes == 1 else f" for each of {num_processes} engine processes"
+        raise ConfigError(
+            f"{asked}{each}, and there are {num_cores} cores: give at most {num_cores // num_processes or 1}"
+        )

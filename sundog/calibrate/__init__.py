@@ -1,6 +1,5 @@
 """`sundog calibrate`: a cost model from an engine at hand, or from a log of steps or requests."""
 
-from dataclasses import dataclass
 from os.path import isdir, isfile  # unlike a Path's, they take any name
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -8,21 +7,10 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
-from sundog.options import Choice, Real, Switch, option
 from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
-    """How a model's engine is measured."""
-
-    device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
-    seconds: float = option(
-        30.0, Real(0, 86_400), "How long steps are measured, about; three rounds at least."
-    )
-    http: bool = option(True, Switch(), "Measure what a server adds to steps and requests, too.")
 
 
 @command
@@ -51,7 +39,7 @@ def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -
     if source == "sundog-tiny" or isfile(path / "config.json"):
         from sundog.calibrate.engine import from_engine
 
-        return from_engine(source, engine, measuring.device, measuring.seconds, measuring.http, output)
+        return from_engine(source, engine, measuring, output)
     _refuse_options(measuring, engine)
     from sundog.calibrate.logs import from_requests, from_steps
 

@@ -29,6 +29,7 @@ from sundog.calibrate.tried import Tried, try_served
 from sundog.cores import Cores
 from sundog.ends import remark
 from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
 from sundog.torch_limits import refuse_what_torch_cannot
 
 SEED = 11
@@ -38,9 +39,7 @@ LEAST_CONTEXT, GROWTH = 32, 16
 """Tokens that contexts may grow by while they are measured."""
 
 
-def from_engine(
-    source: str, engine: Engine, device: str, seconds: float, behind_http: bool, output: Path
-) -> None:
+def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path) -> None:
     """Measure the engine that `serve` would run with these options, and write its file."""
     _refuse_unmeasured(engine)
     model = RealModel.open(source)
@@ -56,15 +55,18 @@ def from_engine(
     new_backend = torch_backends(
         model,
         config,
-        device=device,
+        device=measuring.device,
         dtype=engine.dtype,
         seed=engine.seed,
+        num_threads=measuring.num_threads,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         quantization=engine.quantization,
     )
     with runs_progress("shapes of steps") as on_progress:
         capacity, fitted = trio.run(
-            partial(_measure, new_backend(0), config, model.tokenizer.vocab_size, seconds, on_progress)
+            partial(
+                _measure, new_backend(0), config, model.tokenizer.vocab_size, measuring.seconds, on_progress
+            )
         )
     scheduler = config.with_blocks(capacity.num_blocks)
     known = MeasuredEngine(
@@ -76,12 +78,12 @@ def from_engine(
         scheduler.max_num_seqs,
         scheduler.async_scheduling,
     )
-    evidence = {**machine(device), "dtype": engine.dtype, **_evidence(fitted)}
+    evidence = {**machine(measuring.device), "dtype": engine.dtype, **_evidence(fitted)}
     tried = None
-    if behind_http:
+    if measuring.http:
         remark("measuring what a server adds")
         limits = (scheduler.max_num_running, scheduler.max_model_len)
-        served = measure_host(source, device, engine, fitted.model, limits)
+        served = measure_host(source, measuring, engine, fitted.model, limits)
         with TemporaryDirectory(prefix="sundog-") as scratch:
             known_so_far = Path(scratch) / "profile.toml"
             _write(known_so_far, model.name, fitted, known, served.host, {})

@@ -28,12 +28,13 @@ from sundog.ends import Stopped
 from sundog.measuring import Load, as_answered, find, measure
 from sundog.options import Switch
 from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
 from sundog.options.row import rows
 
 CLIENTS = (1, 4, 16, 32)
 SHARES, TRIAL = (0.25, 0.65), 0.5
 """Loads of requests at random, in shares of what many clients in a closed loop get."""
-CLOSED_S, OPEN_S, WARM_S = 2.5, 5.0, 1.5
+CLOSED_S, OPEN_S, WARM_S = 2.5, 7.0, 1.5
 """How long new requests come."""
 PATIENCE_S = 300.0
 LONGEST_PROMPT, LONGEST_ANSWER = 384, 128
@@ -72,14 +73,16 @@ class Served:
 
 
 def measure_host(
-    source: str, device: str, engine: Engine, cost: CostModel, limits: tuple[int, int]
+    source: str, measuring: Measuring, engine: Engine, cost: CostModel, limits: tuple[int, int]
 ) -> Served:
     """The host's share of steps; `limits` are most requests at once, and the longest context."""
     most, context = limits
     lengths = max(4, min(LONGEST_PROMPT, context // 4)), max(4, min(LONGEST_ANSWER, context // 6))
     with TemporaryDirectory(prefix="sundog-") as name:
         log = Path(name) / "steps.jsonl"
-        options = [*_options(engine), "--device", device, "--step-log", str(log)]
+        options = [*_options(engine), "--device", measuring.device, "--step-log", str(log)]
+        if measuring.num_threads is not None:
+            options += ["--num-threads", str(measuring.num_threads)]
         with serving(source, Path(name), *options) as url:
             clients = Clients(url, lengths)
             clients.once(min(CLIENTS[-1], most), WARM_S)

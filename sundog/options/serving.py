@@ -110,6 +110,12 @@ class Serving:
         "The largest body of a request, in MiB; a larger one is refused with 413.",
         section=ACCESS,
     )
+    num_threads: int | None = option(
+        None,
+        Whole(1, 4096),
+        "Threads that a replica on the CPU computes with; all cores, but one fewer for a small model.",
+        section=PROCESSES,
+    )
     in_process: bool = option(
         False,
         Switch(pair=False),

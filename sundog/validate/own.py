@@ -35,6 +35,7 @@ from sundog.cores import Cores, Shares
 from sundog.ends import remark
 from sundog.measuring import Load, as_answered, find, predict
 from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
 from sundog.options.simulation import Target, Terms
 from sundog.simulated import Simulated
 from sundog.validate.ledger import Ledger
@@ -110,7 +111,7 @@ def _calibrated(model: str, folder: Path) -> str:
     from sundog.calibrate.engine import from_engine
 
     path = folder / "profile.toml"
-    from_engine(model, Engine(), "cpu", CALIBRATE_S, True, path)
+    from_engine(model, Engine(), Measuring(seconds=CALIBRATE_S), path)
     return str(path)
 
 

@@ -1,0 +1,69 @@
+"""How many threads an engine computes with: all cores, one fewer for a small model, or what was asked for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.core.config import ConfigError
+from runtime import threads
+from runtime.opening import Opening
+from runtime.serve import RealModel
+from runtime.threads import SMALL_BYTES, leave_a_core, set_threads
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What torch is told on a machine of four cores; this process keeps its own."""
+    told = list[int]()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1] if told else 4)
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    return told
+
+
+def folder_of(num_bytes: int, folder: Path) -> Path:
+    """A model's folder by its size."""
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(num_bytes)
+    return folder
+
+
+def test_a_small_model_leaves_a_core_to_the_server(chosen: list[int], tmp_path: Path) -> None:
+    """A large one takes all."""
+    leave_a_core(folder_of(SMALL_BYTES + 1, tmp_path))
+    assert chosen == []
+    leave_a_core(folder_of(SMALL_BYTES, tmp_path))
+    assert chosen == [3]
+
+
+def test_one_core_is_not_left(chosen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody must compute."""
+    monkeypatch.setattr(threads, "_cores", lambda: [2])
+    leave_a_core(folder_of(1, tmp_path))
+    assert chosen == [1]
+
+
+def test_the_environment_is_obeyed(
+    chosen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OMP_NUM_THREADS is how people say it to torch."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    leave_a_core(folder_of(1, tmp_path))
+    assert chosen == []
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, [3]), (4, [4]), (2, [2])])
+def test_the_embedded_model_is_opened_so(chosen: list[int], asked: int | None, told: list[int]) -> None:
+    """It is a small one; what is asked for goes before that."""
+    Opening(RealModel.open(None).folder, max_model_len=64, num_gpu_blocks=16, num_threads=asked).open()
+    assert chosen == told
+
+
+@pytest.mark.parametrize("asked", [0, 5])
+def test_more_threads_than_cores_are_refused(chosen: list[int], asked: int) -> None:
+    """They would only wait for each other."""
+    with pytest.raises(ConfigError, match=rf"--num-threads is {asked}: there are 1 to 4 cores"):
+        set_threads(asked)
+    assert chosen == []
