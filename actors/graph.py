@@ -16,6 +16,7 @@ from actors.core.routers import RoundRobin
 from actors.engine.backend import Engine
 from actors.engine.crash import summary
 from actors.engine.engine_core import run_engine
+from actors.engine.reports import Roster, report
 from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
 from actors.front.async_llm import AsyncLLM, FromClients
@@ -41,14 +42,16 @@ async def open_graph(
     tap: Tap | None = None,
     supervision: Supervision | None = None,
     front_end: FrontEnd | None = None,
+    roster: Roster | None = None,
 ) -> AsyncIterator[Ref[FromClients]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
     `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed; AsyncLLM hears of steps
     through the `front_end`, if there is one. Leaving the block hangs up: what was accepted is finished, then
     the actors end from the root, the listeners last. `supervision` says what follows a crash; by default any
-    crash ends the run and is raised.
+    crash ends the run and is raised. The `roster` knows who is in the graph.
     """
+    roster = Roster() if roster is None else roster
     supervision = supervision or Supervision()
     fallback = Fcfs() if supervision.fates.policy is Fate.REPLACED else None
     behind: list[Actor[News]] = [*listeners, *([] if front_end is None else [front_end])]
@@ -59,20 +62,12 @@ async def open_graph(
             router = _router(config, fallback, listeners, tap)
             intake = _intake(config, codec, vocabulary or Vocabulary())
             readers = _readers(intake, tap)
-            async_llm = AsyncLLM(
-                "async-llm",
-                config,
-                router.ref("async-llm"),
-                intake,
-                (readers[0].ref("async-llm"), readers[1].ref("async-llm")),
-                listeners=[actor.ref("async-llm", counted=False) for actor in behind],
-                tap=tap,
-            )
+            async_llm = _async_llm(config, router, intake, readers, behind, tap)
             router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
             supervisors, heard_by = [], _heard_by(router, async_llm, listeners, front_end)
             for replica, backend in enumerate(backends):
-                run_core = partial(run_engine, replica, config, heard_by, fallback, tap)
+                run_core = partial(run_engine, replica, config, heard_by, fallback, tap, roster)
                 router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
                 supervisor = EngineSupervisor(replica, supervision, run_core, router_ref, router.has_served)
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
@@ -82,6 +77,8 @@ async def open_graph(
                 intake.connect(engine.capacity)
             async with trio.open_nursery() as front:
                 actors: list[Actor[Never]] = [*readers, router, async_llm]
+                roster.enter("front", partial(report, [async_llm, router, *readers]))
+                roster.enter("listeners", partial(report, behind))
                 for actor in actors:
                     await front.start(actor.live, name=actor.name)
                 try:
@@ -112,6 +109,21 @@ def _readers(intake: Intake, tap: Tap | None) -> tuple[PromptReader, PromptReade
     return PromptReader("prompt-reader-long", intake, tap=tap), PromptReader(
         "prompt-reader-longest", intake, tap=tap
     )
+
+
+def _async_llm(
+    config: EngineConfig,
+    router: Router,
+    intake: Intake,
+    readers: tuple[PromptReader, PromptReader],
+    behind: Sequence[Actor[News]],
+    tap: Tap | None,
+) -> AsyncLLM:
+    """The front of the engine, over its Router and its PromptReaders."""
+    name = "async-llm"
+    refs = (readers[0].ref(name), readers[1].ref(name))
+    listeners = [actor.ref(name, counted=False) for actor in behind]
+    return AsyncLLM(name, config, router.ref(name), intake, refs, listeners=listeners, tap=tap)
 
 
 def _router(

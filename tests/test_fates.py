@@ -12,6 +12,7 @@ import trio
 
 from actors.actor import Actor, ActorDied, Ref, Reply
 from actors.core.batch import Batch
+from actors.engine.reports import Roster
 from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SERVED, SIMULATED, Fates
 from actors.front.codec import Vocabulary
@@ -88,6 +89,7 @@ async def served(
     listeners: Sequence[Actor] = (),
     codec: Bytes | None = None,
     backoff: Backoff = BACKOFF,
+    roster: Roster | None = None,
     **fields: Any,
 ) -> AsyncIterator[tuple[World, Ref]]:
     world, config = World(outputs or {}), engine_config(**fields)
@@ -98,6 +100,7 @@ async def served(
         vocabulary=Vocabulary(eos_token_id=EOS, size=256),
         listeners=[world.listener, *listeners],
         supervision=Supervision(SERVED, world.new_backend, backoff),
+        roster=roster,
     ) as client:
         yield world, client
 

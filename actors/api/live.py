@@ -10,10 +10,11 @@ from typing import Protocol
 import trio
 
 from actors.clock import now_s, run_blocking
+from actors.engine.reports import Roster
 from actors.metrics.forecast import Accuracy, Forecast, Known
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
-from actors.metrics.snapshot import snapshot, waiting_in_order
+from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 
 log = logging.getLogger("sundog.api")
 
@@ -41,6 +42,7 @@ class Live:
     metrics: Metrics
     facts: dict[str, object]
     nursery: trio.Nursery
+    roster: Roster
     forecast: Forecast | None = None
     draining: trio.Event = field(default_factory=trio.Event)
     accuracy: Accuracy = field(default_factory=Accuracy)
@@ -63,9 +65,11 @@ class Live:
     def _made(self) -> bytes:
         time_s, metrics = now_s(), self.metrics
         self.accuracy.settle(metrics.requests)
-        left = {name: max(at_s - time_s, 0.0) for name, at_s in self._forecasts.items()}
+        is_up = any(engine.is_up for engine in metrics.engines)
+        left = {name: max(at_s - time_s, 0.0) for name, at_s in self._forecasts.items() if is_up}
         shown = snapshot(metrics, time_s, left, self.accuracy)
-        shown |= {"facts": self.facts, "at": time.time()}
+        actors = actors_shown(self.roster.reports())
+        shown |= {"facts": self.facts, "at": time.time(), "actors": actors}
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
     def _known(self, replica: int, requests: Iterable[Measured], *, is_running: bool) -> list[Known]:
@@ -85,6 +89,8 @@ class Live:
         forecasts: dict[str, float] = {}
         try:
             for replica in sorted({request.replica or 0 for request in waiting}):
+                if not metrics.engines[replica].is_up:
+                    continue  # those are answered when it is back, and nobody knows when that is
                 running = self._known(replica, metrics.requests.values(), is_running=True)
                 ahead = self._known(replica, waiting, is_running=False)
                 found = await run_blocking(forecast.first_tokens_s, replica, running, ahead)

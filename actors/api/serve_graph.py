@@ -23,6 +23,7 @@ from actors.api.signals import Stopping, obey_signals
 from actors.config import ConfigError, EngineConfig
 from actors.core.policies.policy import class_name
 from actors.engine.backend import Engine
+from actors.engine.reports import Roster
 from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
@@ -62,7 +63,7 @@ async def serve_graph(
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
     with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
-        metrics, keys = _metrics(config, options, spans), options.keys()
+        metrics, keys, roster = _metrics(config, options, spans), options.keys(), Roster()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
             nursery.start_soon(_reload_keys, keys, options.api_keys)
@@ -76,10 +77,11 @@ async def serve_graph(
                     tap=tap,
                     supervision=Supervision(SERVED, new_backend),
                     front_end=None if emulation is None else emulation.front_end,
+                    roster=roster,
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
-                live = Live(metrics, _facts(served, config), nursery, forecast, stopping.drain)
+                live = Live(metrics, _facts(served, config), nursery, roster, forecast, stopping.drain)
                 registry = _registry(metrics, served, config, options, emulation)
                 behind = Behind(llm, registry, live, stopping.drain, emulation)
                 front = front or OwnFront(served, codec, options, keys, spans)

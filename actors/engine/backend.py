@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, runtime_checkable
 
 from actors.actor import Ref, Reply
+from actors.engine.reports import ActorReport
 from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
 
@@ -53,6 +54,10 @@ class RemoteCore(Protocol):
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
         """Run it to its end, as `run_engine_core` runs one here; whatever ends it early is raised."""
+        ...
+
+    def reports(self) -> Sequence[ActorReport]:
+        """What its actors were doing when it last said so."""
         ...
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Never
 
 import trio
@@ -18,6 +19,7 @@ from actors.engine.backend import Backend, Engine, Listener, RemoteCore
 from actors.engine.executor import Executor
 from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
+from actors.engine.reports import Roster, report
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
 from actors.messages import Abort, Batch, EngineRefs, Interrupt, Load, PolicyFailed, Submit
@@ -34,14 +36,24 @@ async def run_engine(
     listeners: Sequence[Listener],
     fallback: Policy | None,
     tap: Tap | None,
+    roster: Roster,
     engine: Engine,
     on_up: Callable[[EngineRefs], None],
 ) -> None:
-    """Run a replica's core to its end, here or wherever its `engine` is."""
-    if isinstance(engine, RemoteCore):
-        await engine.run_core(listeners, on_up)
-    else:
-        await run_engine_core(replica, config, listeners, fallback, tap, [engine], on_up)
+    """Run a replica's core to its end, here or wherever its `engine` is, and in the roster meanwhile."""
+    place = f"engine-{replica}"
+
+    def on_actors(actors: Sequence[Actor[Never]]) -> None:
+        roster.enter(place, partial(report, actors))
+
+    try:
+        if isinstance(engine, RemoteCore):
+            roster.enter(place, engine.reports)
+            await engine.run_core(listeners, on_up)
+        else:
+            await run_engine_core(replica, config, listeners, fallback, tap, [engine], on_up, on_actors)
+    finally:
+        roster.leave(place)
 
 
 async def run_engine_core(

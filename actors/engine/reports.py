@@ -1,6 +1,6 @@
-"""What the actors of an engine core are doing, for whoever asks why it does not go on."""
+"""What actors are doing: for whoever asks why an engine does not go on, and for the live page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Never
 
 from actors.actor import Actor
@@ -12,13 +12,17 @@ from actors.core.records import dataclass
 class ActorReport:
     """An actor at one moment: `doing` is the message it handles, None between messages.
 
-    It has handled it, or been without one, for `for_s`.
+    It has handled it, or been without one, for `for_s`. Up to `at_s`, on the clock of its process, it has
+    handled `num_handled` messages, and had `most_waiting` unread at the most.
     """
 
     actor: str
     doing: str | None
     for_s: float
     num_waiting: int
+    num_handled: int = 0
+    most_waiting: int = 0
+    at_s: float = 0.0
 
     def __str__(self) -> str:
         what = "between messages" if self.doing is None else f"handling {self.doing}"
@@ -31,10 +35,33 @@ def report(actors: Sequence[Actor[Never]]) -> tuple[ActorReport, ...]:
     return tuple(_report(actor) for actor in actors)
 
 
+class Roster:
+    """Whom to ask what actors do: those of a graph's front, and of each core that runs, here or elsewhere."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Callable[[], Sequence[ActorReport]]] = {}
+
+    def enter(self, place: str, asked: Callable[[], Sequence[ActorReport]]) -> None:
+        """From now on `asked` says what the actors of this place do."""
+        self._asked[place] = asked
+
+    def leave(self, place: str) -> None:
+        """They have ended; harmless when repeated."""
+        self._asked.pop(place, None)
+
+    def reports(self) -> list[tuple[str, ActorReport]]:
+        """What all of them do, each with its place."""
+        return [(place, each) for place, asked in self._asked.items() for each in asked()]
+
+
 def _report(actor: Actor[Never]) -> ActorReport:
     seen = actor.statistics()
     doing = None if actor.mailbox.is_free else _named(actor.message)
-    return ActorReport(actor.name, doing, now_s() - (seen.last_s or now_s()), seen.num_waiting)
+    time_s = now_s()
+    for_s = time_s - (seen.last_s or time_s)
+    return ActorReport(
+        actor.name, doing, for_s, seen.num_waiting, seen.num_handled, seen.most_waiting, time_s
+    )
 
 
 def _named(message: object) -> str:

@@ -41,6 +41,10 @@ class EngineTotals:
     num_blocks: int = 0
     block_size: int = 0
     is_up: bool = True
+    why_down: str | None = None
+    """What the last crash was, None while it is up."""
+    next_start_s: float | None = None
+    """When it is started again, on the run's clock; None while it is up, and where it never is."""
     num_restarts: int = 0
     has_other_policy: bool = False
     num_running: int = 0
@@ -122,8 +126,10 @@ class EngineTotals:
         self.generation_tokens.observe(request.num_tokens)
         self.max_tokens.observe(request.max_tokens)
 
-    def lost(self) -> None:
-        """The engine crashed: nothing runs or waits there."""
+    def lost(self, why: str, next_start_s: float | None) -> None:
+        """The engine crashed: nothing runs or waits there. None: it is not started again."""
+        self.why_down, self.next_start_s = why, next_start_s
+        self.num_restarts += next_start_s is not None
         self.is_up, self.has_other_policy, self.blocked = False, False, None
         self.num_running = self.num_waiting = 0
         self.num_free_blocks = self.num_blocks

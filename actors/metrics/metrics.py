@@ -82,6 +82,7 @@ class Metrics(Actor[Heard | SayThroughput]):
             case EngineUp():
                 engine, capacity = self.engines[message.replica], message.engine.capacity
                 engine.is_up, engine.block_size = True, capacity.block_size
+                engine.why_down = engine.next_start_s = None
                 engine.num_blocks = engine.num_free_blocks = capacity.num_blocks - 1
             case EngineDown():
                 self._lost(message)
@@ -184,8 +185,8 @@ class Metrics(Actor[Heard | SayThroughput]):
     def _lost(self, down: EngineDown) -> None:
         """Those that had begun, or were lost too often, have ended; the others will be given an engine."""
         engine = self.engines[down.replica]
-        engine.lost()
-        engine.num_restarts += down.retry_after_s is not None
+        wait_s = down.retry_after_s
+        engine.lost(down.reason, None if wait_s is None else self.clock.now_s() + wait_s)
         for name in down.request_ids:
             request = self.requests.get(name)
             if request is None:

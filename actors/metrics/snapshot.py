@@ -5,6 +5,7 @@ Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, a
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from actors.engine.reports import ActorReport
 from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.forecast import Accuracy
 from actors.metrics.measured import Measured
@@ -29,7 +30,7 @@ def snapshot(
     recent = metrics.recent
     return {
         "time_s": time_s,
-        "engines": [_engine(engine) for engine in metrics.engines],
+        "engines": [_engine(engine, time_s) for engine in metrics.engines],
         "running": [_running(request, time_s) for request in shown],
         "num_running": len(running),
         "waiting": [
@@ -60,9 +61,27 @@ def waiting_in_order(metrics: Metrics) -> list[Measured]:
     return sorted(in_order, key=lambda request: request.num_preemptions == 0)
 
 
-def _engine(engine: EngineTotals) -> Json:
+def actors_shown(reports: Iterable[tuple[str, ActorReport]]) -> list[Json]:
+    """Each actor's mailbox, and what it has handled up to `at_s` of its own clock."""
+    return [
+        {
+            "place": place,
+            "name": each.actor,
+            "num_waiting": each.num_waiting,
+            "most_waiting": each.most_waiting,
+            "num_handled": each.num_handled,
+            "at_s": each.at_s,
+        }
+        for place, each in reports
+    ]
+
+
+def _engine(engine: EngineTotals, time_s: float) -> Json:
+    next_s = engine.next_start_s
     return {
         "is_up": engine.is_up,
+        "why_down": engine.why_down,
+        "next_start_in_s": None if next_s is None else max(next_s - time_s, 0.0),
         "has_other_policy": engine.has_other_policy,
         "num_restarts": engine.num_restarts,
         "num_running": engine.num_running,
@@ -119,6 +138,7 @@ def _waiting(
         "lacks": lacks.get(request.request_id),
         "behind": None if before is None else before.request_id,
         "rank": request.rank,
+        "num_losses": request.num_losses,
         "forecast_ttft_s": None if forecast_s is None else age_s + forecast_s,
     }
 

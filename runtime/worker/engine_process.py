@@ -79,6 +79,11 @@ class EngineProcess:
         self._place = place
         self._stall_s = stall_s
         self._tap = tap
+        self._door: Door | None = None
+
+    def reports(self) -> Sequence[ActorReport]:
+        """What its actors, and those of its ranks, were doing when it last gave a sign of life."""
+        return () if self._door is None else self._door.actors
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
         """Run the process to its end. Raises what ended it, unless all had hung up on the core."""
@@ -87,7 +92,7 @@ class EngineProcess:
         except WireError as error:
             raise EngineProcessDied(f"the engine process could not be reached: {error}") from error
         name = f"scheduler-{self._replica}"
-        door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
+        door = self._door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
         try:
             why = await self._run_link(begun, door, on_up)
         finally:

@@ -131,6 +131,8 @@ class Instants:
         segment = queue.segments[queue.segment_at(_output(queue, time_s))] if queue.segments else None
         return {
             "is_up": True,
+            "why_down": None,
+            "next_start_in_s": None,
             "has_other_policy": False,
             "num_restarts": 0,
             "num_running": len(own),
@@ -162,6 +164,7 @@ class Instants:
             "lacks": lacks,
             "behind": waiting[place - 1].request_id if place else None,
             "rank": request.rank_at(output),
+            "num_losses": 0,
             "forecast_ttft_s": None if first_s is None else first_s - request.arrival.time_s,
         }
 

@@ -43,6 +43,26 @@ def test_an_idle_server_shows_itself(any_server: Live) -> None:
     assert now["running"] == [] == now["waiting"] and now["blocks"] == [[]]
 
 
+def test_the_page_is_told_how_many_messages_each_actor_handles(any_server: Live) -> None:
+    """Those of an engine in a process of its own, too, within a second of their being handled."""
+    stream = events(any_server.url)
+    before = next(stream)
+    assert any_server.complete(max_tokens=30, ignore_eos=True).status_code == 200
+
+    def handled(now: Any) -> dict[str, int]:
+        return {each["name"]: each["num_handled"] for each in now["actors"]}
+
+    first = handled(before)
+    for _ in range(10):
+        then = handled(next(stream))
+        if then["runner-0.0"] - first["runner-0.0"] >= 30:
+            break
+    assert {name: then[name] - first[name] >= 30 for name in ("scheduler-0", "executor-0", "runner-0.0")} == {
+        name: True for name in ("scheduler-0", "executor-0", "runner-0.0")
+    }
+    assert then["async-llm"] > first["async-llm"] and "router" in then and "metrics" in then
+
+
 def test_who_waits_is_told_why_and_how_long(narrow_server: Live) -> None:
     """By the page's key only; the forecast comes from the scheduler run ahead."""
     url, auth = narrow_server.url, {"Authorization": "Bearer secret"}

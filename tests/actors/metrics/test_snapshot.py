@@ -3,17 +3,19 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import trio
 
 from actors.api.live import Live
 from actors.core.policies import ShortestPrompt
-from actors.messages import Generate, Sampling
+from actors.engine.reports import Roster
+from actors.messages import Cancel, Generate, Sampling
 from actors.metrics.forecast import Known
 from actors.metrics.metrics import Metrics
 from actors.metrics.recent import Recent, percentiles
-from actors.metrics.snapshot import snapshot, waiting_in_order
+from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 from tests.actors.fakes import read
 from tests.test_fates import ask, served
 
@@ -70,6 +72,58 @@ async def test_who_waits_is_listed_in_the_policys_order() -> None:
     assert order == ["short", "middle", "long"]
 
 
+async def test_while_no_engine_is_up_the_page_says_why_and_who_waits() -> None:
+    """When it is started again, and nobody whose client has left."""
+    metrics = Metrics(1, 128)
+    async with served(listeners=[metrics], max_num_seqs=1) as (world, client):
+        begun, *waiting = [await ask(client, name) for name in ("begun", "waits", "leaves")]
+        await anext(begun.stream)
+        world.crash()
+        await read(begun)
+        await trio.sleep(0.25)
+        shown: Any = snapshot(metrics, metrics.clock.now_s(), {})
+        (engine,) = shown["engines"]
+        assert not engine["is_up"] and "execute of replica 0" in engine["why_down"]
+        assert 0.0 < engine["next_start_in_s"] <= 0.75
+        assert [each["id"] for each in shown["waiting"]] == ["waits", "leaves"] and not shown["running"]
+        assert [each["num_losses"] for each in shown["waiting"]] == [1, 1]
+        client.tell(Cancel("leaves"))
+        await trio.sleep(0.25)
+        shown = snapshot(metrics, metrics.clock.now_s(), {})
+        assert not shown["engines"][0]["is_up"] and [each["id"] for each in shown["waiting"]] == ["waits"]
+        assert [(each["id"], each["reason"]) for each in shown["ended"]] == [
+            ("leaves", "abort"),
+            ("begun", "error"),
+        ]
+        for answer in waiting:
+            await read(answer)
+    shown = snapshot(metrics, 0.0, {})
+    (engine,) = shown["engines"]
+    assert engine["is_up"] and engine["why_down"] is None and engine["next_start_in_s"] is None
+
+
+async def test_actors_say_what_they_have_handled_while_they_live() -> None:
+    """All of a graph by where they are; those of a core that is lost are not there until the next is up."""
+    roster = Roster()
+    async with served(roster=roster) as (world, client):
+        first = {(each["place"], each["name"]): each for each in actors_shown(roster.reports())}
+        assert {place for place, _ in first} == {"front", "engine-0", "listeners"}
+        assert {"async-llm", "router", "scheduler-0", "executor-0", "runner-0.0"} <= {
+            name for _, name in first
+        }
+        await read(await ask(client, "a", max_tokens=5))
+        then = {(each["place"], each["name"]): each for each in actors_shown(roster.reports())}
+        steps = {name: then[key]["num_handled"] for key in then if (name := key[1]).startswith("runner")}
+        assert steps == {"runner-0.0": 6}, "Load, and a batch for each token"
+        assert all(then[key]["at_s"] > first[key]["at_s"] for key in first)  # type: ignore[operator]
+        world.crash()
+        begun = await ask(client, "b")
+        await trio.sleep(0.5)
+        assert {place for place, _ in roster.reports()} == {"front", "listeners"}
+        await read(begun)
+        assert {place for place, _ in roster.reports()} == {"front", "engine-0", "listeners"}
+
+
 class Failing:
     """A forecast in which a user's policy raises."""
 
@@ -85,7 +139,7 @@ async def test_a_forecast_that_fails_is_given_up_and_the_page_goes_on(
     """With one warning; what is known is shown."""
     metrics = Metrics(1, 128)
     async with served(listeners=[metrics], max_num_seqs=1) as (_, client), trio.open_nursery() as nursery:
-        live = Live(metrics, {}, nursery, Failing())
+        live = Live(metrics, {}, nursery, Roster(), Failing())
         answers = [await ask(client, name, max_tokens=60) for name in "ab"]
         await anext(answers[0].stream)
         for _ in range(2):
