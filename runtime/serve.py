@@ -23,6 +23,7 @@ from runtime.embedding.settings import (
     vector_sizes,
 )
 from runtime.facts import LoadError, read_facts, read_json
+from runtime.imports import without_collecting
 from runtime.ranks.rank import Rank
 from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
@@ -138,7 +139,8 @@ def torch_backends(
     if config.speculation is not None:
         check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
     try:
-        from runtime.backend import TorchBackend
+        with without_collecting():
+            from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 
@@ -181,7 +183,8 @@ def embedding_backends(
     settings, limits = model.embedding, config.scheduler
     assert settings is not None, "the model generates text"
     try:
-        from runtime.embedding.backend import EmbeddingBackend
+        with without_collecting():
+            from runtime.embedding.backend import EmbeddingBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 

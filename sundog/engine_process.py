@@ -3,6 +3,7 @@
 It reads the same options as the server, from its stdin, and makes of them what the server makes.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -236,8 +237,8 @@ def main(descriptor: int, parent: int) -> None:
         try:
             orders = Orders.unpacked(sys.stdin.buffer.read())
             log_to_stderr(orders.serving.log_format)
-            opened = orders.open()
-            life = opened.life()
+            gc.disable()  # until it forks
+            life = orders.open().life()
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))
         serve_forks(control, life)

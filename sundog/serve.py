@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from actors.config import ConfigError, EngineConfig
-from sundog.adapters import max_loras
 from sundog.emulated import emulated
 from sundog.ends import remark
-from sundog.engine_process import Orders, check_placement, engine_processes
+from sundog.engine_process import check_placement
 from sundog.kv_events import kv_event_listeners
 from sundog.log_format import log_to_stderr
 from sundog.options.door import Door
@@ -26,14 +25,12 @@ from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 from sundog.ports import holder_of
 from sundog.rank_servers import serve_ranks
+from sundog.real import begun_model, real_model
 from sundog.served import Served
-from sundog.torch_limits import need_torch
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
     from actors.api.server_options import ServerOptions
-    from actors.front.codec import Vocabulary
-    from runtime.serve import RealModel
 
 
 @command
@@ -60,16 +57,21 @@ def serve(
     if serving.data_parallel_multi_port_external_lb:
         records = (serving, door, costs, emulation, logged, engine)
         return serve_ranks(serving, engine.data_parallel_size, model, records)
-    options = door.of(_options(serving))
-    _check_address(options)
-    options.check_traces()
-    log_to_stderr(serving.log_format)
-    logging.getLogger("sundog").setLevel(logging.INFO)
     with ExitStack() as stack:
+        # What imports torch takes longest: it begins before HTTP is imported here, and ends with the stack.
+        begun = None
         if serving.simulate is None:
             _refuse_what_is_emulated(costs, emulation)
-            served = _real(model, serving, engine, stack)
+            begun = begun_model(model, serving, engine, stack)
+        options = door.of(_options(serving))
+        _check_address(options)
+        options.check_traces()
+        log_to_stderr(serving.log_format)
+        logging.getLogger("sundog").setLevel(logging.INFO)
+        if begun is not None:
+            served = real_model(begun, stack)
         else:
+            assert serving.simulate is not None
             served = emulated(model, serving.simulate, serving, engine, costs, emulation)
         _run(served, serving, logged, options)
 
@@ -163,14 +165,6 @@ def _answers(serving: Serving) -> "AnswerFormats":
     return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
 
 
-def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving) -> "Vocabulary":
-    """The vocabulary of a model that reasons, if its marks are tokens."""
-    from actors.front.thought import ThoughtMarks
-
-    thinks = serving.reasoning_parser is not None
-    return replace(vocabulary, thought=ThoughtMarks.of(real.tokenizer.encode_plain) if thinks else None)
-
-
 def _shown(served: Served, config: EngineConfig) -> "ServedModel":
     """What clients may know."""
     from actors.api.context import ServedModel
@@ -200,37 +194,3 @@ def _refuse_what_is_emulated(costs: Costs, emulation: Emulation) -> None:
         for row in rows(type(asked)):
             if getattr(asked, row.name) != row.default:
                 raise ConfigError(f"{row.flag} is only for --simulate: a real model {reason}")
-
-
-def _real(model: str | None, serving: Serving, engine: Engine, stack: ExitStack) -> Served:
-    """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
-    if serving.allow_runtime_lora_updating:
-        raise ConfigError(
-            "--allow-runtime-lora-updating is only for --simulate: a real model's adapters are loaded when it"
-            " starts; give them as --lora-modules"
-        )
-    if serving.messages and not serving.in_process:
-        raise ConfigError("--messages sees the actors of one process: give --in-process, too")
-    need_torch()
-    from actors.sampling_defaults import NEUTRAL
-    from sundog.start_report import device_of
-
-    orders = Orders(model=model, serving=serving, engine=engine)
-    new_engine = None if serving.in_process else engine_processes(orders, stack)
-    found = orders.open()
-    real = found.real
-    real.grammars.prepare()
-    vocabulary = _with_thought(real.vocabulary, real, serving)
-    return Served(
-        real.name,
-        found.config,
-        new_engine or found.backends(),
-        real.tokenizer,
-        vocabulary,
-        real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,
-        device_of(serving.device),
-        adapters=found.adapters,
-        max_loras=max_loras(serving),
-        vectors=real.vectors,
-        folder=real.folder,
-    )

@@ -29,9 +29,9 @@ Run = Callable[[int, socket.socket], None]
 
 
 def serve_forks(control: socket.socket, run: Run, name: str = "sundog engine") -> None:
-    """Fork when asked, until the asker is gone."""
-    gc.collect()
+    """Fork when asked, until the asker is gone. Forks look for garbage, whether or not this process did."""
     gc.freeze()  # or the first collection of each fork would copy all that is shared
+    gc.enable()
     control.sendall(ANSWER.pack(READY, os.getpid()))
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
