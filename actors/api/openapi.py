@@ -18,6 +18,7 @@ from actors.api.bodies.embedding import EmbeddingBody
 from actors.api.bodies.lora import LoadAdapterBody, UnloadAdapterBody
 from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.passed import SAMPLED, SHARED
 from actors.api.bodies.responses import ResponseBody
 from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
 from actors.api.responses.shapes import Json
@@ -105,6 +106,9 @@ def document(version: str, *, has_key: bool) -> Json:
     ordered = sorted(bodies, key=lambda body: body.__name__)
     _, schemas = models_json_schema([(body, "validation") for body in ordered], ref_template=REF)
     schemas = {name: _with_nulls(schema) for name, schema in schemas["$defs"].items()}
+    for body, passed in ((ResponseBody, SAMPLED), (MessagesBody, SHARED), (PromptBody, SHARED)):
+        of_chats, own = schemas[ChatBody.__name__]["properties"], schemas[body.__name__]["properties"]
+        own.update({name: of_chats[name] for name in sorted(passed - own.keys())})
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation, has_key)

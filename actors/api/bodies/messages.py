@@ -19,6 +19,7 @@ from actors.api.bodies.bounds import (
     TopK,
 )
 from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.passed import SHARED, passed_on
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
 from actors.api.json_object import Json
@@ -26,8 +27,8 @@ from actors.api.json_object import Json
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "container": (),
     "context_management": (),
+    "kv_transfer_params": (),
     "mcp_servers": ([],),
-    "output_config": ({},),
 }
 HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
 
@@ -79,6 +80,20 @@ class Thinking(JsonObject):
     type: Literal["enabled", "disabled", "adaptive"]
 
 
+class OutputFormat(JsonObject):
+    """What the text of the answer must look like."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, object] = Field(alias="schema")
+
+
+class OutputConfig(JsonObject):
+    """How much the model thinks, and what its answer looks like."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
 class PromptBody(JsonObject):
     """What POST /v1/messages/count_tokens takes: the prompt alone."""
 
@@ -88,17 +103,23 @@ class PromptBody(JsonObject):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default=[])
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
     def prompt(self) -> Json:
         """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
-        chat: Json = {"messages": list(self._messages())}
+        chat = passed_on(self.model_extra, SHARED) | {"messages": list(self._messages())}
         if self.tools:
             chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
         if self.tool_choice is not None:
             chat |= _choice(self.tool_choice)
         if self.thinking is not None and self.thinking.type != "adaptive":
-            chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type == "enabled"}
-        return chat
+            thinks = {"enable_thinking": self.thinking.type == "enabled"}
+            chat["chat_template_kwargs"] = thinks | (chat.get("chat_template_kwargs") or {})
+        config = self.output_config or OutputConfig.model_construct()
+        if config.format is not None:
+            schema = {"name": "answer", "schema": config.format.schema_}
+            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return chat | ({} if config.effort is None else {"reasoning_effort": config.effort})
 
     def _messages(self) -> Iterator[Json]:
         if self.system:

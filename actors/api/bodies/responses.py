@@ -14,7 +14,9 @@ from actors.api.bodies.bounds import (
     Probability,
     Temperature,
 )
+from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
+from actors.api.bodies.passed import SAMPLED, passed_on, with_effort
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
 from actors.api.json_object import Json
@@ -23,14 +25,24 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "context_management": (),
     "conversation": (),
-    "include": ([],),
-    "max_tool_calls": (),
+    "enable_response_messages": (False,),
+    "kv_transfer_params": (),
     "moderation": (),
+    "previous_input_messages": (),
     "prompt": (),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
 }
-HARMLESS = frozenset({"reasoning", "prompt_cache_options", "stream_options", "access_programs"})
+HARMLESS = frozenset({"max_tool_calls", "prompt_cache_options", "stream_options", "access_programs"})
+"""`max_tool_calls` bounds calls that a server runs itself: this one runs none."""
+LOGPROBS = "message.output_text.logprobs"
+Included = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+]
+"""What answers may show besides; of the other kinds an answer of text has none."""
 
 
 class Item(JsonObject):
@@ -73,6 +85,13 @@ class TextOptions(JsonObject):
     """How the answer's text is written."""
 
     format: Format = Format.model_construct()
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(JsonObject):
+    """How much the model thinks; of a `summary` there is none, all of it is shown."""
+
+    effort: Name | None = None
 
 
 class ResponseBody(JsonObject):
@@ -87,6 +106,10 @@ class ResponseBody(JsonObject):
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
+    include: list[Included] = Field(default=[])
+    reasoning: Reasoning | None = None
+    top_logprobs: NumLogprobs = 0
+    truncation: Literal["auto", "disabled"] = "disabled"
     temperature: Temperature | None = None
     text: TextOptions | None = None
     tool_choice: str | dict[str, object] = "auto"
@@ -105,7 +128,7 @@ class ResponseBody(JsonObject):
     def chat(self, before: Sequence[Json]) -> Json:
         """The body of the chat completion that answers it, after the messages `before` it."""
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        chat: Json = {"messages": [*said, *before, *self.messages()]}
+        chat = passed_on(self.model_extra, SAMPLED) | {"messages": [*said, *before, *self.messages()]}
         named = {"max_completion_tokens": self.max_output_tokens, "model": self.model}
         for name, value in (named | {"temperature": self.temperature, "top_p": self.top_p}).items():
             if value is not None:
@@ -116,9 +139,15 @@ class ResponseBody(JsonObject):
             chat["parallel_tool_calls"] = self.parallel_tool_calls
         if self.text is not None and self.text.format.type != "text":
             chat["response_format"] = _format(self.text.format)
+        if self.truncation == "auto":
+            chat["truncate_prompt_tokens"] = -1
+        if LOGPROBS in self.include:
+            chat |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        elif self.top_logprobs:
+            raise invalid(f'top_logprobs are shown with include = ["{LOGPROBS}"] only.', "top_logprobs")
         if self.stream:
             chat |= {"stream": True, "stream_options": {"include_usage": True}}
-        return chat
+        return with_effort(chat, None if self.reasoning is None else self.reasoning.effort)
 
 
 def _add(messages: list[Json], item: Item, where: str) -> None:

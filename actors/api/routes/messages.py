@@ -9,6 +9,7 @@ from quart import Blueprint, Response
 from actors.api.bodies.chat import ChatBody, conversation
 from actors.api.bodies.messages import HARMLESS, UNSUPPORTED, MessagesBody, PromptBody
 from actors.api.bodies.parsing import as_api_error, parse_request
+from actors.api.bodies.passed import SHARED, not_passed
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
@@ -50,8 +51,7 @@ async def _parsed(body_type: type[BodyT], context: ApiContext) -> BodyT:
     """The request's checked body; raises 400 for what it has beyond what is honoured."""
     context.must_generate("Messages API")
     body = await parse_request(body_type, current_request(), context)
-    extras = {name: value for name, value in (body.model_extra or {}).items() if name not in HARMLESS}
-    check_extras(extras, context, UNSUPPORTED)
+    check_extras(not_passed(body.model_extra, SHARED | HARMLESS), context, UNSUPPORTED)
     context.check_model(body.model)
     return body
 

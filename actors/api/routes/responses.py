@@ -5,6 +5,7 @@ import time
 from quart import Blueprint, Response
 
 from actors.api.bodies.parsing import parse_request
+from actors.api.bodies.passed import SAMPLED, not_passed
 from actors.api.bodies.responses import HARMLESS, UNSUPPORTED, ResponseBody
 from actors.api.bodies.unsupported import check_extras
 from actors.api.context import ApiContext
@@ -28,8 +29,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
     async def create_response() -> Response:
         context.must_generate("Responses API")
         body = await parse_request(ResponseBody, current_request(), context)
-        extras = {name: value for name, value in (body.model_extra or {}).items() if name not in HARMLESS}
-        check_extras(extras, context, UNSUPPORTED)
+        check_extras(not_passed(body.model_extra, SAMPLED | HARMLESS), context, UNSUPPORTED)
         previous = body.previous_response_id
         before = [] if previous is None else kept.get(previous, "previous_response_id").so_far
         chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
@@ -75,12 +75,13 @@ def _repeated(body: ResponseBody, keeps: bool) -> Json:
             "parallel_tool_calls",
             "previous_response_id",
         }
-        | {"store", "temperature", "tool_choice", "tools", "top_p"},
+        | {"store", "temperature", "tool_choice", "tools", "top_p", "top_logprobs", "truncation"},
     )
     form = (
         {"type": "text"}
         if body.text is None
         else body.text.format.model_dump(by_alias=True, exclude_none=True)
     )
+    reasoning = {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None}
     asked["store"] = body.store and keeps
-    return asked | {"text": {"format": form}, "background": False, "truncation": "disabled", "user": None}
+    return asked | {"text": {"format": form}, "background": False, "reasoning": reasoning, "user": None}

@@ -20,6 +20,8 @@ class Said:
 
     text: str
     is_reasoning: bool = False
+    logprobs: tuple[Json, ...] = ()
+    """Of its tokens, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def parts_of(chunk: Chunk) -> Iterator[Part]:
         if reasoning := message.get("reasoning"):
             yield Said(reasoning, is_reasoning=True)
         if content := message.get("content"):
-            yield Said(content)
+            yield Said(content, logprobs=tuple((choice.get("logprobs") or {}).get("content") or ()))
         for index, call in enumerate(message.get("tool_calls") or ()):
             function = call["function"]
             yield Called(

@@ -42,7 +42,7 @@ class ResponseObject:
             case Used():
                 self._used = part
             case Said():
-                return list(self._said(part.text, "reasoning" if part.is_reasoning else "message"))
+                return list(self._said(part, "reasoning" if part.is_reasoning else "message"))
             case Called():
                 return list(self._call(part))
             case Ended():
@@ -60,14 +60,18 @@ class ResponseObject:
         """Its client wants no more of it."""
         self._status = "cancelled"
 
-    def _said(self, text: str, kind: str) -> Iterator[Event]:
+    def _said(self, part: Said, kind: str) -> Iterator[Event]:
         name = "output_text" if kind == "message" else "reasoning_text"
         if self._kind != (kind, 0):
             yield from self._begin((kind, 0), _item(kind, self._item_id(kind)))
             yield "response.content_part.added", self._place() | {"content_index": 0, "part": _part(name, "")}
             self._items[-1]["content"] = [_part(name, "")]
-        self._items[-1]["content"][0]["text"] += text
-        more = {"content_index": 0, "delta": text} | ({"logprobs": []} if kind == "message" else {})
+        content = self._items[-1]["content"][0]
+        content["text"] += part.text
+        more: Json = {"content_index": 0, "delta": part.text}
+        if kind == "message":
+            content["logprobs"] += part.logprobs
+            more["logprobs"] = list(part.logprobs)
         yield f"response.{name}.delta", self._place() | more
 
     def _call(self, part: Called) -> Iterator[Event]:
@@ -105,7 +109,7 @@ class ResponseObject:
             )
         else:
             name, part = "output_text" if self._kind[0] == "message" else "reasoning_text", item["content"][0]
-            logprobs: Json = {"logprobs": []} if name == "output_text" else {}
+            logprobs: Json = {"logprobs": part["logprobs"]} if name == "output_text" else {}
             yield f"response.{name}.done", place | {"content_index": 0, "text": part["text"]} | logprobs
             yield "response.content_part.done", place | {"content_index": 0, "part": dict(part)}
         yield "response.output_item.done", {"output_index": len(self._items) - 1, "item": dict(item)}

@@ -127,7 +127,11 @@ async def test_calls_and_their_results_are_items(serving: Any) -> None:
     ("fields", "param"),
     [
         ({"background": True}, "background"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"include": ["thoughts"]}, "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"extra_body": {"seed": "seven"}}, "seed"),
+        ({"extra_body": {"kv_transfer_params": {}}}, "kv_transfer_params"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0]",
@@ -136,7 +140,7 @@ async def test_calls_and_their_results_are_items(serving: Any) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "left"}, "truncation"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 
 from tests.live import Live
@@ -66,3 +67,87 @@ def test_text_is_the_chats_text(torch_server: Live) -> None:
     assert response.output_text == text == message.content[0].text
     assert chat.usage is not None and response.usage is not None
     assert counted.input_tokens == chat.usage.prompt_tokens == response.usage.input_tokens
+
+
+def complete(server: Live, path: str, **body: Any) -> Any:
+    """The answer's object, of a body that is honoured."""
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_response_is_sampled_as_its_chat_is(torch_server: Live) -> None:
+    """Every field that changes the answer does so in both shapes, and changes it."""
+    plain: Any = {"temperature": 0}
+    for fields in (
+        {"temperature": 1, "seed": 7, "top_k": 50},
+        {"stop": ["fox", " the"]},
+        {"frequency_penalty": 2.0, "presence_penalty": 1.0},
+        {"repetition_penalty": 1.9},
+        {"logit_bias": {"10": 100}},
+        {"allowed_token_ids": [5, 6, 7]},
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+    ):
+        chat = complete(
+            torch_server, "/v1/chat/completions", messages=HELLO, max_tokens=30, **(plain | fields)
+        )
+        text = chat["choices"][0]["message"]["content"]
+        response = complete(
+            torch_server, "/v1/responses", input=HELLO, max_output_tokens=30, **(plain | fields)
+        )
+        assert [part["text"] for item in response["output"] for part in item["content"]] == [text], fields
+        other = complete(torch_server, "/v1/responses", input=HELLO, max_output_tokens=30, **plain)
+        assert other["output"][0]["content"][0]["text"] != text, fields
+
+
+def test_a_response_shows_log_probabilities(torch_server: Live) -> None:
+    """If they are included; each delta has its own, and whole they are the chat's."""
+    asked: Any = {"model": "", "input": "Tell me a story.", "max_output_tokens": 8, "temperature": 0}
+    asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = complete(
+        torch_server,
+        "/v1/chat/completions",
+        messages=HELLO,
+        max_tokens=8,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    with openai.OpenAI(base_url=f"{torch_server.url}/v1", api_key="none", max_retries=0) as client:
+        whole = client.responses.create(**asked)
+        events = list(client.responses.create(**asked, stream=True))
+    wanted = [(each["token"], each["logprob"]) for each in chat["choices"][0]["logprobs"]["content"]]
+    part: Any = whole.output[0].content[0]  # type: ignore[union-attr]
+    assert [(each.token, each.logprob) for each in part.logprobs] == wanted and len(wanted) == 8
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+    deltas: Any = [each for each in events if each.type == "response.output_text.delta"]
+    assert [each.token for delta in deltas for each in delta.logprobs] == [token for token, _ in wanted]
+    final: Any = events[-1]
+    assert [each.token for each in final.response.output[0].content[0].logprobs] == [
+        name for name, _ in wanted
+    ]
+
+
+def test_a_response_may_drop_the_beginning_of_its_prompt(torch_server: Live) -> None:
+    """With `truncation: auto`; else a prompt that is too long is refused."""
+    long = {"input": "Once " * 3000, "max_output_tokens": 4}
+    refused = httpx.post(f"{torch_server.url}/v1/responses", json=long, timeout=60)
+    assert refused.status_code == 400 and "maximum context length" in refused.json()["error"]["message"]
+    response = complete(torch_server, "/v1/responses", **long, truncation="auto")
+    assert response["truncation"] == "auto" and response["usage"]["output_tokens"] == 4
+
+
+def test_a_message_may_have_a_form(torch_server: Live) -> None:
+    """`output_config` says which, as Anthropic's clients do; a format without a schema is refused."""
+    schema = {"type": "object", "properties": {"town": TOWN["properties"]["town"]}, "required": ["town"]}
+    body: Any = {"messages": HELLO, "max_tokens": 100, "temperature": 0}
+    form = {"type": "json_schema", "schema": schema | {"additionalProperties": False}}
+    said = complete(torch_server, "/v1/messages", **body, output_config={"format": form, "effort": "low"})
+    assert json.loads(said["content"][0]["text"])["town"] in ("Rome", "Oslo")
+    for config, param in (
+        ({"format": {"type": "json_schema"}}, "format.schema"),
+        ({"effort": "much"}, "effort"),
+    ):
+        wrong = {**body, "output_config": config}
+        refused = httpx.post(f"{torch_server.url}/v1/messages", json=wrong, timeout=60)
+        assert refused.status_code == 400 and f"output_config.{param}" in refused.json()["error"]["message"]

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from actors.api import ServedModel, create_app
+from actors.api.bodies.passed import SAMPLED, SHARED
 from actors.api.openapi import OPERATIONS, document
 from tests.live import Live
 
@@ -73,3 +74,13 @@ def test_the_page_needs_no_network(emulated_server: Live) -> None:
     page = httpx.get(f"{emulated_server.url}/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "openapi.json" in page.text and "//" not in re.sub(r"/\*.*?\*/", "", page.text).replace("</", "")
+
+
+@pytest.mark.parametrize("name", ["ResponseBody", "MessagesBody", "PromptBody"])
+def test_what_is_passed_on_to_a_chat_is_in_the_document(name: str) -> None:
+    """As a chat completion has it, by the same name."""
+    schemas: Any = document("1", has_key=False)["components"]["schemas"]  # type: ignore[index]
+    of_chats = schemas["ChatBody"]["properties"]
+    passed = {"ResponseBody": SAMPLED, "MessagesBody": SHARED, "PromptBody": SHARED}[name]
+    for field in passed:
+        assert schemas[name]["properties"][field] == of_chats[field]
