@@ -62,9 +62,7 @@ class Simulated:
     def of(cls, engine: Engine, target: Target) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
         made = cls._of(engine, target)
-        if target.hop_cost is None:
-            return made
-        hops = parse_hop_costs(target.hop_cost)
+        hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
         front_end_s = made.front_end_s + hops.output
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
 
@@ -122,6 +120,7 @@ class Simulated:
         kernels = WithOverhead(profile.cost, NO_OVERHEAD)
         if target.host_overhead:
             kernels = profile.host.served(profile.cost)
+            config = replace(config, hops=profile.hops)
         cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
         return cls(
             config,

@@ -1,7 +1,8 @@
 """The file of a measured engine: a calibrated cost file that also says what the engine is.
 
 `[engine]` says what a simulation needs to know of it besides, so that none must be told of a model or GPU;
-`[host]` what its scheduler and HTTP front end add to the steps. `[measured]` is for people.
+`[host]` what its scheduler and HTTP front end add to the steps, `[hops]` what the way to its process and back
+takes. `[measured]` is for people.
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
+from actors.hop_costs import NO_HOPS, HopCosts
 from sim.cost.cost_file import cost_of
 from sim.cost.in_range import InRange
 from sim.cost.overhead import HostOverhead, WithOverhead
@@ -18,7 +20,7 @@ from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
 from sim.files.toml import checked, read_toml
 
-ENGINE, HOST = "engine", "host"
+ENGINE, HOST, HOPS = "engine", "host", "hops"
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Seconds = Annotated[float, Field(ge=0, lt=1e6)]
 
@@ -63,6 +65,7 @@ class Profile:
     cost: InRange
     engine: MeasuredEngine
     host: Host
+    hops: HopCosts = NO_HOPS
 
 
 def read_profile(path: Path | str) -> Profile | None:
@@ -74,4 +77,5 @@ def read_profile(path: Path | str) -> Profile | None:
     if not isinstance(cost, InRange):
         raise ConfigError(f"cost {path}: the table [range] is missing: is it of `sundog calibrate MODEL`?")
     engine = checked(MeasuredEngine, values[ENGINE], path, (ENGINE,))
-    return Profile(cost, engine, checked(Host, values.get(HOST, {}), path, (HOST,)))
+    host = checked(Host, values.get(HOST, {}), path, (HOST,))
+    return Profile(cost, engine, host, checked(HopCosts, values.get(HOPS, {}), path, (HOPS,)))

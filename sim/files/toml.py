@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,6 +49,12 @@ def checked(
     """The values as a pydantic model or dataclass; raises `kind`, which names the first bad key."""
     from pydantic import TypeAdapter, ValidationError
 
+    if is_dataclass(made):  # pydantic leaves out what plain ones have no field for
+        names = [field.name for field in fields(made)]
+        if strange := [name for name in values if name not in names]:
+            place = ".".join((*at, strange[0]))
+            missing = [name for name in names if name not in values]
+            raise kind(f"{path}: {place}: there is no such key.{did_you_mean(strange[0], missing)}")
     try:
         return TypeAdapter(made).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:

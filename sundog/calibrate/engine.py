@@ -14,10 +14,12 @@ from actors.config import ConfigError, EngineConfig
 from actors.engine.backend import Backend
 from actors.engine.executor import Executor
 from actors.engine.runner import Runner
+from actors.hop_costs import NO_HOPS, HopCosts
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
+from runtime.worker.hop_probe import measured_hops
 from sim.cost.cost_file import MEASURED, write_cost
-from sim.cost.profile import ENGINE, HOST, Host, MeasuredEngine
+from sim.cost.profile import ENGINE, HOPS, HOST, Host, MeasuredEngine
 from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
 from sim.figures.calibrate.prober import Prober
 from sim.figures.calibrate.shapes import Limits
@@ -79,23 +81,24 @@ def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path)
         scheduler.async_scheduling,
     )
     evidence = {**machine(measuring.device), "dtype": engine.dtype, **_evidence(fitted)}
-    tried = None
+    tried, hops = None, NO_HOPS
     if measuring.http:
         remark("measuring what a server adds")
         limits = (scheduler.max_num_running, scheduler.max_model_len)
         served = measure_host(source, measuring, engine, fitted.model, limits)
         with TemporaryDirectory(prefix="sundog-") as scratch:
             known_so_far = Path(scratch) / "profile.toml"
-            _write(known_so_far, model.name, fitted, known, served.host, {})
+            hops = measured_hops()
+            _write(known_so_far, model.name, fitted, known, served.host, hops, {})
             tried = try_served(known_so_far, engine, served)
         evidence |= _trial(tried)
     shares = cores.shares()
     if shares is not None:
         evidence["others"] = round(shares.others, 3)
-    _write(output, model.name, fitted, known, Host() if tried is None else tried.host, evidence)
+    _write(output, model.name, fitted, known, Host() if tried is None else tried.host, hops, evidence)
     _say(output, fitted)
     if tried is not None:
-        _say_served(tried)
+        _say_served(tried, hops)
     if shares is not None and shares.remark is not None:
         remark(shares.remark)
 
@@ -106,9 +109,10 @@ def _write(
     fitted: EngineFitted,
     known: MeasuredEngine,
     host: Host,
+    hops: HopCosts,
     evidence: dict[str, object],
 ) -> None:
-    tables = {ENGINE: asdict(known), HOST: asdict(host), MEASURED: evidence}
+    tables = {ENGINE: asdict(known), HOST: asdict(host), HOPS: asdict(hops), MEASURED: evidence}
     write_cost(path, fitted.model, f"sundog calibrate {name}", fitted.measured, tables)
 
 
@@ -202,12 +206,13 @@ def _trial(tried: Tried) -> dict[str, object]:
     return {"trial_requests": tried.num_requests, **errors, "front_s": front_s}
 
 
-def _say_served(tried: Tried) -> None:
+def _say_served(tried: Tried, hops: HopCosts) -> None:
     host = tried.host
     remark(
         f"served, steps take {host.slowdown:.2f} times as long as alone, {host.step_s * 1e3:.2f} ms more,"
         f" {host.token_s * 1e6:.0f} us a token, {host.chunk_s * 1e3:.2f} ms a chunk; a request's way takes"
-        f" {host.request_s * 1e3:.2f} ms"
+        f" {host.request_s * 1e3:.2f} ms, and {(hops.submit + hops.output) * 1e6:.0f} us to the"
+        " engine's process and back"
     )
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in tried.errors.items())
     remark(f"{tried.num_requests} requests at random, not fitted to, are predicted with {errors} (means)")

@@ -1,0 +1,107 @@
+"""What the way to an engine in a process of its own takes on this machine, by a process that answers at once.
+
+`python -m runtime.worker.hop_probe FD PARENT` is that process. A request is packed, sent, read, unpacked and
+handed to an actor there, and a small answer comes back the same way: each way is taken to be half of both.
+Longer prompts take longer there, and not back.
+"""
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from actors.actor import Actor, Handled, Ref
+from actors.hop_costs import HopCosts
+from actors.messages import Capacity, Load, Submit
+from actors.reply import answer
+from runtime.wire.handshake import shake_hands
+from runtime.wire.link import Link
+from runtime.worker.life import begin_life
+from runtime.worker.messages import WORKER_MESSAGES
+
+LENGTHS = (1, 1024, 4096)
+"""Tokens of a prompt."""
+NUM_ROUNDS, NUM_WARM = 300, 20
+ENOUGH_S, LATE_S = 5.0, 60.0
+"""How long it is measured at most, and how long the other process may take to begin."""
+LARGEST_ID = 150_000
+"""Of the tokens sent: large vocabularies take three bytes a token."""
+
+
+class Answering(Actor[Submit | Load]):
+    """Answers at once, when it has handled what came before."""
+
+    def handle(self, message: Submit | Load) -> Handled:
+        return answer(message, Capacity(2, 1)) if isinstance(message, Load) else None
+
+
+def measured_hops() -> HopCosts:
+    """Medians of this machine, in seconds. Raises OSError or WireError where the process does not answer."""
+    here, there = socket.socketpair()
+    with here, there:
+        command = [sys.executable, "-m", __name__, str(there.fileno()), str(os.getpid())]
+        process = subprocess.Popen(command, pass_fds=(there.fileno(),), stdin=subprocess.DEVNULL)
+        there.close()
+        try:
+            return hops_of(trio.run(partial(_asked, here)))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def hops_of(rounds: Sequence[Sequence[float]]) -> HopCosts:
+    """From round trips in seconds, one for each of `LENGTHS` in every round."""
+    shortest, *longer = (statistics.median(times) for times in zip(*rounds, strict=True))
+    slopes = [
+        (each - shortest) / (length - LENGTHS[0]) for each, length in zip(longer, LENGTHS[1:], strict=True)
+    ]
+    return HopCosts(submit=shortest / 2, token=max(0.0, statistics.fmean(slopes)), output=shortest / 2)
+
+
+async def _asked(connected: socket.socket) -> list[list[float]]:
+    with trio.fail_after(LATE_S):
+        await shake_hands(connected, WORKER_MESSAGES, b"", called=False)
+    link = Link(connected, WORKER_MESSAGES, "the process that answers")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        far = await link.open("answering", "probe")
+        for number in range(NUM_WARM):
+            await _round_trip(far, f"warm-{number}", LENGTHS[-1])
+        end_s, rounds = time.perf_counter() + ENOUGH_S, list[list[float]]()
+        while len(rounds) < NUM_ROUNDS and (time.perf_counter() < end_s or not rounds):
+            number = len(rounds)
+            rounds.append([await _round_trip(far, f"probe-{number}-{each}", each) for each in LENGTHS])
+        nursery.cancel_scope.cancel()
+    return rounds
+
+
+async def _round_trip(far: Ref[Submit | Load], name: str, num_tokens: int) -> float:
+    prompt = tuple((17 * position) % LARGEST_ID for position in range(num_tokens))
+    request = Submit(name, 0.0, num_tokens, 16, prompt)
+    begin_s = time.perf_counter()
+    far.tell(request)
+    await far.ask(Load())
+    return time.perf_counter() - begin_s
+
+
+async def _answer(connected: socket.socket) -> None:
+    await shake_hands(connected, WORKER_MESSAGES, b"", called=True)
+    link = Link(connected, WORKER_MESSAGES, "the probe")
+    async with trio.open_nursery() as nursery:
+        actor = Answering("answering")
+        hold = actor.ref("process")
+        await nursery.start(actor.live)
+        link.export(actor)
+        await link.run()
+        hold.close()
+
+
+if __name__ == "__main__":
+    begin_life("sundog probe", int(sys.argv[2]))
+    trio.run(partial(_answer, socket.socket(fileno=int(sys.argv[1]))))
