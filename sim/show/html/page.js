@@ -39,6 +39,22 @@ function draw(element, options, values) {
   charts.push([plot, element]);
 }
 
+const MARKS = [[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8], [1, 2, 5], [1, 3], [1]];
+const TICK_PX = 58;
+// Where a logarithmic axis has its lines: the most marks of a decade that leave room for their labels.
+function logTicks(low, high, most) {
+  for (const marks of MARKS) {
+    const ticks = [];
+    for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) {
+      ticks.push(...marks.map((m) => +(m * 10 ** e).toPrecision(3)).filter((v) => v >= low && v <= high));
+    }
+    if (ticks.length > most) continue;
+    if (ticks.length > 1) return ticks;
+  }
+  // All requests took much the same time: steps of no round size.
+  return [1, 3, 5].map((part) => +(low + ((high - low) * part) / 6).toPrecision(3));
+}
+
 function cdf(element) {
   const name = element.dataset.cdf;
   const runs = data.runs.map((run, index) => [run, index]).filter(([run]) => run.cdfs[name]);
@@ -54,9 +70,17 @@ function cdf(element) {
     return [x, y];
   });
   const limits = [...new Set(runs.map(([run]) => run.limits_s[name]).filter((v) => v))];
+  // The axis ends where the curves and limits do, and not at the next power of ten.
+  const seen = tables.flatMap(([x]) => [x[0], x[x.length - 1]]), all = [...seen, ...limits];
+  const range = (_, low, high) =>
+    low > Math.min(...seen) || high < Math.max(...seen) ? [low, high] : [Math.min(...all) / 1.05, Math.max(...all) * 1.05];
+  const splits = (plot, _, low, high) => logTicks(low, high, plot.bbox.width / devicePixelRatio / TICK_PX);
   draw(element, {
-    scales: { x: { time: false, distr: 3 }, y: { range: [0, 1] } },
-    axes: [axis(secs, 34, "at most"), axis(share, 46, "share of requests")],
+    scales: { x: { time: false, distr: 3, range }, y: { range: [0, 1] } },
+    axes: [
+      { ...axis(secs, 34, "at most"), splits, filter: (_, ticks) => ticks },
+      axis(share, 46, "share of requests"),
+    ],
     hooks: { draw: [(plot) => limits.forEach((limit) => mark(plot, limit))] },
     series: [{ label: "at most", value: (_, v) => secs(v) }, ...runs.map(([r, i]) => line(r, i, share))],
   }, uPlot.join(tables));
