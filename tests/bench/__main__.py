@@ -1,6 +1,7 @@
 """Run every benchmark, or those that are named: `python -m tests.bench [NAME ...] [OPTIONS of one]`.
 
-`python -m tests.bench gate BASE` compares with a commit, and is not among those that run by default.
+`python -m tests.bench gate BASE` compares with a commit, and is not among those that run by default;
+`gate --help` says how.
 """
 
 import importlib
@@ -13,8 +14,8 @@ GATE = "gate"
 
 
 def main(arguments: list[str]) -> int:
-    if arguments[:1] == [GATE] and len(arguments) == 2:
-        importlib.import_module("tests.bench.bench_gate").main(arguments[1])
+    if arguments[:1] == [GATE]:
+        importlib.import_module("tests.bench.bench_gate").main(arguments[1:])
         return 0
     first_option = next((i for i, text in enumerate(arguments) if text.startswith("-")), len(arguments))
     wanted, options = arguments[:first_option], arguments[first_option:]

@@ -60,6 +60,12 @@ def copied(folder: Path, *, compiled: bool) -> Path:
     return _made(folder, compiled)
 
 
+def is_commit(name: str) -> bool:
+    """Whether git knows a commit of this name."""
+    command = ["git", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
 def committed(commit: str, folder: Path, *, compiled: bool) -> Path:
     """The source as it is in a commit, plain or compiled, to run in."""
     command = ["git", "archive", "--format=tar", commit, "actors", "sim", "sundog", "pyproject.toml"]
