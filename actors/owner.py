@@ -47,6 +47,10 @@ class Watcher:
         """The owner takes no message any more."""
 
 
+AnyOwner = Owner[object]
+"""Made once: plain Python makes a type that is named in a call at every call."""
+
+
 class MessageTimer(Timer):
     """A message that an actor sends itself, due at an instant."""
 
@@ -54,7 +58,7 @@ class MessageTimer(Timer):
 
     def __init__(self, owner: Owner[M_contra], message: M_contra) -> None:
         super().__init__()
-        self._owner = cast(Owner[object], owner)
+        self._owner = cast(AnyOwner, owner)
         self._message: object = message
 
     def call(self) -> None:

@@ -40,12 +40,16 @@ class Reader:
         raise NotImplementedError
 
 
+Taker = Callable[[object, BaseException | None], None]
+"""Made once: plain Python makes a type that is named in a call at every call."""
+
+
 class _Callback(Reader):
     """A function that takes an answer."""
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[[object, BaseException | None], None]) -> None:
+    def __init__(self, call: Taker) -> None:
         self._call = call
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
@@ -104,7 +108,7 @@ class Reply(Reader, Generic[R_co]):
 
         A callback has no task to crash in: if it raises, the error is logged and nothing else is harmed.
         """
-        self.hand_to(_Callback(cast(Callable[[object, BaseException | None], None], callback)))
+        self.hand_to(_Callback(cast(Taker, callback)))
 
     def hand_to(self, reader: Reader) -> None:
         """Give the answer or the error to `reader`, now or when it comes, as `then` does.

@@ -22,6 +22,8 @@ MODULES = (
     "actors/front/async_llm.py",
     "actors/front/bad_words.py",
     "actors/front/bounds.py",
+    "actors/front/leaving.py",
+    "actors/front/stranded.py",
     "actors/client_messages.py",
     "actors/clock.py",
     *(

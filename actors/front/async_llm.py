@@ -134,10 +134,10 @@ class AsyncLLM(Actor[FrontMessage]):
         if isinstance(requests, Refused):
             return requests
         self._num_accepted += 1
-        by_id = {request.submit.request_id: request for request in requests}
-        self._requests.update(by_id)
-        self._families.begin(name, list(by_id))
         accepted = [request.submit for request in requests]
+        for request in requests:
+            self._requests[request.submit.request_id] = request
+        self._families.begin(name, [submit.request_id for submit in accepted])
         self._router.tell(accepted[0] if len(accepted) == 1 else Siblings(tuple(accepted)))
         for submit in accepted:
             self._listeners.tell(submit)
@@ -145,7 +145,8 @@ class AsyncLLM(Actor[FrontMessage]):
         return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
     def _is_in_use(self, name: str) -> bool:
-        return any(name in each for each in (self._requests, self._leaving, self._readings, self._families))
+        known = name in self._requests or name in self._leaving
+        return known or name in self._readings or name in self._families
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
         """Of these requests those whose readers wait for more."""

@@ -32,7 +32,15 @@ class Intake:
     `submit` may run in any thread.
     """
 
-    __slots__ = ("_codec", "_config", "_hash_block", "_limit_tokens", "_turnover", "_vocabulary")
+    __slots__ = (
+        "_codec",
+        "_config",
+        "_hash_block",
+        "_limit_tokens",
+        "_limit_words",
+        "_turnover",
+        "_vocabulary",
+    )
 
     def __init__(
         self,
@@ -46,6 +54,7 @@ class Intake:
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
+        self._limit_words = self._said()
         self._codec = codec
         self._turnover = Turnover()
 
@@ -53,6 +62,7 @@ class Intake:
         """Note a replica's limits: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
+        self._limit_words = self._said()
 
     def effort(self, generate: Generate) -> int:
         """The work of reading a request, in characters; a grammar to compile is more than a long prompt."""
@@ -76,7 +86,8 @@ class Intake:
 
     def ended(self, num_unfinished: int) -> None:
         """A request is over, and this many are left."""
-        self._turnover.ended(num_unfinished)
+        if self._config.max_waiting is not None:
+            self._turnover.ended(num_unfinished)
 
     def begin(
         self, submits: tuple[Submit, ...] | Refused, num_unfinished: int
@@ -84,7 +95,8 @@ class Intake:
         """Each request with a stream and what turns its tokens into text; a refusal as it is."""
         if isinstance(submits, Refused):
             return submits
-        self._turnover.begun(num_unfinished)
+        if self._config.max_waiting is not None:
+            self._turnover.begun(num_unfinished)
         try:
             return [ActiveRequest(submit, DeltaStream(), self._decoder(submit)) for submit in submits]
         except Exception:
@@ -125,13 +137,13 @@ class Intake:
 
     def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
         """Why the request is too long to be served, if it is."""
-        param = prompt_param(generate.prompt)
         if num_tokens < 1:
+            param = prompt_param(generate.prompt)
             return Refused("the prompt is empty: give at least one token", param=param)
         limit, sampling = self._limit_tokens, generate.sampling
         room = limit if sampling.pooling is not None else limit - 1
         if num_tokens > room:
-            return too_long(f"{num_tokens}", self._limit(sampling), param)
+            return too_long(f"{num_tokens}", self._limit(sampling), prompt_param(generate.prompt))
         max_tokens = sampling.max_tokens
         # The end of the context ends an answer; a cache that is smaller would stall the engine.
         most = limit if self._is_context else limit - num_tokens
@@ -164,8 +176,12 @@ class Intake:
 
     def _limit(self, sampling: Sampling) -> str:
         """What a prompt must fit into, and leave room for, in words."""
-        more = "" if sampling.pooling is not None else ", with at least one more to generate"
-        return f"{self._held_by()} tokens{more}"
+        return self._limit_words[sampling.pooling is None]
+
+    def _said(self) -> tuple[str, str]:
+        """The same for a prompt alone, and for one that is answered."""
+        alone = f"{self._held_by()} tokens"
+        return alone, f"{alone}, with at least one more to generate"
 
     def _submit(
         self,

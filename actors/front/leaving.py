@@ -23,6 +23,8 @@ class Leaving:
 
     def ended(self, request_ids: Iterable[str], router: ToRouter) -> None:
         """An engine has ended requests: forget those that were leaving."""
+        if not self._names:
+            return
         if gone := _those_in(request_ids, self._names):
             self._names.difference_update(gone)
             router.tell(Released(gone))

@@ -137,8 +137,10 @@ class Router(Actor[RouterMessage]):
             self._tell_choice(submits, replica)
         for submit in submits:
             state.send(submit, replica)
-            with suppress(ActorDied):
+            try:
                 engine.scheduler.tell(submit)
+            except ActorDied:  # its end is on its way here, and takes the request along
+                continue
 
     def _tell_choice(self, submits: tuple[Submit, ...], replica: int) -> None:
         """Tell the listeners what was chosen, and what was known of it before."""

@@ -62,15 +62,13 @@ class Columns:
         self.reason.append(None)
         self.arrival_s.append(arrival_s)
         self.num_prompt_tokens.append(num_prompt_tokens)
-        for times in (self.first_scheduled_s, self.first_token_s, self.finish_s):
-            times.append(ABSENT)
-        for counts in (
-            self.num_output_tokens,
-            self.num_preemptions,
-            self.prefix_hit_tokens,
-            self.recomputed_tokens,
-        ):
-            counts.append(0)
+        self.first_scheduled_s.append(ABSENT)
+        self.first_token_s.append(ABSENT)
+        self.finish_s.append(ABSENT)
+        self.num_output_tokens.append(0)
+        self.num_preemptions.append(0)
+        self.prefix_hit_tokens.append(0)
+        self.recomputed_tokens.append(0)
         self.replica.append(-1)
         return len(self.request_id) - 1
 
@@ -112,7 +110,6 @@ GROUP_COLUMNS = (
     "num_last_intervals",
 )
 
-
 _ROW = Struct(f"d{len(GROUP_COLUMNS) - 1}q")
 _PACKED = _ROW.pack
 
@@ -139,15 +136,17 @@ class Groups:
         place = GROUP_COLUMNS.index(name)
         return memoryview(bytes(self._rows)).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 
-    def add(self, output: StepOutput, num_prefill_tokens: int, used_blocks: int, *num_intervals: int) -> None:
+    def add(
+        self, output: StepOutput, num_prefilled: int, used_blocks: int, num_intervals: tuple[int, int, int]
+    ) -> None:
         """The steps of one output; intervals with the first, any other and the last of them."""
-        batch = output.batch
+        batch, (num_first, num_other, num_last) = output.batch, num_intervals
         self._rows += _PACKED(
             output.start_s,
             len(output.end_times_s),
             batch.num_decodes,
             len(batch.chunks),
-            num_prefill_tokens,
+            num_prefilled,
             len(batch.preempted),
             len(output.finished),
             output.num_waiting_planned,
@@ -155,7 +154,9 @@ class Groups:
             used_blocks,
             batch.num_draft_tokens,
             sum([count for _, count in output.accepted]) if output.accepted else 0,
-            *num_intervals,
+            num_first,
+            num_other,
+            num_last,
         )
 
 

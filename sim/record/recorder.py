@@ -117,7 +117,7 @@ class Recorder:
             if batch.chunks or output.finished:
                 used_blocks = self.num_blocks - 1 - output.num_free_blocks
                 kv_use.sample(used_blocks)
-        steps.groups.add(output, num_prefill_tokens, used_blocks, num_first, num_intervals, num_last)
+        steps.groups.add(output, num_prefill_tokens, used_blocks, (num_first, num_intervals, num_last))
         if self.sink is not None and len(steps.end_s) >= SPILL:
             self._spill_steps(self.sink, output.replica)
 

@@ -1,5 +1,7 @@
 """Taking turns."""
 
+from bisect import bisect_left
+
 from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.fleet import Fleet
@@ -15,6 +17,6 @@ class RoundRobin(RouterPolicy):
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
         up, turn = fleet.up, fleet.memory[0]
-        replica = next((replica for replica in up if replica >= turn), up[0])
+        replica = up[bisect_left(up, turn) % len(up)]
         fleet.memory[0] = (replica + 1) % fleet.num_replicas
         return replica

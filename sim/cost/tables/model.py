@@ -93,6 +93,7 @@ class TablesCost(CostModel):
         heads = attention.num_heads // ranks
         kv_heads = math.ceil(attention.num_kv_heads / ranks)
         dim, hidden = attention.head_dim, model.hidden_size
+        self._num_layers = model.num_layers
         products = Products(tables, gpu, self.coverage)
         linear = products
         if form := model.weights:
@@ -134,7 +135,7 @@ class TablesCost(CostModel):
         seconds = self._rest_s(work)
         if work.chunks:
             layer_s = self._mixed.seconds(work.chunks, work.num_decodes, self._read_tokens(work))
-            return seconds + self._model.num_layers * layer_s
+            return seconds + self._num_layers * layer_s
         if work.num_decodes:
             seconds += self._decodes(work.num_decodes).at(self._read_tokens(work) / work.num_decodes)
         return seconds
@@ -174,7 +175,7 @@ class TablesCost(CostModel):
         curve = self._curves.get(num_decodes)
         if curve is None:
             xs, ys = self._generation.curve(num_decodes)
-            curve = self._curves[num_decodes] = Lines(xs, ys * self._model.num_layers)
+            curve = self._curves[num_decodes] = Lines(xs, ys * self._num_layers)
         return curve
 
     def _rest_s(self, work: StepWork) -> float:
@@ -202,7 +203,7 @@ class TablesCost(CostModel):
             layer_s += self._experts.seconds(num_tokens)
         if self._reduce is not None:
             layer_s += 2 * self._reduce.seconds(num_tokens * self._model.hidden_size)
-        return layer_s * self._model.num_layers
+        return layer_s * self._num_layers
 
     def _logits_s(self, num_samples: int) -> float:
         """The output head and the sampler; nothing without samples."""
