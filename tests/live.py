@@ -16,10 +16,13 @@ from typing import Any
 
 import httpx
 
+from tests import warm
+
 PYTHON = os.environ.get("SUNDOG_PYTHON", sys.executable)
 """What runs servers, where the tests themselves run in an environment without one."""
 START_S = 120
 STOP_S = 60
+Process = subprocess.Popen[str] | warm.Forked
 EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
 
 
@@ -27,7 +30,7 @@ EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "
 class Live:
     """A server that is running; what it says on stderr is kept."""
 
-    process: subprocess.Popen[str]
+    process: Process
     is_real: bool = True
     """Whether a model answers, not canned text."""
     url: str = ""
@@ -149,7 +152,14 @@ def live(*command: str, file_limit: int | None = None, descriptor_limit: int | N
         if descriptor_limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
 
-    process = subprocess.Popen([PYTHON, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+    is_limited = file_limit is not None or descriptor_limit is not None
+    process: Process
+    if warm.can() and sys.executable == PYTHON and not is_limited:
+        process = warm.popen(*command)
+    else:
+        process = subprocess.Popen(
+            [PYTHON, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit
+        )
     server = Live(process, is_real="--simulate" not in command)
     reader = threading.Thread(target=server.listen, daemon=True)
     reader.start()

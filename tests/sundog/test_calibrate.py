@@ -105,8 +105,8 @@ def test_a_damaged_file_is_refused_by_its_key(
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     """Not the file, and nothing beside it."""
-    command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", str(tmp_path / "x.toml")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", tmp_path / "x.toml", *SMALL]
+    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and "measuring steps" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()

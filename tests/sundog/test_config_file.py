@@ -1,14 +1,14 @@
 """`config.toml`: a run's options, to be run again from any folder."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
@@ -16,14 +16,7 @@ TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
 
 def sundog(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line, run in that folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return warm.run("sundog", *arguments, folder=folder)
 
 
 @pytest.fixture

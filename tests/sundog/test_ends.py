@@ -13,15 +13,14 @@ import pytest
 
 from actors.config import ConfigError
 from sundog.ends import leaves, run_to_its_end
+from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 LONG = "traces/reasoning-gamma-1rps-5min.jsonl.gz"
 
 
 def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return warm.run("sundog", *arguments)
 
 
 def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -2,23 +2,19 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 
 
 def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Twenty requests."""
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", "replay", TRACE, "--limit", "20", "--json", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return warm.run("sundog", "replay", TRACE, "--limit", "20", "--json", *arguments)
 
 
 def config(name: str) -> dict[str, Any]:
@@ -138,22 +134,7 @@ def test_ranks_of_two_machines_are_not_priced_in_silence() -> None:
 
 def test_a_sweep_says_once_what_no_table_prices() -> None:
     """Of the setting that has it, on stderr."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sundog",
-            "sweep",
-            TRACE,
-            "--limit",
-            "5",
-            "--vary",
-            "model=qwen3-0.6b,gpt-oss-20b",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm.run("sundog", "sweep", TRACE, "--limit", "5", "--vary", "model=qwen3-0.6b,gpt-oss-20b")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("gpt-oss-20b: steps are priced by a roofline") == 1
     assert "qwen3-0.6b: steps" not in done.stderr

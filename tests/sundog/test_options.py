@@ -4,7 +4,6 @@ import json
 import math
 import re
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from sundog.options import ENGINE, SCHEDULER, Choice, Real, Row, Switch, Whole, 
 from sundog.options.engine import Engine
 from sundog.options.simulation import Load, Target, Terms
 from sundog.options.takes import Command, Option
+from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 
@@ -34,9 +34,7 @@ ALL = [(command.name, row) for command in commands() for row in command.rows.val
 
 
 def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return warm.run("sundog", *arguments)
 
 
 def test_every_command_has_a_summary_that_is_not_cut_off() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import warm
+
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 FILES = ["config.toml", "journal.jsonl.gz", "requests.parquet", "steps.parquet", "summary.json"]
 
@@ -22,6 +24,9 @@ FILES = ["config.toml", "journal.jsonl.gz", "requests.parquet", "steps.parquet",
 def sundog(
     *arguments: object, before: Callable[[], None] | None = None
 ) -> "subprocess.CompletedProcess[str]":
+    """The command line; `before` is called in a fresh interpreter's process before it."""
+    if before is None:
+        return warm.run("sundog", *arguments)
     command = [sys.executable, "-m", "sundog", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=before)
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests import warm
+
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 KILLER = """
 import os, signal
 from dataclasses import dataclass
+from tests import warm
 from actors.core.policies import Policy
 @dataclass(frozen=True)
 class Killer(Policy):
@@ -24,14 +27,13 @@ class Killer(Policy):
 @dataclass(frozen=True)
 class Slow(Policy):
     def rank(self, request, view):
+        open(f"{__file__}.{os.getpid()}", "w").close()
         return sum(range(1_000_000)) * 0
 """
 
 
 def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", "sweep", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return warm.run("sundog", "sweep", *arguments)
 
 
 def cells(*arguments: str) -> list[dict[str, Any]]:
@@ -108,7 +110,10 @@ def test_ctrl_c_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    time.sleep(6)
+    begin_s = time.monotonic()
+    while not [file for file in tmp_path.glob("mine.py.*") if file.suffix != f".{process.pid}"]:
+        assert time.monotonic() - begin_s < 100, "no worker has begun"
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130 and out == ""
@@ -129,11 +134,7 @@ def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
     assert json.loads((out / "table.json").read_text())["cells"] == first
     runs = sorted(out.glob("runs/*/seed-*"))
     assert len(runs) == 4 and first == cells(*asked), "kept or not, the figures are the same"
-    again = subprocess.run(
-        [sys.executable, "-m", "sundog", "replay", "--config", f"{runs[3]}/config.toml", "--json"],
-        capture_output=True,
-        text=True,
-    )
+    again = warm.run("sundog", "replay", "--config", f"{runs[3]}/config.toml", "--json")
     summary = json.loads((runs[3] / "summary.json").read_text())
     assert json.loads(again.stdout).items() <= summary.items()
     rows = (runs[0] / "requests.parquet").stat().st_mtime_ns

@@ -1,21 +1,19 @@
 """TLS, limits and origins as options of `sundog serve`."""
 
 import ssl
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 
+from tests import warm
 from tests.live import EMULATED, live
 
 
 def refused(*options: str) -> str:
     """What the command says of options that it does not take, in one line."""
-    command = [sys.executable, "-m", *EMULATED, *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = warm.run(*EMULATED, *options)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr, ended
     return ended.stderr
 

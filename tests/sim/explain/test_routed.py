@@ -1,21 +1,17 @@
 """Why a request went to its replica, as `sundog explain` says it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sim.explain.data import request_data
 from sim.explain.load import load
-from tests.test_layers import ROOT
+from tests import warm
 
 
 def sundog(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    done = warm.run("sundog", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

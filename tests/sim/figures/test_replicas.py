@@ -1,16 +1,14 @@
 """What each replica was given: sums of a run's own rows, and the places that show them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sim.record.run_directory import open_run
 from sim.show.html.page import render
+from tests import warm
 from tests.sim.test_routers import summary
-from tests.test_layers import ROOT
 
 
 def test_replicas_add_up_and_imbalance_is_the_busiest_over_the_mean() -> None:
@@ -40,9 +38,7 @@ def test_a_sweep_of_routers_ranks_them_and_a_report_shows_the_replicas(tmp_path:
         *("--vary", "router=round-robin,weighted:prefix=1,load=0.5,session-affinity", "--json"),
         *("--metric", "prefix_hit_rate", "--metric", "imbalance", "--out", str(tmp_path / "kept")),
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    done = warm.run("sundog", *arguments)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["cells"]
     assert [row["settings"]["router"] for row in rows][1] == "weighted:prefix=1,load=0.5"

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from sim.figures.tenants import tenants_of
 from sim.record.rows import Rows
 from sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
+from tests import warm
 
 HEADER = json.dumps({"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS}) + "\n"
 
@@ -21,9 +21,7 @@ def row(arrival_s: float, **more: object) -> str:
 
 
 def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=120
-    )
+    return warm.run("sundog", *arguments)
 
 
 def summary(path: Path, *options: str) -> dict[str, Any]:

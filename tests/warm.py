@@ -1,0 +1,225 @@
+"""Commands in forks of a process that has imported them: `python -m sundog` without its imports.
+
+A fork runs the same module as `__main__`, with arguments, output, environment and exit code of its own, and
+is a child of the tests' own process. What a fresh interpreter alone can show is run by `subprocess`: what is
+imported when, other hash seeds (a fork has those of the process it comes from), limits, and each door once.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+PR_SET_CHILD_SUBREAPER = 36
+ROOT = Path(__file__).parents[1]
+MOST_BYTES = 1 << 20
+MOST_S = 120.0
+
+
+class Forked:
+    """A process that was forked, as `subprocess.Popen` shows one."""
+
+    def __init__(self, pid: int, stderr: IO[str] | None) -> None:
+        self.pid, self.stderr = pid, stderr
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._reap(os.WNOHANG)
+
+    def wait(self, timeout: float = MOST_S) -> int:
+        if self.returncode is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                ended, _, _ = select.select([descriptor], [], [], timeout)
+            finally:
+                os.close(descriptor)
+            if not ended:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        code = self._reap(0)
+        assert code is not None
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _reap(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def begin(arguments: Sequence[object], stdout: IO[str] | None, stderr: IO[str], folder: Path | None) -> int:
+    """Begin `python -m` with these arguments; its process id. Without `stdout` it has the tests' own."""
+    where, env = str(folder or Path.cwd()), dict(os.environ)
+    asked = {"arguments": list(map(str, arguments)), "folder": where, "env": env}
+    outputs = [1 if stdout is None else stdout.fileno(), stderr.fileno()]
+    control = _imported()
+    _adopts(True)  # the fork's own parent ends at once
+    try:
+        socket.send_fds(control, [json.dumps(asked).encode()], outputs)
+        return int(control.recv(64))
+    finally:
+        _adopts(False)
+
+
+def popen(*arguments: object) -> Forked:
+    """`python -m` with these arguments, and a pipe from its stderr."""
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as theirs:
+        pid = begin(arguments, None, theirs, None)
+    return Forked(pid, os.fdopen(reads))
+
+
+def afresh(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """`python -m` with these arguments in a fresh interpreter, to its end."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=MOST_S)
+
+
+def run(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """`python -m` with these arguments, to its end, in this folder or that of the tests."""
+    if not can():
+        return afresh(*arguments, folder=folder)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = Forked(begin(arguments, out, err, folder), None)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(map(str, arguments)), code, out.read(), err.read())
+
+
+def _adopts(orphans: bool) -> None:
+    """Whether orphans below this process become its children."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+@functools.cache
+def can() -> bool:
+    """Whether this system has what forks take."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+@functools.cache
+def _imported() -> socket.socket:
+    """The socket of the process that has imported everything; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _import_all() -> None:
+    """Whatever the command line uses without torch."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import pkgutil
+    from importlib import import_module
+
+    import actors
+    import sim
+    import sundog
+
+    for package in (sundog, actors, sim):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                import_module(found.name)
+    import_module("runtime.serve")
+    assert "torch" not in sys.modules, "a command that is forked must not find torch imported"
+
+
+def main(descriptor: int) -> None:
+    """Fork when asked, until the asker is gone; a fork is what was asked for."""
+    gc.disable()
+    _import_all()
+    gc.freeze()
+    gc.enable()
+    control = socket.socket(fileno=descriptor)
+    while True:
+        asked, outputs, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
+        if not asked:
+            return
+        reads, writes = os.pipe()
+        between = os.fork()
+        if not between:
+            if pid := os.fork():
+                os.write(writes, str(pid).encode())
+                os._exit(0)
+            for descriptor in (control.detach(), reads, writes):
+                os.close(descriptor)
+            return _live(json.loads(asked), outputs)
+        os.waitpid(between, 0)  # now the fork has a new parent
+        control.send(os.read(reads, 64))
+        for descriptor in (reads, writes, *outputs):
+            os.close(descriptor)
+
+
+def _live(asked: dict[str, Any], outputs: Sequence[int]) -> None:
+    """Be `python -m`, to its end; nothing is taken apart that the system frees at once."""
+    for number, output in enumerate(outputs, 1):
+        os.dup2(output, number)
+        os.close(output)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115  # for as long as it lives
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv = asked["arguments"]
+    code: object = None
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:  # noqa: BLE001  # as Python itself ends
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
