@@ -8,6 +8,7 @@ run of steps done in one event ends at the very times of the steps done one by o
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -39,7 +40,7 @@ class Pace:
 
     def end_times_s(
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
-    ) -> tuple[float, ...]:
+    ) -> Sequence[float]:
         """When each of `num_steps` steps of `work` ends, the first of which begins now.
 
         `continues` says that there has been work ever since the last step ended.
@@ -53,7 +54,7 @@ class Pace:
         for seconds in self.cost.few_s(work, num_steps):
             start += to_ticks(seconds)
             ends.append(to_s(start))
-        return tuple(ends)
+        return ends
 
     def done(self, end_s: float) -> None:
         """The last of the steps that were done ended then."""
@@ -85,8 +86,9 @@ class CostBackend:
         self._queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
         self._batch: Batch | None = None
         self._reply: Reply[StepResult] = Reply()
-        self._end_times_s: tuple[float, ...] = ()
-        self._timer: Timer | None = None
+        self._end_times_s: Sequence[float] = ()
+        """Of the steps that are under way, or were last."""
+        self._timer = _StepsEnd(self)
         self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
@@ -104,11 +106,12 @@ class CostBackend:
 
     def interrupt(self) -> None:
         """End the run under way at its next step boundary."""
-        if self._timer is None or len(self._end_times_s) == 1:
+        if self._batch is None or len(self._end_times_s) == 1:
             return
         num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
         if num_steps < len(self._end_times_s):
             self._timer.stop()
+            self._timer = _StepsEnd(self)
             self._end_times_s = self._end_times_s[:num_steps]
             self._wait()
 
@@ -127,7 +130,6 @@ class CostBackend:
         self._wait()
 
     def _wait(self) -> None:
-        self._timer = _StepsEnd(self)
         wake_s = self._end_times_s[-1] - self._pace.early_s
         self._run_clock().enter(wake_s, Event.STEP_END, self._pace.key, self._timer)
 
@@ -140,13 +142,14 @@ class CostBackend:
         """The last step has ended: answer, and begin the next batch."""
         batch, reply = self._batch, self._reply
         assert batch is not None
-        self._batch = self._timer = None
+        self._batch = None
         try:
-            num_steps = len(self._end_times_s)
-            self._pace.done(self._end_times_s[-1])
+            end_times_s = tuple(self._end_times_s)
+            num_steps = len(end_times_s)
+            self._pace.done(end_times_s[-1])
             sampled = self._source.sample(num_steps)
             self._fold.advance(num_steps, sampled.accepted)
-            result = sampled.result(batch.step, self._end_times_s)
+            result = sampled.result(batch.step, end_times_s)
             if self._queue:
                 following, its_reply = self._queue.popleft()
                 self._begin(following, its_reply)

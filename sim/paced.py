@@ -1,6 +1,7 @@
 """Real tokens at a modelled pace: torch on the virtual clock."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.clock import Event, now_s, sleep_until
@@ -39,7 +40,7 @@ class Paced:
     async def execute(self, batch: Batch) -> StepResult:
         """One step: the inner backend's tokens, the cost model's end time."""
         work = self._fold.begin(batch)
-        end_times_s: tuple[float, ...] = ()
+        end_times_s: Sequence[float] = ()
         if work.num_tokens:
             end_times_s = self._pace.end_times_s(work, 1, now_s(), self._fold.continues)
         result = await self._inner.execute(batch)

@@ -5,6 +5,7 @@ and its duration both whole ticks, its end is exact, and any grouping of steps i
 same bytes. Rounding a duration moves it by less than half a nanosecond.
 """
 
+from array import array
 from typing import Final
 
 import numpy as np
@@ -25,18 +26,19 @@ def to_ticks(seconds: float) -> float:
     return max(rounded(seconds * TICKS_PER_S), 1.0)
 
 
-def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> tuple[float, ...]:
+def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float]":
     """When each of the durations ends, one after another from `start_tick` on.
 
-    Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give.
+    Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give. In an array,
+    because a run that is cut short needs but the first of them.
     """
     ticks = seconds * TICKS_PER_S
     np.rint(ticks, out=ticks)
     np.maximum(ticks, 1.0, out=ticks)
-    np.cumsum(ticks, out=ticks)
+    ticks.cumsum(out=ticks)
     ticks += start_tick
     ticks /= TICKS_PER_S
-    return tuple(ticks.tolist())
+    return array("d", ticks.tobytes())
 
 
 def instant(time_s: float) -> float:
