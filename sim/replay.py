@@ -136,12 +136,17 @@ def replay_on(
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Have Python look for reference cycles seldom: messages and requests form none."""
+    """Have Python look for reference cycles seldom: messages and requests form none.
+
+    It does not look at what was there before: the modules, mostly.
+    """
     usual = gc.get_threshold()
     gc.set_threshold(100_000, 50, 50)
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.set_threshold(*usual)
 
 
