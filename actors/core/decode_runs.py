@@ -3,7 +3,6 @@
 Law: a run leaves the state that its steps would have left one by one: the same blocks in the same order.
 """
 
-from actors.core.draft import admission_order
 from actors.core.state import SchedulerState
 
 
@@ -42,10 +41,14 @@ def extend(state: SchedulerState, num_steps: int) -> None:
     first, last = lockstep.planned + 1, lockstep.planned + num_steps
     turns, num_blocks = lockstep.grow_through(first, last)
     blocks = kv.pool.take(num_blocks)
-    for turn, request in enumerate(turns):
-        request.block_ids += blocks[turn :: len(turns)]
+    if num_blocks == len(turns):
+        for turn, request in enumerate(turns):
+            request.block_ids.append(blocks[turn])
+    else:
+        for turn, request in enumerate(turns):
+            request.block_ids += blocks[turn :: len(turns)]
     for step in range(first, last + 1) if lockstep.fills else ():
         lockstep.planned = step
-        for request in sorted(lockstep.due_to_fill(step), key=admission_order):
+        for request in lockstep.due_to_fill(step):
             kv.register(request, lockstep.num_computed(request))
     lockstep.done, lockstep.planned = last - 1, last

@@ -2,18 +2,20 @@
 
 In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from
 the step in which it joined. A step touches a member only when it needs a new block (`grows`), has
-filled one (`fills`) or reaches its length limit (`expiries`): three calendars by step number.
+filled one (`fills`) or reaches its length limit (`expiries`): three calendars by step number. What a step
+finds in the first two is in order of admission.
 
 Law: settling a member at any moment gives the counts that touching it in every step would have.
 """
 
 import heapq
+from typing import Final
 
 from actors.core.request import Request
 from actors.core.tenant_service import TenantService
 
 Calendar = dict[int, list[Request]]
-PLENTY = 256
+PLENTY: Final = 256
 """Steps: a run of them may end without need."""
 
 
@@ -37,8 +39,10 @@ def _enter(calendar: Calendar, step: int, request: Request) -> None:
     entered = calendar.get(step)
     if entered is None:
         calendar[step] = [request]
-    else:
-        entered.append(request)
+        return
+    entered.append(request)
+    if entered[-2].order > request.order:
+        entered.sort(key=_order)
 
 
 def _leave(calendar: Calendar, step: int, request: Request) -> None:
@@ -117,13 +121,20 @@ class Lockstep:
         _enter(self.fills, step, request)
 
     def due_to_grow(self, step: int) -> list[Request]:
-        """Members whose next token in `step` needs a new block; each is entered again."""
-        due: list[Request] = []
-        if step in self.grows:
-            due = self.grows.pop(step)
-            for request in due:
-                self.enter_grow(request, step + self.block_size)
-        return due
+        """Members whose next token in `step` needs a new block; each is entered again.
+
+        The list is the calendar's own, until a member is settled.
+        """
+        return self._grow_next(step, step + self.block_size) if step in self.grows else []
+
+    def _grow_next(self, step: int, later: int) -> list[Request]:
+        """The members who grow in `step`, which are moved together to `later`, when each grows again."""
+        growing = self.grows.pop(step)
+        for request in growing:
+            request.next_grow = later
+        entered = self.grows.get(later)
+        self.grows[later] = growing if entered is None else sorted(entered + growing, key=_order)
+        return growing
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
         """The members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
@@ -134,11 +145,8 @@ class Lockstep:
         for step in range(first, min(last, first + size - 1) + 1):
             if step not in self.grows:
                 continue
-            num_times, growing = (last - step) // size + 1, self.grows.pop(step)
-            for request in growing:
-                self.enter_grow(request, step + num_times * size)
-            if len(growing) > 1:
-                growing.sort(key=_order)
+            num_times = (last - step) // size + 1
+            growing = self._grow_next(step, step + num_times * size)
             num_blocks += num_times * len(growing)
             turns += growing
         return turns, num_blocks

@@ -60,9 +60,12 @@ def _blocked_by_preemption(state: SchedulerState) -> Blocked:
 
 def _threshold(state: SchedulerState) -> int:
     """The most tokens of one prefill in this step; 0 is no limit."""
-    config, num_requests = state.config, len(state.running) + len(state.waiting)
+    config = state.config
     threshold = config.long_prefill_token_threshold
-    if not threshold or num_requests <= 1:
+    if not threshold:
+        return 0
+    num_requests = len(state.running) + len(state.waiting)
+    if num_requests <= 1:
         return 0
     if config.long_prefill_token_threshold_adaptive:
         threshold = max(threshold, config.max_num_batched_tokens // num_requests)
@@ -111,9 +114,7 @@ def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
 
 
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
-    """Give each of these members a block: all that a step of steady decode does."""
-    if len(growing) > 1:
-        growing.sort(key=admission_order)
+    """Give each of these members a block, in turn: all that a step of steady decode does."""
     if growing:
         new_blocks = draft.new_blocks
         blocks = state.kv.pool.take(len(growing))

@@ -6,6 +6,7 @@ is O(tokens that came), a constant of two comparisons each; where tokens are onl
 
 from actors.core.batch import Finish, StepResult
 from actors.core.draft import admission_order
+from actors.core.lockstep import InFlight
 from actors.core.request import Request, Status
 from actors.core.speculate import offer, take_back
 from actors.core.state import SchedulerState
@@ -22,14 +23,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     if record.step != result.step:
         raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
     lockstep.done = last_step = record.step + result.num_steps - 1
-    samplers = [r for r in record.samplers if r.request_id not in record.dropped]
-    for request in samplers:
-        request.num_tokens += 1
-        request.num_in_flight -= 1
-        if lockstep.service is not None:
-            lockstep.service.sample(request)
-        if request.status is Status.PREEMPTED:
-            state.waiting.renew(request)
+    samplers = _samplers(state, record) if record.samplers else []
     if record.drafted:
         take_back(state, record, result.accepted)
     expiring = lockstep.due_to_expire(last_step)
@@ -43,12 +37,32 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         failed = _fail(state, result.failed, record.dropped)
         names = {finish.request_id for _, finish in failed}
         ended = failed + [pair for pair in ended if pair[1].request_id not in names]
-    ended.sort(key=lambda pair: pair[0].order)
+    if len(ended) > 1:
+        ended.sort(key=_order)
     for request, _ in ended:
         state.finish(request)
     if result.drafts:
         offer(state, result.drafts, record.dropped)
     return [finish for _, finish in ended]
+
+
+def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
+    """The requests that sampled in the step without being in lockstep any more; counts their tokens."""
+    samplers = record.samplers
+    if record.dropped:
+        samplers = [request for request in samplers if request.request_id not in record.dropped]
+    for request in samplers:
+        request.num_tokens += 1
+        request.num_in_flight -= 1
+        if state.lockstep.service is not None:
+            state.lockstep.service.sample(request)
+        if request.status is Status.PREEMPTED:
+            state.waiting.renew(request)
+    return samplers
+
+
+def _order(ended: tuple[Request, Finish]) -> int:
+    return ended[0].order
 
 
 def _append(
@@ -113,8 +127,9 @@ def _count(
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
     """Register full blocks: under async scheduling a token is known, and a block has a key, only now."""
     lockstep = state.lockstep
-    touched = samplers + lockstep.due_to_fill(step)
-    for request in sorted(touched, key=admission_order) if len(touched) > 1 else touched:
+    filling = lockstep.due_to_fill(step)
+    touched = sorted(samplers + filling, key=admission_order) if samplers else filling
+    for request in touched:
         if request.status is Status.RUNNING:
             known = lockstep.num_computed(request) - lockstep.num_in_flight(request)
             state.kv.register(request, known)
