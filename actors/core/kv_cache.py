@@ -80,8 +80,9 @@ class KVCache:
 
         Shared blocks that no request holds count as taken: they leave the free queue.
         """
-        is_free = self.pool.is_free
-        needed = max(self.num_blocks(num_tokens) - len(hit), 0) + sum(map(is_free, hit))
+        needed = max(self.num_blocks(num_tokens) - len(hit), 0)
+        if hit:
+            needed += sum(map(self.pool.is_free, hit))
         return needed + reserved_blocks <= self.pool.num_free
 
     def fits_without(

@@ -6,17 +6,19 @@ a sample, unless they compute the same ones again and again. Many rounds of eith
 message from outside could end.
 """
 
+from typing import Final
+
 from actors.core.batch import Batch, Blocked
 from actors.core.config import ConfigError
 from actors.core.policies.guard import Guarded
 from actors.core.state import SchedulerState
 
-MAX_EMPTY_STEPS = 50
+MAX_EMPTY_STEPS: Final = 50
 """More steps than this in a row without a token computed are a stall, as in the golden logs."""
-MAX_ROUNDS = 50
+MAX_ROUNDS: Final = 50
 """More tokens than this many times all that are known, and none sampled, are one, too."""
 
-FEW_TOKENS = 4096
+FEW_TOKENS: Final = 4096
 """Too few to look for a stall."""
 
 

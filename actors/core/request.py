@@ -1,6 +1,7 @@
 """One request: as it arrives, and as the scheduler keeps it."""
 
 import enum
+from typing import Final
 
 from actors.core.adapter import Adapter
 from actors.core.records import dataclass
@@ -85,6 +86,9 @@ class Submit:
         self.session = session
         self.trace_headers = trace_headers
         self.has_remote_kv = has_remote_kv
+
+
+NO_TOKENS: Final = frozenset[int]()
 
 
 class Status(enum.Enum):
@@ -190,6 +194,8 @@ class Request:
 
 def _stop_tokens(submit: Submit) -> frozenset[int]:
     """The tokens that end a request: its stop tokens, and the end token unless ignored."""
+    if submit.eos_token_id is None and not submit.sampling.stop_token_ids:
+        return NO_TOKENS
     tokens = set(submit.sampling.stop_token_ids)
     if submit.eos_token_id is not None and not submit.sampling.ignore_eos:
         tokens.add(submit.eos_token_id)

@@ -200,8 +200,9 @@ class WaitingQueue:
         if self._service is not None:
             self._service.enter(request)
         self._find_key(request)
-        rank = self._policy.rank(request, self._view)
+        rank: Rank = 0  # as every policy gives that ranks none
         if self._ranks is not None:
+            rank = self._policy.rank(request, self._view)
             self._ranks.append((request.request_id, rank))
         self._entries[request.request_id] = (rank, turn, request)
         self._enter((rank, turn, request))

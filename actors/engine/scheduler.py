@@ -32,6 +32,7 @@ from actors.messages import (
     StepResult,
     Submit,
 )
+from actors.owner import MessageTimer
 
 
 class BeginStep:
@@ -99,6 +100,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._somebody_ended = False
         """Whether a request ended with the last step: then the next plan says so."""
         self._progress = Progress()
+        self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
 
     @property
@@ -139,7 +141,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
 
     def _begin_soon(self) -> None:
         self.phase = Phase.BEGINNING
-        self.schedule(self.clock.now_s(), Event.STEP_BEGIN, BEGIN_STEP)
+        self.clock.enter(self.clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
 
     def _interrupt(self) -> None:
         self.phase = Phase.INTERRUPTED
