@@ -29,11 +29,12 @@ tests: $(VENV)/installed-test
 test-long: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) --long
 
-# Engines and sweeps on a Ray cluster of this machine, which each of them begins and ends.
+# Engines, sweeps and the kernel's laws on a Ray cluster of this machine, which each of them begins and ends.
 test-ray: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory $(VENV)/installed-ray || \
 		{ echo "Ray cannot be installed for $$($(BIN)/python -V): nothing is tested on it" >&2; exit 1; }
-	$(BIN)/python -m pytest --ray -m ray tests/runtime/ray tests/sundog/test_sweep_on_ray.py
+	$(BIN)/python -m pytest --ray -m ray tests/actors/test_kernel_laws.py tests/runtime/ray \
+		tests/sundog/test_sweep_on_ray.py
 
 # LiteLLM, LangChain and an older openai against a live server, in an environment of their own.
 test-clients: $(VENV)/installed-test

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
+    config.addinivalue_line("markers", "looks_inside: of an actor, which must be in the test's own process")
     config.addinivalue_line("markers", "long: takes more than ten seconds; `make test-long` runs it")
 
 

@@ -35,6 +35,10 @@ class Place(Protocol):
         """Start an actor; its address for `sender`."""
         ...
 
+    async def address(self, actor: Actor[Any], sender: str, *, counted: bool = True) -> Ref[Any]:
+        """Another address of an actor that was started."""
+        ...
+
     async def settle(self) -> None:
         """Wait until what was sent has arrived."""
         ...
@@ -52,6 +56,9 @@ class InProcess:
         ref = actor.ref(sender, counted=counted)
         await nursery.start(actor.live, name=actor.name)
         return ref
+
+    async def address(self, actor: Actor[Any], sender: str, *, counted: bool = True) -> Ref[Any]:
+        return actor.ref(sender, counted=counted)
 
     async def settle(self) -> None:
         """It has: a message is handled where it is sent."""
@@ -73,6 +80,9 @@ class OverSocket:
         hold.close()
         assert isinstance(ref, Ref)
         return ref
+
+    async def address(self, actor: Actor[Any], sender: str, *, counted: bool = True) -> Ref[Any]:
+        return actor.ref(sender, counted=counted)
 
     async def settle(self) -> None:
         await trio.sleep(self.tick_s)
@@ -122,3 +132,4 @@ PLACES: dict[str, Place] = {
     "unix": OverSocket("unix"),
     "tcp": OverSocket("tcp"),
 }
+"""Beside them there is a process of Ray, for the laws that do not look inside the actor's own."""

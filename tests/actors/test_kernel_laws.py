@@ -20,7 +20,7 @@ async def test_1_messages_of_one_sender_are_handled_in_order_whatever_the_handle
     clerk = Clerk()
     async with trio.open_nursery() as nursery:
         first = await place.start(nursery, clerk, "first")
-        second = clerk.ref("second")
+        second = await place.address(clerk, "second")
         first.tell(Note("first", 0, "hold"))
         await trio.sleep(place.tick_s)
         for number in range(1, 50):
@@ -42,6 +42,7 @@ async def test_1_a_handler_never_runs_inside_another_of_the_same_actor(place: Pl
         ref = await place.start(nursery, clerk)
         clerk.itself = clerk.ref("itself", counted=False)
         assert await ref.ask(Note("test", 0, "tell yourself")) == 0
+        await place.settle()
         assert clerk.numbers == [("test", 0), ("itself", 0), ("itself", 1), ("itself", 2)]
         ref.close()
     assert clerk.most_deep == 1
@@ -50,6 +51,7 @@ async def test_1_a_handler_never_runs_inside_another_of_the_same_actor(place: Pl
 # --- 2: a reply is set once and has one reader -----------------------------------------------------
 
 
+@pytest.mark.looks_inside
 async def test_2_a_second_answer_is_a_bug_and_raises(place: Place) -> None:
     """The first stays."""
     reply: Reply[int] = Reply()
@@ -61,6 +63,7 @@ async def test_2_a_second_answer_is_a_bug_and_raises(place: Place) -> None:
     assert await reply.wait() == 1
 
 
+@pytest.mark.looks_inside
 async def test_2_a_second_waiter_raises_instead_of_hanging(place: Place) -> None:
     """The first gets the answer; whoever was cancelled makes room for another."""
     reply: Reply[int] = Reply()
@@ -82,6 +85,7 @@ async def test_2_a_second_waiter_raises_instead_of_hanging(place: Place) -> None
     assert got == [7]
 
 
+@pytest.mark.looks_inside
 async def test_2_a_second_callback_raises_instead_of_replacing_the_first(place: Place) -> None:
     """And so does waiting for an answer that a callback will have."""
     reply: Reply[int] = Reply()
@@ -134,6 +138,7 @@ async def in_a_cell(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
         pass
 
 
+@pytest.mark.looks_inside
 async def test_3_thousands_of_answers_left_to_others_are_not_kept_when_they_are_given(place: Place) -> None:
     """An actor remembers whom it still owes an answer, and few more."""
     clerk = Clerk()
@@ -232,6 +237,7 @@ async def test_5_an_ask_that_is_cancelled_while_it_waits_leaves_its_message(plac
 # --- 6: nothing is handled after the end -----------------------------------------------------------
 
 
+@pytest.mark.looks_inside
 async def test_6_nothing_is_handled_once_run_has_ended(place: Place) -> None:
     """Neither while `closed` waits nor later: callers are told, listeners' news is dropped."""
     closing, may_close = trio.Event(), trio.Event()
@@ -263,7 +269,7 @@ async def test_6_after_a_crash_nothing_more_is_handled(place: Place) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with trio.open_nursery() as nursery:
             ref = await place.start(nursery, clerk)
-            listener = clerk.ref("upward", counted=False)
+            listener = await place.address(clerk, "upward", counted=False)
             listener.tell(Note("listener", 0, "crash"))
             listener.tell(Note("listener", 1))
             with trio.CancelScope(shield=True):
@@ -304,6 +310,7 @@ async def test_7_a_crash_is_raised_in_the_actors_own_task_and_says_where(place: 
     assert mailbox == "mailbox of the-culprit: 2 taken, 0 waiting, at most 0 at a time"
 
 
+@pytest.mark.looks_inside
 async def test_7_an_answer_that_is_expected_and_will_not_come_is_a_crash(place: Place) -> None:
     """Even if it fails while the actor handles the very message that asked for it."""
     below = Clerk("below")
@@ -328,6 +335,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
+@pytest.mark.looks_inside
 async def test_8_a_tap_that_fails_is_dropped_with_one_warning(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -438,7 +446,8 @@ async def test_10_an_actor_ends_when_all_who_count_have_hung_up(place: Place) ->
     clerk = Clerk()
     async with trio.open_nursery() as nursery:
         first = await place.start(nursery, clerk, "first")
-        second, upward = clerk.ref("second"), clerk.ref("upward", counted=False)
+        second = await place.address(clerk, "second")
+        upward = await place.address(clerk, "upward", counted=False)
         first.close()
         await trio.sleep(place.tick_s)
         second.tell(Note("second", 1))
@@ -450,6 +459,7 @@ async def test_10_an_actor_ends_when_all_who_count_have_hung_up(place: Place) ->
 # --- 11: statistics --------------------------------------------------------------------------------
 
 
+@pytest.mark.looks_inside
 async def test_11_a_mailbox_says_how_much_it_took_how_much_waits_and_when_it_took_the_last(
     place: Place,
 ) -> None:

@@ -1,6 +1,21 @@
 """Ray reads its token when it is imported, so tests that import it say theirs before."""
 
 import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Any]:
+    """A process of a local Ray cluster, for clerks."""
+    from runtime.ray.cluster import joined
+
+    with joined(None, 2):
+        from tests.runtime.ray.far import new_host
+
+        yield new_host()
