@@ -75,10 +75,9 @@ class Opening:
         quantization: str | None = None,
         ahead: bool | None = None,
         rank: Rank | None = None,
-        replica: int = 0,
     ) -> None:
         self._ahead = ahead
-        self._rank, self._replica = rank, replica
+        self._rank = rank
         self._group: Group | None = None
         self._model_dir = Path(model_dir)
         self._device = device
@@ -160,7 +159,7 @@ class Opening:
         """Meet the other ranks, and leave them their part of the processors."""
         if self._num_threads is None:
             torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
-        self._group = Group(rank, device_of(rank, self._replica, chosen_device(self._device)))
+        self._group = Group(rank, device_of(rank, chosen_device(self._device)))
         if rank.leads and self._group.device.type == "cpu":
             _LOG.warning(
                 "%d ranks share %s: it is computed layer by layer, as the kernels for whole decoders know no"

@@ -165,7 +165,6 @@ def torch_backends(
             max_lora_rank=max_lora_rank,
             quantization=quantization,
             rank=rank,
-            replica=replica,
         )
 
     return new_backend

@@ -21,16 +21,14 @@ from sundog.embedding import embedding_config
 from sundog.kv_events import with_kv_events
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
-from sundog.options.placement import RAY, parse_on
-from sundog.options.row import rows
+from sundog.options.placement import parse_on
 from sundog.options.serving import Serving
 from sundog.ranks import refuse_what_ranks_cannot
-from sundog.torch_limits import check_threads, planned_ahead, refuse_what_torch_cannot
+from sundog.torch_limits import planned_ahead, refuse_what_torch_cannot
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
     from runtime.ranks.rank import Rank
-    from runtime.ray.actor import Life
     from runtime.ray.place import RayPlace
     from runtime.serve import RealModel
     from runtime.worker.engine_process import EngineProcess
@@ -72,24 +70,42 @@ class Opened:
             rank=rank,
         )
 
+    def watched(self) -> "Callable[[int], Backend]":
+        """The same in the server's own process, where a thread watches each engine; imports torch."""
+        from runtime.worker.watchdog import Watched
+
+        serving, new_backend = self.orders.serving, self.backends()
+        return lambda replica: Watched(new_backend(replica), serving.stall_timeout_s, serving.load_timeout_s)
+
     def new_backend(self, replica: int, rank: "Rank | None" = None) -> "Backend":
         """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
         return self.backends(rank)(replica)
 
     def life(self) -> "Run":
         """The life of an engine process, and of the ranks that it forks if there are several."""
-        from runtime.worker.host import run_fork
-        from runtime.worker.rank_forks import run_shared_fork
+        from runtime.worker.host import run_fork, run_host
+        from runtime.worker.rank_forks import run_shared
 
-        num_ranks = self.orders.engine.tensor_parallel_size
-        is_late = _may_be_on_a_gpu(self.orders.serving.device)
+        num_ranks, serving = self.orders.engine.tensor_parallel_size, self.orders.serving
+        is_late, is_here = _may_be_on_a_gpu(serving.device), serving.on is None
         new_backend = self.new_backend if is_late else self.backends()
+        live = run_fork if is_here else partial(run_host, tells_logs=True)
         if num_ranks == 1:
-            run: Run = partial(run_fork, self.config, new_backend)
+            run: Run = partial(live, self.config, new_backend)
         else:
-            stall_s = self.orders.serving.stall_timeout_s
-            run = partial(run_shared_fork, self.config, self._rank_backends, num_ranks, stall_s)
-        return run if is_late or self.config.replicas == 1 else partial(self._on_own_cores, run)
+            stall_s = serving.stall_timeout_s
+            run = partial(run_shared, live, self.config, self._rank_backends, num_ranks, stall_s)
+        is_alone = self.config.replicas == 1 or not is_here  # Ray says which cores and GPUs there are
+        return run if is_alone else self._apart(run, num_ranks, is_late)
+
+    def _apart(self, run: "Run", num_ranks: int, is_late: bool) -> "Run":
+        """The life of an engine process on GPUs or cores that no other replica has."""
+        from runtime.worker.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
+
+        if not is_late:
+            return partial(self._on_own_cores, run)
+        gpus = gpus_of(self.config.replicas, num_ranks, os.environ.get(VISIBLE), num_gpus())
+        return partial(on_own_gpus, run, gpus)
 
     def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
         """An engine process on the CPU, apart from those of other replicas."""
@@ -154,7 +170,8 @@ def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], Engin
     from runtime.worker.engine_process import EngineProcess
 
     place = _forks(orders, stack) if orders.serving.on is None else _ray_place(orders, stack)
-    return lambda replica: EngineProcess(replica, place, orders.serving.stall_timeout_s)
+    stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
+    return lambda replica: EngineProcess(replica, place, stall_s, load_s)
 
 
 def _forks(orders: Orders, stack: ExitStack) -> "Forks":
@@ -168,7 +185,7 @@ def _forks(orders: Orders, stack: ExitStack) -> "Forks":
 
 
 def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
-    """A Ray cluster, each of whose engine processes reads the same folder and imports for itself."""
+    """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
     from runtime.ray.cluster import joined
     from runtime.serve import is_embedded
 
@@ -183,39 +200,13 @@ def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
 
     demand = {"CPU": float(num_each if cluster.is_ours else serving.ray_cpus or 1)}
     if serving.device == "cuda" or (serving.device == "auto" and cluster.num("GPU")):
-        demand["GPU"] = 1.0
+        demand["GPU"] = float(orders.engine.tensor_parallel_size)
     if model is not None and not is_embedded(model):
         orders = replace(orders, model=str(Path(model).absolute()))
-    order = Order("sundog.engine_process:engine_life", orders.packed())
+    order = Order("sundog.engine_process", orders.packed())
     place = RayPlace(cluster, order, demand, serving.ray_wait_s, serving.ray_host)
     stack.callback(place.close)
     return place
-
-
-def engine_life(packed: bytes) -> "Life":
-    """The life of an engine process with these orders, in a process that is not forked; imports torch."""
-    from runtime.worker.host import run_host
-
-    opened = Orders.unpacked(packed).open()
-    return partial(run_host, opened.config, opened.backends(), tells_logs=True)
-
-
-def check_placement(serving: Serving, engine: Engine) -> None:
-    """Refuse what does not go with where engines run; raises ConfigError."""
-    check_threads(serving, engine)
-    if serving.on is None:
-        for row in (row for row in rows(type(serving)) if row.section == RAY):
-            if getattr(serving, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is for engines on a cluster: add --on ray, or leave it out")
-    elif serving.simulate is not None:
-        raise ConfigError("--on ray is for a real model: simulated engines are in the server's own process")
-    elif serving.in_process:
-        raise ConfigError("--on ray and --in-process say two places: leave one out")
-    elif engine.tensor_parallel_size != 1:
-        raise ConfigError(
-            f"--tensor-parallel-size is {engine.tensor_parallel_size}: the ranks of a replica are not"
-            " placed on a cluster; leave it at 1, or leave out --on"
-        )
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")

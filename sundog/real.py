@@ -58,7 +58,7 @@ def real_model(begun: Begun, stack: ExitStack) -> Served:
     return Served(
         real.name,
         found.config,
-        new_engine or found.backends(),
+        new_engine or found.watched(),
         real.tokenizer,
         vocabulary,
         real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,

@@ -12,7 +12,6 @@ import click
 from actors.config import ConfigError, EngineConfig
 from sundog.emulated import emulated
 from sundog.ends import remark
-from sundog.engine_process import check_placement
 from sundog.kv_events import kv_event_listeners
 from sundog.log_format import log_to_stderr
 from sundog.options.door import Door
@@ -23,6 +22,7 @@ from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Logging
 from sundog.options.takes import command, takes
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
+from sundog.placement import check_placement
 from sundog.ports import holder_of
 from sundog.rank_servers import serve_ranks
 from sundog.real import begun_model, real_model

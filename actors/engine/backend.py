@@ -1,9 +1,9 @@
 """The seam between the graph and a world: what a Runner runs, or a whole core that runs elsewhere."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Never, Protocol, runtime_checkable
 
-from actors.actor import Ref, Reply
+from actors.actor import Actor, Ref, Reply
 from actors.engine.reports import ActorReport
 from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
@@ -37,6 +37,15 @@ class DoesRuns(Protocol):
 
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""
+        ...
+
+
+@runtime_checkable
+class WatchesActors(Protocol):
+    """What a Backend also has if it watches whether the core that it is in goes on."""
+
+    def watch(self, actors: Sequence[Actor[Never]]) -> None:
+        """Watch these, which have started."""
         ...
 
 

@@ -15,7 +15,7 @@ from actors.core.kv_events import KvChanges
 from actors.core.policies import Policy
 from actors.core.policies.guard import Guarded, PolicyError, guarded
 from actors.core.state import SchedulerState
-from actors.engine.backend import Backend, Engine, Listener, RemoteCore
+from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
 from actors.engine.executor import Executor
 from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
@@ -42,9 +42,13 @@ async def run_engine(
 ) -> None:
     """Run a replica's core to its end, here or wherever its `engine` is, and in the roster meanwhile."""
     place = f"engine-{replica}"
+    started: list[Actor[Never]] = []
 
     def on_actors(actors: Sequence[Actor[Never]]) -> None:
-        roster.enter(place, partial(report, actors))
+        started.extend(actors)
+        roster.enter(place, partial(report, started))
+        if isinstance(engine, WatchesActors):
+            engine.watch(actors)
 
     try:
         if isinstance(engine, RemoteCore):
@@ -70,7 +74,7 @@ async def run_engine_core(
     """Run a core to its end, and release everything that `backends`, one per rank, took.
 
     Further ranks have their Runners `elsewhere`. When a user's policy fails, the `fallback` takes over; None:
-    the core crashes. `on_actors` is told of the actors before the core is up.
+    the core crashes. `on_actors` is told of the actors as they start: those that load first.
     """
     try:
         await _run_actors(replica, config, listeners, fallback, tap, backends, on_up, on_actors, elsewhere)
@@ -100,15 +104,14 @@ async def _run_actors(
         async def start(actor: Actor[Never]) -> None:
             await nursery.start(actor.live, name=actor.name)
 
-        runners = [
-            Runner(f"runner-{replica}.{rank}", backend, tap=tap) for rank, backend in enumerate(backends)
-        ]
+        runners = [Runner(f"runner-{replica}.{rank}", each, tap=tap) for rank, each in enumerate(backends)]
         here = [runner.ref(f"executor-{replica}") for runner in runners]
         executor = Executor(f"executor-{replica}", [*here, *elsewhere], tap=tap)
         scheduler_name = f"scheduler-{replica}"
         executor_ref = executor.ref(scheduler_name)
         for actor in (*runners, executor):
             await start(actor)
+        on_actors([executor, *runners])
         capacity = await executor_ref.ask(Load())
         scheduler_config = config.with_blocks(capacity.num_blocks)
         manager = _kv_cache_manager(replica, config, scheduler_config, tap)
@@ -138,7 +141,7 @@ async def _run_actors(
             hop = Hop(f"hop-{replica}", config.hops, entrance, tap=tap)
             entrance = hop.ref("router")
             await start(hop)
-        on_actors([scheduler, manager, executor, *runners])
+        on_actors([scheduler, manager])
         on_up(EngineRefs(entrance, manager_ref, capacity))
 
 

@@ -30,9 +30,10 @@ class ActorReport:
         return f"{self.actor}: {what} for {self.for_s:.1f} s{waiting}"
 
 
-def report(actors: Sequence[Actor[Never]]) -> tuple[ActorReport, ...]:
-    """What each of them is doing now."""
-    return tuple(_report(actor) for actor in actors)
+def report(actors: Sequence[Actor[Never]], at_s: float | None = None) -> tuple[ActorReport, ...]:
+    """What each of them is doing now; a thread that has no clock of the run says what time it is."""
+    at_s = now_s() if at_s is None else at_s
+    return tuple(_report(actor, at_s) for actor in actors)
 
 
 class Roster:
@@ -54,14 +55,11 @@ class Roster:
         return [(place, each) for place, asked in self._asked.items() for each in asked()]
 
 
-def _report(actor: Actor[Never]) -> ActorReport:
+def _report(actor: Actor[Never], at_s: float) -> ActorReport:
     seen = actor.statistics()
     doing = None if actor.mailbox.is_free else _named(actor.message)
-    time_s = now_s()
-    for_s = time_s - (seen.last_s or time_s)
-    return ActorReport(
-        actor.name, doing, for_s, seen.num_waiting, seen.num_handled, seen.most_waiting, time_s
-    )
+    for_s = at_s - (seen.last_s or at_s)
+    return ActorReport(actor.name, doing, for_s, seen.num_waiting, seen.num_handled, seen.most_waiting, at_s)
 
 
 def _named(message: object) -> str:

@@ -93,20 +93,20 @@ class Group:
         return sampled
 
 
-def device_of(rank: Rank, replica: int, device: str) -> torch.device:
-    """The rank's own: `cuda` is the GPU of its number, those of the first replica first.
+def device_of(rank: Rank, device: str) -> torch.device:
+    """The rank's own: `cuda` is the GPU of its number, of those that its replica sees.
 
-    Raises ConfigError where the machine has too few.
+    Raises ConfigError where it sees too few.
     """
     if device != "cuda":
         return torch.device(device)
-    number, num_gpus = replica * rank.count + rank.number, torch.cuda.device_count()
-    if number >= num_gpus:
+    num_gpus = torch.cuda.device_count()
+    if rank.number >= num_gpus:
         raise ConfigError(
-            f"--tensor-parallel-size is {rank.count}: {rank} of replica {replica} needs GPU {number}, and"
-            f" torch sees {num_gpus}; lower it, or --replicas"
+            f"--tensor-parallel-size is {rank.count}: {rank} needs GPU {rank.number}, and torch sees"
+            f" {num_gpus}; lower it, or --replicas"
         )
-    return torch.device("cuda", number)
+    return torch.device("cuda", rank.number)
 
 
 def _loopback() -> str:

@@ -1,17 +1,17 @@
-"""The engine process on a Ray cluster: an actor, in which a core lives behind a link of ours.
+"""The actor of a replica on a Ray cluster: it has a fork server, and forks engine processes when it is asked.
 
-Ray starts it, starts it again when its process or its node is gone, and ends it. Everything else goes over
-the link, which the process opens to the server; Ray's own calls carry what begins it.
+Ray starts it, starts it again when its process or its node is gone, and ends it; all that it has forked ends
+with it. An engine's messages go over a link of ours from the forked process to the server; Ray's own calls
+carry what begins it, and how it ended.
 """
 
 import os
 import platform
-import socket
-from collections.abc import Callable
+import signal
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pkgutil import resolve_name
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import ray
@@ -20,50 +20,71 @@ import trio
 from actors.config import ConfigError
 from runtime.wire.records import fingerprint
 from runtime.wire.sockets import connected
+from runtime.worker.forks import Forks, module_command
+from runtime.worker.life import how_it_ended
 from runtime.worker.messages import WORKER_MESSAGES
-
-Life = Callable[[int, socket.socket], None]
-"""The life of an engine process: its replica, and its end of the link."""
 
 
 class Facts(NamedTuple):
-    """What an engine process says of itself before it begins."""
+    """What a replica's actor says of itself before an engine begins."""
 
     host: str
     node: str
     """Ray's id of it."""
     process: int
+    """Ray's own, of which engines are forked."""
     versions: tuple[tuple[str, str], ...]
     refusal: str | None
     """Why there can be no engine there."""
 
 
 class EngineActor:
-    """Calls `prepare` (`module:function`) with the orders of the server for a Life, in its `folder`."""
+    """Has `module` as its fork server, with the orders of the server, in its `folder`.
 
-    def __init__(self, prepare: str, orders: bytes, folder: str) -> None:
+    Ray calls it in the process's main thread, to which the fork server is bound.
+    """
+
+    def __init__(self, module: str, orders: bytes, folder: str) -> None:
         with suppress(OSError):  # paths are whole where it is not there
             os.chdir(folder)
-        self._life: Life | None = None
-        self._refusal: str | None = None
-        try:
-            self._life = resolve_name(prepare)(orders)
-        except (ConfigError, ModuleNotFoundError) as error:
-            self._refusal = str(error)
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        self._forks = Forks(module_command(module), orders)
+        self._engines: set[int] = set()
 
     def facts(self) -> Facts:
-        """Where it is, and what it was made of."""
-        context = ray.get_runtime_context()
-        return Facts(
-            ray.util.get_node_ip_address(), context.get_node_id(), os.getpid(), versions(), self._refusal
-        )
+        """Where it is, and what it was made of; waits until its fork server has imported everything."""
+        refusal = None
+        try:
+            trio.run(self._forks.ready)
+        except ConfigError as error:
+            refusal = str(error)
+        node = ray.get_runtime_context().get_node_id()
+        return Facts(ray.util.get_node_ip_address(), node, os.getpid(), versions(), refusal)
 
-    def live(self, replica: int, host: str, port: int, secret: bytes) -> None:
-        """Live behind a link to the server, which listens at that address. The process ends with it."""
-        assert self._life is not None, self._refusal
-        link = trio.run(partial(connected, (host, port), WORKER_MESSAGES, secret))
-        self._life(replica, link)
-        ray.actor.exit_actor()
+    def begin(self, replica: int, host: str, port: int, secret: bytes) -> int:
+        """The id of a new engine process, with a link to the server, which listens at that address."""
+
+        async def begun() -> int:
+            with await connected((host, port), WORKER_MESSAGES, secret) as link:
+                return await self._forks.fork(replica, link)
+
+        process = trio.run(begun)
+        self._engines.add(process)
+        return process
+
+    def kill(self, process: int) -> None:
+        """End an engine process at once, unless it has ended."""
+        if process in self._engines:
+            kill_process(process)
+
+    def reap(self, process: int) -> str:
+        """How an engine process ended, in words; it is killed if that takes long."""
+        if process not in self._engines:
+            return "ended with the process of Ray that it was forked from"
+        self._engines.remove(process)
+        status = trio.run(partial(self._forks.reap, process))
+        return "ended" if status is None else how_it_ended(status)
 
 
 def versions() -> tuple[tuple[str, str], ...]:
@@ -79,4 +100,4 @@ def versions() -> tuple[tuple[str, str], ...]:
 def kill_process(process: int) -> None:
     """End a process of this node at once, unless it has ended."""
     with suppress(ProcessLookupError):
-        os.kill(process, 9)
+        os.kill(process, signal.SIGKILL)

@@ -10,10 +10,13 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+REAP_S = 1.0
 OBJECT_STORE_BYTES = 100 * 2**20
 """No token and no weight goes through it; Ray takes no less than 75 MiB."""
 
@@ -25,6 +28,7 @@ def main(folder: str, num_cpus: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         print(_begin(folder, num_cpus), flush=True)
+        threading.Thread(target=_reap, args=(set(_children()),), daemon=True).start()
         sys.stdin.read()
     except BrokenPipeError:
         pass  # the command is gone already
@@ -52,16 +56,27 @@ def _begin(folder: str, num_cpus: int) -> str:
     return str(begun.address_info["gcs_address"])
 
 
+def _children() -> list[int]:
+    """Processes whose parent this one is, by birth or since theirs has died."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+def _reap(rays: set[int]) -> None:
+    """Let go of what has died below a process of Ray that died itself; Ray waits for its own."""
+    while True:
+        time.sleep(REAP_S)
+        for child in set(_children()) - rays:
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+
+
 def _end(folder: str) -> None:
     """End the cluster, and every process that has come of it."""
     import ray
 
     ray.shutdown()
-    while children := [
-        int(child)
-        for path in Path("/proc/self/task").glob("*/children")
-        for child in path.read_text().split()
-    ]:
+    while children := _children():
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)

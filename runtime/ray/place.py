@@ -1,7 +1,7 @@
 """Ray as a place of engine processes: each replica is an actor in a placement group of its own (STRICT_PACK).
 
 Who begins what again: Ray an actor whose process or node is gone, in the same group, wherever that then is;
-the server's EngineSupervisor the core in it, and an actor that has ended because its core has.
+the server's EngineSupervisor the engine process, which the actor forks, and with it the ranks of the replica.
 """
 
 import logging
@@ -16,12 +16,13 @@ from typing import Any
 import ray
 import trio
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.config import ConfigError
-from runtime.ray.actor import EngineActor, Facts, kill_process, versions
+from runtime.ray.actor import EngineActor, Facts, versions
 from runtime.ray.cluster import Cluster
-from runtime.ray.promises import answered, end_of
+from runtime.ray.process import RayProcess, kill
+from runtime.ray.promises import answered
 from runtime.ray.words import why
 from runtime.wire.frames import WireError
 from runtime.wire.sockets import accepted, listen
@@ -32,20 +33,18 @@ log = logging.getLogger("sundog.ray")
 
 LOOK_S = 5.0
 """How often people are told that an engine has no place yet."""
-START_S = 600.0
-"""How long a process may take to import everything, from a slow disk."""
+START_S = 660.0
+"""How long an actor may take to begin; its fork server has 600 s to import everything (`forks.READY_S`)."""
 AGAIN_S = 0.1
 MEET_S = 60.0
 """How long it may take to connect to the server, hands shaken."""
-LEAVE_S = 30.0
-"""How long Ray may take to notice that a process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What an actor is given: `prepare` (`module:function`), called with `packed`, makes an engine's life."""
+    """What an actor is given: `module`, started with `packed`, is the fork server of its engines."""
 
-    prepare: str
+    module: str
     packed: bytes
 
 
@@ -55,30 +54,6 @@ class Home:
 
     group: Any
     actor: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class RayProcess:
-    """An engine process on the cluster (`Begun`)."""
-
-    facts: Facts
-    connected: socket.socket
-    running: Any
-    """Ray's promise of how it ended."""
-
-    @property
-    def name(self) -> str:
-        return f"the engine process {self.facts.process} on node {self.facts.host}"
-
-    def kill(self) -> None:
-        _kill(self.facts)
-
-    async def ended(self) -> str:
-        for _ in range(2):
-            with trio.move_on_after(LEAVE_S):
-                return await end_of(self.running)
-            self.kill()
-        return "does not end"
 
 
 class RayPlace:
@@ -111,13 +86,17 @@ class RayPlace:
             ) from None
         with listening:
             port = listening.getsockname()[1]
-            running = home.actor.live.remote(replica, self._host, port, secret)
+            promise = home.actor.begin.remote(replica, self._host, port, secret)
             try:
-                connected = await _met(listening, secret, running, facts)
+                connected = await _met(listening, secret, promise, facts)
             except BaseException:
-                _kill(facts)
+                kill(facts)
                 raise
-        process = RayProcess(facts, connected, running)
+        try:
+            process = RayProcess(facts, home.actor, await _forked(promise, facts), connected)
+        except BaseException:
+            connected.close()
+            raise
         try:
             await set_clock(connected, is_here=False)
         except BaseException:
@@ -186,26 +165,34 @@ class RayPlace:
                 max_task_retries=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(home.group, 0),
             )
-            .remote(self._orders.prepare, self._orders.packed, os.getcwd())
+            .remote(self._orders.module, self._orders.packed, os.getcwd())
         )
 
 
-def _kill(facts: Facts) -> None:
-    """End a process by a task on its node: an actor that Ray has begun again by now is another process."""
-    node = NodeAffinitySchedulingStrategy(facts.node, soft=False)
-    task = ray.remote(kill_process).options(num_cpus=0, max_retries=0, scheduling_strategy=node)
-    task.remote(facts.process)
+async def _forked(promise: Any, facts: Facts) -> int:
+    """The id of the process that was promised; WireError if there is none."""
+    try:
+        with trio.fail_after(MEET_S):
+            return int(await answered(promise))
+    except trio.TooSlowError:
+        kill(facts)
+        raise WireError(f"Ray's process {facts.process} on node {facts.host} does not answer") from None
+    except ray.exceptions.RayError as error:
+        raise WireError(f"node {facts.host} cannot begin it: {why(error)}") from error
 
 
-async def _met(listening: socket.socket, secret: bytes, running: Any, facts: Facts) -> socket.socket:
-    """The connection of the process; WireError if it ends, or does not come, before."""
+async def _met(listening: socket.socket, secret: bytes, promise: Any, facts: Facts) -> socket.socket:
+    """The connection of the process that is promised; WireError if it does not come."""
     met: list[socket.socket] = []
     ends: list[str] = []
     async with trio.open_nursery() as nursery:
 
         async def over() -> None:
-            ends.append(await end_of(running))
-            nursery.cancel_scope.cancel()
+            try:
+                await answered(promise)
+            except ray.exceptions.RayError as error:
+                ends.append(why(error))
+                nursery.cancel_scope.cancel()
 
         nursery.start_soon(over)
         with trio.move_on_after(MEET_S):
@@ -217,8 +204,8 @@ async def _met(listening: socket.socket, secret: bytes, running: Any, facts: Fac
         nursery.cancel_scope.cancel()
     if met:
         return met[0]
-    how = ends[0] if ends else f"did not connect within {MEET_S:g} s: can it reach this machine's address?"
-    raise WireError(f"on node {facts.host} it {how}")
+    how = ends[0] if ends else f"nothing within {MEET_S:g} s: can it reach this machine's address?"
+    raise WireError(f"no connection from node {facts.host}: {how}")
 
 
 def _check(facts: Facts) -> None:

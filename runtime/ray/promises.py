@@ -23,10 +23,9 @@ async def answered(promise: Any) -> Any:
     return future.result()
 
 
-async def end_of(running: Any) -> str:
-    """How a process ended, in words."""
+async def end_of(reaped: Any) -> str:
+    """How a process ended, in words: as was promised, or as the promise was broken."""
     try:
-        await answered(running)
+        return str(await answered(reaped))
     except ray.exceptions.RayError as error:
         return f"ended ({why(error)})"
-    return "ended"

@@ -25,6 +25,8 @@ START_S = 60.0
 """A process may be silent for so long while it starts: what loads a model may hold its interpreter."""
 STEP_S = 300.0
 """An actor that handles one message for so long is stalled; the same as vLLM's limit for a step."""
+LOAD_S = 600.0
+"""A process may take so long until it is ready; the same as vLLM's limit."""
 
 
 class EngineCrashed(Exception):
@@ -71,13 +73,16 @@ class Door(Actor[Heard]):
 class EngineProcess:
     """A replica's core in a process of its own (`RemoteCore`).
 
-    A process that is silent for `stall_s` is taken for stalled, and ended.
+    A process that is silent for `stall_s` is taken for stalled, and ended; so is one that is not ready, with
+    all its ranks, `load_s` after it has begun.
     """
 
-    def __init__(self, replica: int, place: Place, stall_s: float, tap: Tap | None = None) -> None:
+    def __init__(
+        self, replica: int, place: Place, stall_s: float, load_s: float = LOAD_S, tap: Tap | None = None
+    ) -> None:
         self._replica = replica
         self._place = place
-        self._stall_s = stall_s
+        self._stall_s, self._load_s = stall_s, load_s
         self._tap = tap
         self._door: Door | None = None
 
@@ -114,7 +119,7 @@ class EngineProcess:
         async with trio.open_nursery() as nursery:
             await nursery.start(door.live)
             nursery.start_soon(self._start, link, door, on_up)
-            nursery.start_soon(self._watch, door)
+            nursery.start_soon(self._watch, door, begun.name)
             await link.run()
             hold.close()
             nursery.cancel_scope.cancel()
@@ -134,16 +139,31 @@ class EngineProcess:
         door.is_up = True
         on_up(EngineRefs(scheduler, manager, capacity))
 
-    async def _watch(self, door: Door) -> None:
-        """Raise EngineStalled when the process, or an actor of it, does not go on."""
+    async def _watch(self, door: Door, name: str) -> None:
+        """Raise EngineStalled when the process, or an actor of it, does not go on.
+
+        Raises ConfigError if it does not get ready.
+        """
+        num_looks = 0
         while True:
             await trio.sleep(LOOK_S)
+            num_looks += 1
             door.num_silent += 1
             if door.num_silent * LOOK_S > (self._stall_s if door.is_up else max(self._stall_s, START_S)):
                 raise _stalled(f"gave no sign of life for {now_s() - door.heard_s:.1f} s", door)
+            if not door.is_up and num_looks * LOOK_S > self._load_s:
+                raise _not_ready(name, self._load_s, door)
             for each in door.actors:
-                if each.doing is not None and each.for_s > STEP_S:
+                if door.is_up and each.doing is not None and each.for_s > STEP_S:
                     raise _stalled(f"does not go on: {each}", door)
+
+
+def _not_ready(name: str, load_s: float, door: Door) -> ConfigError:
+    doing = "; ".join(str(each) for each in door.actors) or "it opened the model"
+    return ConfigError(
+        f"{name} was not ready within {load_s:g} s, and is ended: give it longer by --load-timeout. Its last"
+        f" words: {doing}"
+    )
 
 
 def _stalled(what: str, door: Door) -> EngineStalled:

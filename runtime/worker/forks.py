@@ -76,7 +76,13 @@ class Forks:
 
     async def begin(self, replica: int) -> "Forked":
         """A new engine process. Raises ConfigError if the fork server says that there can be none."""
-        forked = await self._forked(replica)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                forked = Forked(self, await self.fork(replica, theirs), ours)
+        except BaseException:
+            ours.close()
+            raise
         try:
             await shake_hands(forked.connected, self._messages, b"", called=False)
             await set_clock(forked.connected, is_here=True)
@@ -90,30 +96,39 @@ class Forks:
             raise
         return forked
 
-    async def _forked(self, replica: int) -> "Forked":
+    async def fork(self, replica: int, connected: socket.socket) -> int:
+        """The id of a new process, which has this end of a link; ConfigError and ForkServerDied."""
         async with self._alone():
-            if self._process is None or self._process.poll() is not None:
-                self.start()
+            await self._until_ready()
             try:
-                if not self._is_ready:
-                    with trio.fail_after(READY_S):
-                        await self._answer(READY)
-                    self._is_ready = True
                 with trio.fail_after(FORK_S, shield=True):
-                    return await self._fork(replica)
+                    self._ask(FORK, replica, connected)
+                    return await self._answer(FORK)
             except trio.TooSlowError:
-                self.close()
-                raise ForkServerDied("the process that starts engines does not answer") from None
+                raise self._unanswered() from None
 
-    async def _fork(self, replica: int) -> "Forked":
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._ask(FORK, replica, theirs)
-            return Forked(self, await self._answer(FORK), ours)
-        except BaseException:
-            ours.close()
-            raise
+    async def ready(self) -> None:
+        """Wait until the fork server, begun again if it has ended, has imported what engines need.
+
+        Raises ConfigError if it says that there can be no engines, and ForkServerDied.
+        """
+        async with self._alone():
+            await self._until_ready()
+
+    async def _until_ready(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        if not self._is_ready:
+            try:
+                with trio.fail_after(READY_S):
+                    await self._answer(READY)
+            except trio.TooSlowError:
+                raise self._unanswered() from None
+            self._is_ready = True
+
+    def _unanswered(self) -> ForkServerDied:
+        self.close()
+        return ForkServerDied("the process that starts engines does not answer")
 
     async def reap(self, process: int) -> int | None:
         """How an engine process ended, as `waitpid` says; None if nobody knows. It is killed if need be."""

@@ -14,7 +14,6 @@ from actors.engine.backend import Backend
 from runtime.ranks.rank import Rank, first_of
 from runtime.wire.handshake import shake_hands
 from runtime.worker.clock import set_clock
-from runtime.worker.host import run_fork
 from runtime.worker.life import forked, how_it_ended
 from runtime.worker.messages import WORKER_MESSAGES
 from runtime.worker.rank_process import run_rank
@@ -24,6 +23,8 @@ LEAVE_S = 2.0
 
 NewBackend = Callable[[Rank], Callable[[int], Backend]]
 """What makes the backend of a rank of a replica."""
+RunHost = Callable[[EngineConfig, Callable[[int], Backend], int, socket.socket, Ranks], None]
+"""The life of an engine process (`runtime/worker/host.py`)."""
 
 
 @dataclass(slots=True)
@@ -82,7 +83,8 @@ class RankForks:
         return rank
 
 
-def run_shared_fork(
+def run_shared(
+    run: RunHost,
     config: EngineConfig,
     new_backend: NewBackend,
     count: int,
@@ -90,10 +92,13 @@ def run_shared_fork(
     replica: int,
     connected: socket.socket,
 ) -> None:
-    """The life of an engine process whose model `count` ranks share: it is rank 0, and forks the others."""
+    """The life of an engine process whose model `count` ranks share: it is rank 0, and forks the others.
+
+    `run` is the rest of it: that of a process that was just forked here, or elsewhere.
+    """
     first = first_of(count)
     place = RankForks(new_backend, replica, first, connected)
-    run_fork(config, new_backend(first), replica, connected, Ranks(replica, count, place, stall_s))
+    run(config, new_backend(first), replica, connected, Ranks(replica, count, place, stall_s))
 
 
 def _fork(

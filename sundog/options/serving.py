@@ -132,8 +132,15 @@ class Serving:
     stall_timeout_s: float = option(
         10.0,
         Real(1, 86_400),
-        "Restart an engine process that gives no sign of life for so many seconds.",
+        "Restart an engine process that gives no sign of life for so many seconds; --in-process: say so.",
         flag="--stall-timeout",
+        section=PROCESSES,
+    )
+    load_timeout_s: float = option(
+        600.0,
+        Real(1, 86_400),
+        "End an engine process that is not ready, with its ranks, after so many seconds.",
+        flag="--load-timeout",
         section=PROCESSES,
     )
 

@@ -6,9 +6,10 @@ import pytest
 
 from actors.config import ConfigError
 from sundog import torch_limits
-from sundog.engine_process import Orders, check_placement
+from sundog.engine_process import Orders
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
+from sundog.placement import check_placement
 
 DRAFTS = '{"method": "ngram", "num_speculative_tokens": 2}'
 

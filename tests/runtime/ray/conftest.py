@@ -10,6 +10,14 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def starts_slowly() -> Iterator[None]:
+    """A cluster begins before its server does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.live.START_S", 300)
+        yield
+
+
 @pytest.fixture(scope="module")
 def host() -> Iterator[Any]:
     """A process of a local Ray cluster, for clerks."""

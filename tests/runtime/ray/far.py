@@ -223,7 +223,8 @@ class OverRay:
                 await mirror.has_ended.wait()
                 hold.close()
                 link.end("the test is over")
-                await answered(promise)
+                with suppress(ray.exceptions.RayError):  # the process may have been killed
+                    await answered(promise)
                 nursery.cancel_scope.cancel()
 
 

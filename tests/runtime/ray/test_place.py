@@ -1,26 +1,33 @@
 """What a Ray cluster refuses an engine, and who may connect to the server in its stead."""
 
+import os
+import re
+import signal
 import socket
 import threading
 from collections.abc import Iterator
-from functools import partial
+from contextlib import closing
 
+import psutil
 import pytest
+import trio
 
 pytest.importorskip("ray", reason="the ray extra is not installed")
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from actors.config import ConfigError
 from runtime.ray import place as place_module
+from runtime.ray import process as process_module
 from runtime.ray.cluster import Cluster, joined
-from runtime.ray.place import Orders, RayPlace, RayProcess
+from runtime.ray.place import Orders, RayPlace
+from runtime.ray.process import RayProcess
 from runtime.wire.sockets import Address, listen
 from sundog import engine_process
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.wall_clock]
-LIFE = "sundog.engine_process:engine_life"
+MODULE = "sundog.engine_process"
 
 
 @pytest.fixture(scope="module")
@@ -29,54 +36,57 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture
-def place_of(cluster: Cluster, request: pytest.FixtureRequest) -> "partial[RayPlace]":
-    """Places on it, which are closed at the end."""
-
-    def made(
-        model: str | None = None, prepare: str = LIFE, cpus: float = 1.0, wait_s: float = 60.0
-    ) -> RayPlace:
-        orders = engine_process.Orders(model=model, serving=Serving(), engine=Engine(max_num_seqs=2))
-        place = RayPlace(cluster, Orders(prepare, orders.packed()), {"CPU": cpus}, wait_s, None)
-        request.addfinalizer(place.close)
-        return place
-
-    return partial(made)
+def new_place(
+    cluster: Cluster, model: str | None = None, module: str = MODULE, cpus: float = 1.0, wait_s: float = 60.0
+) -> RayPlace:
+    """A place on it; whoever has it closes it."""
+    orders = engine_process.Orders(model=model, serving=Serving(on="ray"), engine=Engine(max_num_seqs=2))
+    return RayPlace(cluster, Orders(module, orders.packed()), {"CPU": cpus}, wait_s, None)
 
 
-async def test_a_folder_that_is_not_on_the_node_is_refused_by_node_and_path(
-    cluster: Cluster, place_of: "partial[RayPlace]"
-) -> None:
+@pytest.fixture(scope="module")
+def place(cluster: Cluster) -> Iterator[RayPlace]:
+    """A place where engines begin; its actor goes on from test to test."""
+    with closing(new_place(cluster)) as place:
+        yield place
+
+
+async def refused(place: RayPlace, why: str) -> str:
+    """What is said instead of an engine, at a place that is closed then."""
+    with closing(place), pytest.raises(ConfigError, match=why) as caught:
+        await place.begin(0)
+    return str(caught.value)
+
+
+async def test_a_folder_that_is_not_on_the_node_is_refused_by_node_and_path(cluster: Cluster) -> None:
     """In a line; the server's own folder does not help."""
-    with pytest.raises(ConfigError, match=rf"node {cluster.host}: .*/no/such/model") as refused:
-        await place_of("/no/such/model").begin(0)
-    assert "\n" not in str(refused.value)
+    said = await refused(new_place(cluster, "/no/such/model"), rf"node {cluster.host}: .*/no/such/model")
+    assert "\n" not in said
 
 
 async def test_a_node_with_another_sundog_is_refused(
-    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, place_of: "partial[RayPlace]"
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, place: RayPlace
 ) -> None:
     """By what differs, before the engine is begun."""
     ours = (("Sundog", "9.9"), *place_module.versions()[1:])
     monkeypatch.setattr(place_module, "versions", lambda: ours)
     with pytest.raises(ConfigError, match=rf"node {cluster.host} has Sundog .*, and this one 9.9"):
-        await place_of().begin(0)
+        await place.begin(0)
 
 
-async def test_a_node_where_sundog_does_not_even_begin_is_refused(place_of: "partial[RayPlace]") -> None:
+async def test_a_node_where_sundog_does_not_even_begin_is_refused(cluster: Cluster) -> None:
     """What the process raised is the reason."""
-    with pytest.raises(ConfigError, match=r"engine 0 cannot begin: .*no_such_life"):
-        await place_of(prepare="sundog.engine_process:no_such_life").begin(0)
+    place = new_place(cluster, module="sundog.no_such_module")
+    await refused(place, r"engine 0 cannot begin: .*no_such_module")
 
 
-async def test_more_than_this_machine_has_is_refused(place_of: "partial[RayPlace]") -> None:
+async def test_more_than_this_machine_has_is_refused(cluster: Cluster) -> None:
     """Nobody will add to a cluster of our own, however long one waits."""
-    with pytest.raises(ConfigError, match="this machine has no 64 CPU for engine 0"):
-        await place_of(cpus=64.0).begin(0)
+    await refused(new_place(cluster, cpus=64.0), "this machine has no 64 CPU for engine 0")
 
 
 async def test_who_does_not_know_the_secret_is_not_taken_for_the_engine(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place_of: "partial[RayPlace]"
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: RayPlace
 ) -> None:
     """A stranger who comes first is turned away, and the engine is let in after it."""
 
@@ -88,21 +98,59 @@ async def test_who_does_not_know_the_secret_is_not_taken_for_the_engine(
         return listening
 
     monkeypatch.setattr(place_module, "listen", intruded)
-    process = await place_of().begin(0)
+    process = await place.begin(0)
     assert isinstance(process, RayProcess) and "a caller is not let in" in caplog.text
-    process.connected.close()
-    assert "ended" in await process.ended()
+    await end(process)
 
 
-async def test_an_actor_that_others_kill_for_good_is_replaced(place_of: "partial[RayPlace]") -> None:
+async def test_another_engine_is_forked_of_the_same_process_of_ray(place: RayPlace) -> None:
+    """Which says how the one before ended; if that from which it forks has died, there is another first."""
+    first = await place.begin(0)
+    os.kill(first.process, signal.SIGKILL)
+    first.connected.close()
+    assert await first.ended() == "was killed by SIGKILL (signal 9)"
+    second = await place.begin(0)
+    assert second.process != first.process and second.facts == first.facts
+    (forks,) = psutil.Process(first.facts.process).children()
+    forks.kill()
+    second.connected.close()
+    assert await second.ended() == "ended"
+    third = await place.begin(0)
+    assert third.facts == first.facts
+    await end(third)
+
+
+async def test_a_process_of_ray_that_stands_still_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, place: RayPlace
+) -> None:
+    """It does not say how its engine ended, and is ended with it; Ray begins another."""
+    first = await place.begin(0)
+    monkeypatch.setattr(process_module, "LEAVE_S", 5.0)
+    os.kill(first.facts.process, signal.SIGSTOP)
+    first.kill()
+    await end(first)
+    second = await place.begin(0)
+    assert second.facts.process != first.facts.process
+    await end(second)
+    with trio.fail_after(60):
+        while psutil.pid_exists(first.process):
+            await trio.sleep(0.05)
+
+
+async def test_an_actor_that_others_kill_for_good_is_replaced(place: RayPlace) -> None:
     """`ray.kill` says that Ray shall not begin it again; another begins in its group."""
     import ray
 
-    place = place_of()
     first = await place.begin(0)
     ray.kill(place._homes[0].actor)
-    first.connected.close()
-    assert "ended" in await first.ended()
+    await end(first)
     second = await place.begin(0)
-    second.connected.close()
     assert second.facts.process != first.facts.process
+    await end(second)
+
+
+async def end(process: RayProcess) -> None:
+    """Hang up on an engine process; it ends, or is ended."""
+    process.connected.close()
+    with trio.fail_after(180):
+        assert re.search("^(exited|was killed|ended)", await process.ended())

@@ -1,11 +1,12 @@
 """`serve --on ray`: replicas as actors of a cluster, in two worker processes, which real signals kill."""
 
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,8 +16,11 @@ from tests.live import START_S, STOP_S, Live, Stream, live
 
 pytestmark = pytest.mark.ray
 SERVE = ("sundog", "serve", "--port", "0", "--max-num-seqs", "2", "--debug", "--stall-timeout", "3")
+Kind = Callable[[int], list[psutil.Process]]
 LONG = {"max_tokens": 400, "ignore_eos": True}
-SOON_S = 120.0
+SOON_S = 240.0
+TEXT = " there was a brave dog named Ruby who lived in a cave behind a waterfall."
+"""What the embedded model says in float32; a process alone says the same."""
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +34,22 @@ def server() -> Iterator[Live]:
 
 
 def processes(pid: int) -> list[psutil.Process]:
-    return list(psutil.Process(pid).children(recursive=True))
+    return [each for each in psutil.Process(pid).children(recursive=True) if is_there(each)]
 
 
 def is_there(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def engines(pid: int) -> list[psutil.Process]:
-    """Ray's worker processes that are engines, below this process."""
+    """Engine processes below this process."""
+    return [each for each in processes(pid) if re.match(r"sundog engine \d", each.name())]
+
+
+def actors(pid: int) -> list[psutil.Process]:
+    """Ray's processes that engines are forked from, below this process."""
     return [each for each in processes(pid) if "EngineActor" in each.name()]
 
 
@@ -62,8 +73,11 @@ def gone(left: list[psutil.Process]) -> None:
         time.sleep(0.05)
 
 
-def lose_one(server: Live, number: signal.Signals) -> int:
-    """Hurt an engine that answers; what had begun there ends, the rest is answered. Returns its process."""
+def lose_one(server: Live, number: signal.Signals, kind: Kind = engines) -> int:
+    """Hurt an engine, or what it was forked from; what had begun there ends, the rest is answered.
+
+    Returns the process that was hurt.
+    """
     plain = server.complete("The fox", max_tokens=20).json()["choices"][0]["text"]
     begun = [Stream(server, prompt="The fox", **LONG) for _ in range(4)]
     for stream in begun:
@@ -71,7 +85,7 @@ def lose_one(server: Live, number: signal.Signals) -> int:
     waiting = [Stream(server, prompt="The fox", max_tokens=20) for _ in range(4)]
     for stream in waiting:
         stream.accepted.wait()
-    hurt = engines(server.process.pid)[0]
+    hurt = kind(server.process.pid)[0]
     hurt.send_signal(number)
     until_status(server, "degraded")
     assert server.complete("The fox", max_tokens=20).json()["choices"][0]["text"] == plain
@@ -79,16 +93,27 @@ def lose_one(server: Live, number: signal.Signals) -> int:
     ends = [stream.whole()[-1] for stream in begun]
     assert len([end for end in ends if "engine failed" in end.get("error", {}).get("message", "")]) == 2
     assert [stream.text for stream in waiting] == [plain] * 4
-    left = engines(server.process.pid)
+    left = kind(server.process.pid)
     assert len(left) == 2 and hurt not in left
     return int(hurt.pid)
 
 
 def test_a_killed_replica_comes_back_and_the_other_serves_meanwhile(server: Live) -> None:
     """kill -9: what had begun ends with an error, what had not is answered in full by the other."""
+    before = actors(server.process.pid)
     lost = lose_one(server, signal.SIGKILL)
     said = "".join(server.said)
     assert f"EngineProcessDied: the engine process {lost} on node " in said and "Traceback" not in said
+    assert "was killed by SIGKILL (signal 9); the link ended" in said
+    assert actors(server.process.pid) == before
+
+
+def test_a_killed_process_of_ray_takes_its_engine_along_and_both_come_back(server: Live) -> None:
+    """Ray begins it again, and it another engine."""
+    before = engines(server.process.pid)
+    lose_one(server, signal.SIGKILL, actors)
+    assert len(set(before) - set(engines(server.process.pid))) == 1
+    assert "Traceback" not in "".join(server.said)
 
 
 def test_a_replica_that_is_stopped_is_noticed_and_replaced(server: Live) -> None:
@@ -107,6 +132,27 @@ def test_a_local_cluster_ends_with_a_server_that_is_killed(server: Live) -> None
     server.process.wait(STOP_S)
     gone(left)
     assert not folder.exists()
+
+
+def test_ranks_of_replicas_are_placed_and_replaced_together() -> None:
+    """The same text as of one process; a killed rank is named, its replica comes back, the other answers."""
+    with live(*SERVE, "--on", "ray", "--replicas", "2", "-tp", "2", "--dtype", "float32") as server:
+        assert server.complete(max_tokens=16).json()["choices"][0]["text"] == TEXT
+        ranks = [each for each in processes(server.process.pid) if "sundog rank" in each.name()]
+        assert sorted(each.name() for each in ranks) == ["sundog rank 0.1", "sundog rank 1.1"]
+        assert {each.ppid() for each in ranks} == {each.pid for each in engines(server.process.pid)}
+        before = actors(server.process.pid)
+        ranks[0].kill()
+        until_status(server, "degraded")
+        assert server.complete(max_tokens=16).json()["choices"][0]["text"] == TEXT
+        until_status(server, "ok")
+        texts = {server.complete(max_tokens=16).json()["choices"][0]["text"] for _ in range(2)}
+        said = "".join(server.said)
+        assert f"RankLost: rank 1 (process {ranks[0].pid}) was killed by SIGKILL (signal 9)" in said
+        assert texts == {TEXT} and "Traceback" not in said and actors(server.process.pid) == before
+        left = processes(server.process.pid)
+        assert server.stop() == 0
+        gone(left)
 
 
 @contextmanager

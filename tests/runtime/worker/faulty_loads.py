@@ -1,0 +1,44 @@
+"""`python -m tests.runtime.worker.faulty_loads serve …`: a server whose ranks may never load.
+
+Rank N of an engine does not load while the file that `SUNDOG_TEST_HANGS` names holds N; else it is `sundog
+serve`. The server starts this module, too, in the place of the one that engines are forked from.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> None:
+    """Serve, or be what engines are forked from."""
+    if arguments[:1] == ["serve"]:
+        import runtime.worker.forks as forks
+        from sundog.cli import cli
+        from sundog.ends import run_to_its_end
+
+        command = forks.module_command("tests.runtime.worker.faulty_loads")
+        forks.module_command = lambda module: command  # type: ignore[assignment]
+        run_to_its_end(cli)
+    import trio
+
+    from actors.messages import Capacity
+    from runtime.backend import TorchBackend
+    from sundog.engine_process import main as fork_server
+
+    load, hangs = TorchBackend.load, Path(os.environ["SUNDOG_TEST_HANGS"])
+
+    def is_told(self: TorchBackend) -> bool:
+        number = 0 if self._rank is None else self._rank.number
+        return hangs.exists() and hangs.read_text() == str(number)
+
+    async def hanging(self: TorchBackend) -> Capacity:
+        if is_told(self):
+            await trio.sleep_forever()
+        return await load(self)
+
+    TorchBackend.load = hanging  # type: ignore[method-assign]
+    fork_server(int(arguments[0]), int(arguments[1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,33 @@
+"""`python -m tests.runtime.worker.slow_steps serve --in-process …`: a server with a slow step.
+
+A step takes SLOW_S longer if it admits a request with the seed SLOW.
+"""
+
+import sys
+import time
+
+SLOW, SLOW_S = 6_660_001, 5.0
+
+
+def main(arguments: list[str]) -> None:
+    """Serve."""
+    from actors.core.batch import Batch
+    from runtime.backend import import_torch
+
+    import_torch()
+    from runtime.engine import Engine, Flight
+    from sundog.cli import cli
+
+    launch = Engine.launch
+
+    def slow_launch(self: Engine, batch: Batch) -> Flight:
+        if any(each.sampling.seed == SLOW for each in batch.admitted):
+            time.sleep(SLOW_S)
+        return launch(self, batch)
+
+    Engine.launch = slow_launch  # type: ignore[method-assign]
+    cli(arguments, prog_name="sundog")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
