@@ -5,9 +5,12 @@ when the simulator is compiled (`make fast`): compiled classes are what they are
 than everything else together, `@pytest.mark.long`, runs with `--long` (`make test-long`), and what needs Ray,
 `@pytest.mark.ray`, with `--ray` (`make test-ray`).
 
+Python looks for garbage as seldom as in commands (`sundog.__main__`): a quarter of importing torch was that.
+
 Helpers are imported as `tests.…`, so tests run from the repository's root: `python -m pytest`.
 """
 
+import gc
 import inspect
 import os
 from functools import partial
@@ -18,6 +21,7 @@ import trio
 
 from sim.clock import run_virtual
 from sundog import fast
+from sundog.__main__ import SELDOM
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +35,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(SELDOM, 50, 50)
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
