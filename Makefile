@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet --constraint requirements.lock --editable
+INSTALL := $(PIP) install --quiet --no-compile --constraint requirements.lock --editable
 SOURCES := .
 PARALLEL := --numprocesses auto --dist worksteal
 
@@ -13,7 +13,9 @@ PARALLEL := --numprocesses auto --dist worksteal
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
 
-test: lint types tests
+# Types are checked beside the tests, which leave a part of the cores idle at their beginning and end.
+test: lint
+	@$(MAKE) --no-print-directory --jobs=2 types tests
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check $(SOURCES)
@@ -72,4 +74,6 @@ $(VENV)/python:
 
 $(VENV)/installed-%: $(VENV)/python pyproject.toml requirements.lock
 	$(INSTALL) '.[$*]'
+	@# What pip would do with one core. Some packages bring files for other Pythons, which cannot be compiled.
+	@$(BIN)/python -W ignore -m compileall -q -q -j 0 $(VENV)/lib || true
 	touch $@
