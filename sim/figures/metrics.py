@@ -12,26 +12,23 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from functools import partial
-
-import numpy as np
 
 from actors.core.records import dataclass
 from sim.figures.client import ClientFigures
 from sim.figures.drafts import SpeculationFigures
 from sim.figures.engine import EngineFigures
+from sim.figures.per_request import distributions
 from sim.figures.replicas import ReplicaFigures, Replicas
 from sim.figures.saturation import saturation
 from sim.figures.source import InMemory, Source
-from sim.figures.statistics.distribution import Distribution, Part, distribution_of
+from sim.figures.statistics.distribution import Distribution, distribution_of
 from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
 from sim.figures.terms import NO_TERMS, Terms
 from sim.figures.totals import Totals
 from sim.record.client_record import ClientRecord
 from sim.record.recorder import Recorder
-from sim.record.rows import Floats, RequestTimes, Rows, joined, latencies
+from sim.record.rows import RequestTimes, Rows, joined, latencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ def _seen(
     totals: Totals, tenants: Tenants, terms: Terms, source: Source, front_s: float, engine: EngineFigures
 ) -> Summary:
     """What follows from the requests, beside what is known of the engines."""
-    over = partial(_over, source, front_s)
+    over = distributions(source, front_s, totals.num_requests)
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
     gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
@@ -174,13 +171,13 @@ def _seen(
         requests_per_s=totals.num_finished * per_s,
         output_tokens_per_s=output_tokens * per_s,
         total_tokens_per_s=(totals.prompt_tokens + output_tokens) * per_s,
-        ttft_s=over(lambda rows, times: times.ttft_s),
-        tpot_s=over(lambda rows, times: times.tpot_s),
+        ttft_s=over["ttft_s"],
+        tpot_s=over["tpot_s"],
         itl_s=distribution_of(source.intervals),
-        e2e_s=over(lambda rows, times: times.e2e_s),
-        queueing_s=over(lambda rows, times: times.queueing_s),
-        prefill_s=over(lambda rows, times: times.prefill_s),
-        decode_s=over(lambda rows, times: times.decode_s),
+        e2e_s=over["e2e_s"],
+        queueing_s=over["queueing_s"],
+        prefill_s=over["prefill_s"],
+        decode_s=over["decode_s"],
         num_kv_blocks=engine.num_kv_blocks,
         kv_use_mean=engine.kv_use_mean,
         kv_use_max=engine.kv_use_max,
@@ -188,7 +185,7 @@ def _seen(
         prefix_hit_rate=None,
         num_preemptions=None,
         recomputed_tokens=None,
-        normalized_latency_s=over(lambda rows, times: times.e2e_s / np.maximum(rows.num_output_tokens, 1)),
+        normalized_latency_s=over["normalized_latency_s"],
         busy_fraction=engine.busy_fraction,
         tokens_per_step=engine.tokens_per_step,
         saturation=None,
@@ -219,19 +216,6 @@ def _summed(source: Source, terms: Terms, front_end_s: float, replicas: Replicas
     together = joined(owned)
     met = terms.met(together, latencies(together, front_end_s))
     return totals, tenants_of(together, met, front_end_s)
-
-
-def _over(
-    source: Source, front_end_s: float, figure: Callable[[Rows, RequestTimes], Floats]
-) -> Distribution | None:
-    """A figure of every finished request."""
-
-    def parts() -> Iterator[Part]:
-        for rows in source.requests():
-            values = figure(rows, latencies(rows, front_end_s))[rows.is_done]
-            yield values[~np.isnan(values)], None
-
-    return distribution_of(parts)
 
 
 def _saturation(source: Source, terms: Terms, num_blocks: int) -> float | None:

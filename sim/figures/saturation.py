@@ -37,21 +37,24 @@ def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: 
     half of their answers; prompts that hit the prefix cache share blocks, which this leaves out.
     Sums are exact, so that it does not matter how the requests are cut into parts.
     """
-
-    def total(figure: Callable[[Rows], Floats]) -> float:
-        return math.fsum(chain.from_iterable(figure(rows)[chosen].tolist() for rows, chosen in parts()))
-
-    spent_s = total(_spent_s)
+    spans: list[tuple[float, float]] = []
+    spent, held = list[Floats](), list[Floats]()
+    for rows, chosen in parts():
+        if chosen.any():
+            arrival_s = rows.arrival_s[chosen]
+            spans.append((float(arrival_s.min()), float(arrival_s.max())))
+            spent.append(_spent_s(rows)[chosen])
+            held.append(_held_token_s(rows)[chosen])
+    spent_s = _total(spent)
     if not spent_s:
         return None
-    spans = [
-        (float(rows.arrival_s[chosen].min()), float(rows.arrival_s[chosen].max()))
-        for rows, chosen in parts()
-        if chosen.any()
-    ]
     span_s = max(last for _, last in spans) - min(first for first, _ in spans)
-    held_blocks = max(total(_held_token_s) / spent_s / block_size, 1.0)
+    held_blocks = max(_total(held) / spent_s / block_size, 1.0)
     return spent_s / (span_s or 1.0) / min(max_num_running, (num_blocks - 1) / held_blocks)
+
+
+def _total(parts: list[Floats]) -> float:
+    return math.fsum(chain.from_iterable(part.tolist() for part in parts))
 
 
 def _spent_s(rows: Rows) -> Floats:

@@ -26,10 +26,11 @@ class InMemory:
     """Columns and steps that are all in memory, as a Source."""
 
     def __init__(self, columns: Columns, steps: Sequence[Steps]) -> None:
-        self._columns, self._steps = columns, steps
+        self._steps = steps
+        self._rows = Rows.of(columns)
 
     def requests(self) -> Iterator[Rows]:
-        yield Rows.of(self._columns)
+        yield self._rows
 
     def intervals(self) -> Iterator[Part]:
         for steps in self._steps:

@@ -33,7 +33,7 @@ class Totals:
         done = rows.is_done
         self.num_requests += len(done)
         self.num_finished += int(done.sum())
-        self.num_aborted += sum(reason == "abort" for reason in rows.reason)
+        self.num_aborted += rows.reason.count("abort")
         if met is not None:
             self.num_met = (self.num_met or 0) + int(met.sum())
         self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))

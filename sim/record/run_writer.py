@@ -20,6 +20,8 @@ from sim.record.run_directory import TABLE_ID
 from sim.record.tables import requests_table, steps_table
 
 ROWS = 2**16
+SUMMED = [name for name in Rows._fields if name != "is_done"]
+"""Columns of requests that figures are made of."""
 
 
 class _TableFile:
@@ -133,7 +135,7 @@ class OnDisk:
 
     def requests(self) -> Iterator[Rows]:
         """Part of Source."""
-        for table in _groups(self._folder / REQUESTS):
+        for table in _groups(self._folder / REQUESTS, SUMMED):
             yield rows_of(table)
 
     def intervals(self) -> Iterator[Intervals]:
