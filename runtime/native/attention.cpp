@@ -36,3 +36,8 @@ extern "C" void sundog_attend(const Layer* layer, const Sequences* s, const Rows
 }
 
 extern "C" int32_t sundog_has_team() { return dlsym(RTLD_DEFAULT, "GOMP_parallel") != nullptr; }
+
+extern "C" int32_t sundog_has_tiles() { return tiles::HERE; }
+
+// Whether the system lets this process use what the kernels are compiled for.
+extern "C" int32_t sundog_is_allowed() { return tiles::allowed(); }

@@ -16,12 +16,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c")
 VARIANTS = {
-    "avx512_bf16": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma", "-mf16c"),
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+    "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    "avx512_bf16": (*AVX512, "-mavx512bf16"),
+    "avx512": AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
 }
-"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs."""
+"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs, but for
+those of `CPU_NAMES`."""
+CPU_NAMES = {"avx512bf16": "avx512_bf16", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16"}
+WITH_TILES = "amx"
 MOST_BUILD_S = 300
 TEMPORARY = "sundog-native-"
 
@@ -32,11 +37,10 @@ class BuildError(Exception):
 
 def variants_of(cpu_flags: set[str]) -> list[str]:
     """The variants that a CPU with these flags (Linux's names) can run, the best first."""
-    names = {"avx512bf16": "avx512_bf16"}
     return [
         variant
         for variant, flags in VARIANTS.items()
-        if all(names.get(flag[2:], flag[2:]) in cpu_flags for flag in flags)
+        if all(CPU_NAMES.get(flag[2:], flag[2:]) in cpu_flags for flag in flags)
     ]
 
 

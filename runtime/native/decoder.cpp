@@ -7,7 +7,17 @@
 
 namespace {
 
-constexpr int64_t MOST_ROWS_AT_ONCE = 512;  // their inputs stay in a core's own cache
+constexpr int64_t MOST_ROWS_AT_ONCE = 512;
+
+// Of a layer's rows, those that are multiplied by one block of columns after the other, as equal parts as can be: their
+// inputs stay in a core's own cache. Tiles are quick enough to wait for the next cache.
+inline int64_t rows_at_once(const Linear& l, int64_t rows) {
+    constexpr int64_t INPUT_BYTES = 768 << 10, STEP = 32;
+    if (!tiles::HERE || !l.block) return MOST_ROWS_AT_ONCE;
+    const int64_t most = std::clamp(INPUT_BYTES / (2 * l.num_in) / STEP * STEP, STEP, MOST_ROWS_AT_ONCE);
+    const int64_t parts = (rows + most - 1) / most;
+    return ((rows + parts - 1) / parts + STEP - 1) / STEP * STEP;
+}
 
 // Buffers of one step, kept for the next.
 template <class T> struct Buffers {
@@ -35,17 +45,17 @@ inline float* block_room(int i) {
 template <class F> void each_block(Walker& walker, std::initializer_list<const Linear*> layers, int64_t rows, F f) {
     int64_t blocks = 0;
     for (const Linear* l : layers) blocks += num_blocks(*l);
-    const int64_t panels = (rows + MOST_ROWS_AT_ONCE - 1) / MOST_ROWS_AT_ONCE;
+    const int64_t most_rows = rows_at_once(**layers.begin(), rows), panels = (rows + most_rows - 1) / most_rows;
     // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
     const int64_t at_once = std::clamp<int64_t>(panels * blocks / 16, 1, 8);
     walker.each(panels * blocks, at_once, [&](int64_t piece, int64_t end) {
         for (; piece < end; piece++) {
-            const int64_t row = piece / blocks * MOST_ROWS_AT_ONCE;
+            const int64_t row = piece / blocks * most_rows;
             int64_t block = piece % blocks, layer = 0;
             for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
             const Linear& l = *layers.begin()[layer];
             const int n = int(std::min<int64_t>(BLOCK, l.num_out - block * BLOCK));
-            f(layer, block * BLOCK, n, row, std::min(MOST_ROWS_AT_ONCE, rows - row));
+            f(layer, block * BLOCK, n, row, std::min(most_rows, rows - row));
         }
     });
 }

@@ -22,7 +22,8 @@ from runtime.paged_cache import PagedKVCache
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
 """With more, torch's products are faster than ours: of plain weights, and of packed ones where the CPU has
-tiles (AMX). Elsewhere a thread of ours does 450 GFLOP/s, oneDNN's 280 (32 rows) to 400 (2,048)."""
+tiles (AMX) and these kernels were compiled without. By dot products a thread of ours does 450 GFLOP/s,
+oneDNN's 280 (32 rows) to 400 (2,048); by tiles ours takes less than oneDNN's up to 48 rows, and as long beyond."""
 Ints = NDArray[np.int64]
 
 
@@ -83,8 +84,8 @@ class NativeDecoder:
         self._num_positions = 0
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
         plain = any(not linear.block for linear in (layers[0].q, layers[0].gate, self._record.head))
-        has_tiles = torch.cpu._is_amx_tile_supported()
-        self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if has_tiles else None
+        left_to_torch = torch.cpu._is_amx_tile_supported() and not library.sundog_has_tiles()
+        self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if left_to_torch else None
 
     def takes(self, num_rows: int) -> bool:
         """Whether so many rows are computed sooner here than layer by layer."""

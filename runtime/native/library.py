@@ -1,8 +1,8 @@
 """The compiled kernels, called by plain pointers: a call costs about a microsecond and no torch headers.
 
 Law: kernels are a matter of speed. Without them, for whatever reason, every answer is computed by torch, and
-one line of the log says why. `SUNDOG_NATIVE` chooses a variant (`avx512_bf16`, `avx512`, `avx2`) or none
-(`off`).
+one line of the log says why. `SUNDOG_NATIVE` chooses a variant (`amx`, `avx512_bf16`, `avx512`, `avx2`) or
+none (`off`).
 """
 
 import ctypes
@@ -40,6 +40,8 @@ def open_library(variant: str) -> ctypes.CDLL:
     library.sundog_linear.restype = None
     if not library.sundog_has_team():
         raise Unavailable("this torch brings no GNU OpenMP threads to share")
+    if not library.sundog_is_allowed():
+        raise Unavailable("the system gives this process no tiles (AMX)")
     return library
 
 
@@ -55,11 +57,25 @@ def choose(wanted: str | None, cpu_flags: set[str]) -> str:
     return wanted or can[0]
 
 
+def _opened(wanted: str | None, cpu_flags: set[str]) -> ctypes.CDLL:
+    """The best library; without tiles where compiler or system know none, which the log says."""
+    variant = choose(wanted, cpu_flags)
+    if wanted or variant != build.WITH_TILES:
+        return open_library(variant)
+    try:
+        return open_library(variant)
+    except (build.BuildError, Unavailable) as error:
+        without = build.variants_of(cpu_flags)[1]
+        library = open_library(without)
+        _LOG.warning("computing without tiles (AMX), by %s: %s", without, error)
+        return library
+
+
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
     """The kernels of this process, or None, which the log explains once."""
     try:
-        return open_library(choose(os.environ.get("SUNDOG_NATIVE"), build.cpu_flags()))
+        return _opened(os.environ.get("SUNDOG_NATIVE"), build.cpu_flags())
     except (build.BuildError, Unavailable) as error:
         _LOG.warning("computing without compiled kernels, at about half the speed: %s", error)
         return None

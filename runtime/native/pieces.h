@@ -20,7 +20,9 @@ class Pieces {
                 for (int head = 0; head < layer.num_key_heads; head += at_once)
                     pieces_.push_back({i, first, int(num), head, std::min(at_once, layer.num_key_heads - head)});
             }
-        at_once_ = std::max<int64_t>(1, size() / (4 * num_threads));
+        // Those of a long prompt take unequally long.
+        const bool is_long = tiles::HERE && s.start[s.num_sequences] > 8 * s.num_sequences;
+        at_once_ = is_long ? 1 : std::max<int64_t>(1, size() / (4 * num_threads));
     }
     int64_t size() const { return int64_t(pieces_.size()); }
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "simd.h"
+#include "tiles.h"
 
 struct Floats {
     static constexpr int PER_WORD = 1;
@@ -95,6 +96,12 @@ INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const 
 template <class Mac>
 void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
              long num_words, float* c, long c_row, bool adds, const Besides& besides = {}) {
+#if defined(__AMX_BF16__)
+    if constexpr (std::is_same_v<Mac, Pairs>)
+        if (num_words % tiles::WORDS == 0)
+            return tiles::product(num_rows, num_vectors, a, a_row, b, b_row, num_words, c, c_row, adds, besides.scale,
+                                  besides.next);
+#endif
     int v = 0;
     const char* next = besides.next;
     const auto columns = [&](auto vectors) {

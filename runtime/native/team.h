@@ -10,6 +10,8 @@
 #include <memory>
 #include <new>
 
+#include "tiles.h"
+
 // One part of a call: how many of its pieces are taken, and how many done.
 struct alignas(64) Part {
     std::atomic<long> taken{0}, done{0};
@@ -52,7 +54,9 @@ template <class F> void walk(int num_threads, int num_parts, F f) {
     const auto one = [](void* data) {
         auto* call = (Call*)data;
         Walker walker(call->parts);
+        tiles::forget();
         (*call->f)(walker);
+        tiles::release();
     };
     if (num_threads <= 1 || !parallel) one(&call);
     else parallel(one, &call, unsigned(num_threads), 0);

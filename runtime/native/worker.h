@@ -15,7 +15,8 @@
 
 namespace {
 
-constexpr int TILE = 64, MOST_TILE_ROWS = 192;
+// Keys, and rows of queries, that are multiplied at once.
+constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 256 : 192;
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
@@ -52,6 +53,8 @@ struct Tile {
 template <class T> class Worker {
     using Mac = typename Multiplied<T>::Mac;
     static constexpr int PER = Mac::PER_WORD;
+    static constexpr bool BY_TILES = tiles::HERE && PER == 2;
+    static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are made up to a multiple of it
 
   public:
     Worker(const Layer& layer, const Sequences& sequences, Rows q, Rows out)
@@ -98,15 +101,15 @@ template <class T> class Worker {
   private:
     // The rows of a head from `hidden` on, with one tile of keys; `position` is the first row's, counted from the tile.
     void attend_tile(int h, int rows, int hidden, int64_t position) {
-        const int n = tile_.num, vectors = (n + LANES - 1) / LANES, from = h * rows + hidden;
+        const int n = rounded_up(tile_.num, KEYS_AT_ONCE), from = h * rows + hidden;
         auto *scores = (float*)scores_ + hidden * TILE, *sums = (float*)sums_ + from * value_columns_;
         pack_keys(h);
-        product<Mac>(rows - hidden, vectors, queries_ + from * key_words_, key_words_, keys_, TILE,
-                     (l_.key_width + PER - 1) / PER, scores, TILE, false);
-        for (int row = hidden; row < rows; row++) weigh(row, h * rows + row, position + row / group_, vectors * LANES);
+        product<Mac>(rows - hidden, n / LANES, queries_ + from * key_words_, key_words_, keys_, TILE,
+                     BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, TILE, false);
+        for (int row = hidden; row < rows; row++) weigh(row, h * rows + row, position + row / group_, n);
         pack_values(h);
         product<Mac>(rows - hidden, value_columns_ / LANES, weights_ + hidden * TILE, TILE, values_, value_columns_,
-                     (n + PER - 1) / PER, sums, value_columns_, true);
+                     (BY_TILES ? n : tile_.num + PER - 1) / PER, sums, value_columns_, true);
     }
 
     // Where head h of a tile is kept, of its token i.
@@ -138,7 +141,8 @@ template <class T> class Worker {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
             pack_row(q, l_.key_width, queries_ + at * key_words_, key_words_);
-            ((float*)most_)[at] = l_.sinks ? l_.sinks[head] : -INFINITY;
+            const float unit = BY_TILES && l_.softcap == 0 ? 1.44269504f : 1.f;  // of powers of two, or of e
+            ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
             ((float*)total_)[at] = l_.sinks ? 1.f : 0.f;
         }
         std::memset((float*)sums_ + h * rows * value_columns_, 0, 4 * size_t(rows) * size_t(value_columns_));
@@ -197,6 +201,10 @@ template <class T> class Worker {
                 for (int e = 0; e < l_.value_width; e++) to[e] = ((const uint16_t*)a)[e];
             }
         }
+        if constexpr (BY_TILES) {  // nothing, times a weight of 0
+            const int first = (tile_.num + 1) / 2, end = rounded_up(tile_.num, KEYS_AT_ONCE) / 2;
+            std::memset(values_ + first * value_columns_, 0, 4 * size_t(end - first) * size_t(value_columns_));
+        }
     }
 
     void pack_pairs(const uint16_t* a, const uint16_t* b, uint32_t* to) const {
@@ -214,6 +222,10 @@ template <class T> class Worker {
         float& most = ((float*)most_)[own];
         float& total = ((float*)total_)[own];
         if (end <= first) return std::memset(weights, 0, 4 * TILE), void();
+#if defined(__AMX_BF16__)
+        if constexpr (BY_TILES)
+            if (l_.softcap == 0) return weigh_quickly(scores, weights, first, end, n, own);
+#endif
         vf highest = set1(-INFINITY);
         for (int i = 0; i < n; i += LANES) {
             vf score = load(scores + i) * set1(l_.scaling);
@@ -232,10 +244,43 @@ template <class T> class Worker {
         }
         most = now;
         total = total * kept + sum(sums);
-        float* out = (float*)sums_ + own * value_columns_;
-        if (kept != 1.f)
-            for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(kept));
+        keep(own, kept);
     }
+
+    // A part of what row `own` has summed up.
+    INLINE void keep(int own, float part) {
+        float* out = (float*)sums_ + own * value_columns_;
+        if (part != 1.f)
+            for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(part));
+    }
+
+#if defined(__AMX_BF16__)
+    // The same where nothing is done to scores but to scale them: in powers of two, all in registers.
+    void weigh_quickly(const float* scores, uint32_t* weights, int first, int end, int n, int own) {
+        constexpr int MOST = TILE / LANES;
+        const float scale = l_.scaling * 1.44269504f;
+        float &most = ((float*)most_)[own], &total = ((float*)total_)[own];
+        vf score[MOST], highest = set1(-INFINITY);
+        for (int i = 0; i < MOST; i++) {
+            if (i * LANES >= n) break;
+            score[i] = load(scores + i * LANES) * set1(scale);
+            if (first > i * LANES || end < (i + 1) * LANES) score[i] = only(score[i], first - i * LANES, end - i * LANES);
+            highest = max(score[i], highest);
+        }
+        const float now = std::max(most, largest(highest));
+        vf sums = zero();
+        for (int i = 0; i < MOST; i++) {
+            if (i * LANES >= n) break;
+            const vf weight = roughly_exp2(score[i] - set1(now));
+            sums = sums + weight;
+            store_weight(weights, i * LANES, weight);
+        }
+        const float kept = most == now ? 1.f : std::exp2(most - now);
+        most = now;
+        total = total * kept + sum(sums);
+        keep(own, kept);
+    }
+#endif
 
     static INLINE void store_weight(uint32_t* weights, int i, vf weight) {
 #if defined(__AVX512BF16__)

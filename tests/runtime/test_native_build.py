@@ -10,6 +10,7 @@ import pytest
 
 from runtime.backend import TorchBackend
 from runtime.native import build
+from runtime.native import library as library_room
 from runtime.native.library import Unavailable, choose, kernels, open_library
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
@@ -17,6 +18,7 @@ from tests.runtime.models import build_model, generate, random_prompt
 RUNNABLE = build.variants_of(build.cpu_flags())
 QUICK = tuple("-O0" if flag == "-O3" else flag for flag in build.COMMON)
 """A build is looked at here, not what it can."""
+ALL_FLAGS = {build.CPU_NAMES.get(flag[2:], flag[2:]) for flag in build.VARIANTS["amx"]}
 needs_avx2 = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
 
 
@@ -101,12 +103,57 @@ def test_the_best_variant_that_the_cpu_can_run_is_chosen() -> None:
     assert choose(None, avx2) == "avx2"
     assert choose(None, avx512) == "avx512"
     assert choose("", avx512 | {"avx512_bf16"}) == "avx512_bf16"
+    amx = avx512 | {"avx512_bf16", "amx_tile", "amx_bf16"}
+    assert choose("", amx) == "amx" and choose("", amx - {"amx_bf16"}) == "avx512_bf16"
     assert choose("avx2", avx512) == "avx2"
     for wanted, has, reason in (
         ("avx512", avx2, "this CPU has no avx512"),
         (None, set(), "this CPU has no AVX2"),
-        ("sse", avx512, "use avx512_bf16, avx512, avx2 or off"),
+        ("sse", avx512, "use amx, avx512_bf16, avx512, avx2 or off"),
         ("off", avx512, "SUNDOG_NATIVE is off"),
     ):
         with pytest.raises(Unavailable, match=reason):
             choose(wanted, has)
+
+
+@needs_avx2
+def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who asks for tiles by name is told that there are none."""
+    old = tmp_path / "old-compiler"
+    refusal = "*-mamx-tile*) echo error: no -mamx-tile >&2; exit 1"
+    old.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec g++ "$@"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    monkeypatch.setattr(build, "cpu_flags", lambda: ALL_FLAGS)
+    found = kernels()
+    assert found is not None and not found.sundog_has_tiles()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and "without tiles (AMX), by avx512_bf16" in said[0] and "no -mamx-tile" in said[0]
+    kernels.cache_clear()
+    monkeypatch.setenv("SUNDOG_NATIVE", "amx")
+    assert kernels() is None
+    assert "computing without compiled kernels" in caplog.text
+    kernels.cache_clear()
+
+
+@needs_avx2
+def test_a_system_that_gives_no_tiles_gets_the_next_best(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As kernels before Linux 5.16 do, and some sandboxes."""
+    opened = library_room.open_library
+
+    def refused(variant: str) -> object:
+        if variant == "amx":
+            raise Unavailable("the system gives this process no tiles (AMX)")
+        return opened("avx2")
+
+    monkeypatch.setattr(library_room, "open_library", refused)
+    monkeypatch.setattr(build, "cpu_flags", lambda: ALL_FLAGS)
+    assert kernels() is not None
+    assert [
+        r.getMessage() for r in caplog.records if "the system gives this process no tiles" in r.getMessage()
+    ]
+    kernels.cache_clear()

@@ -177,10 +177,11 @@ async def test_a_request_has_the_same_logits_alone_and_among_others(
 @pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU does not compute in bf16"
 )
-async def test_large_steps_are_onednns_where_the_cpu_has_tiles(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("library", [v for v in RUNNABLE if v != build.WITH_TILES][:1], indirect=True)
+async def test_large_steps_are_onednns_where_only_it_has_tiles(
+    library: CDLL, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """AMX multiplies many rows sooner than our kernels, which do not use it; a line says so."""
+    """AMX multiplies many rows sooner than kernels compiled without; a line says so."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     build_wide("llama", tmp_path)
     with caplog.at_level("INFO", "sundog.native"):
@@ -189,6 +190,14 @@ async def test_large_steps_are_onednns_where_the_cpu_has_tiles(
     assert decoder is not None
     assert decoder.takes(32) and not decoder.takes(33)
     assert "steps of more than 32 rows are oneDNN's" in caplog.text
+
+
+@pytest.mark.skipif(build.WITH_TILES not in RUNNABLE, reason="this CPU has no tiles")
+@pytest.mark.parametrize("library", [build.WITH_TILES], indirect=True)
+async def test_steps_of_any_size_are_computed_by_tiles(library: CDLL, tmp_path: Path) -> None:
+    build_wide("llama", tmp_path)
+    _, model = await load(tmp_path, "bfloat16")
+    assert model._decoder is not None and model._decoder.takes(1) and model._decoder.takes(8192)
 
 
 async def test_positions_beyond_the_first_table_are_turned_as_the_library_does(
