@@ -23,8 +23,8 @@ VARIANTS = {
     "avx512": AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
 }
-"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs, but for
-those of `CPU_NAMES`."""
+"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs, but
+for those of `CPU_NAMES`."""
 CPU_NAMES = {"avx512bf16": "avx512_bf16", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16"}
 WITH_TILES = "amx"
 MOST_BUILD_S = 300

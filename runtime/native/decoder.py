@@ -23,7 +23,7 @@ FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
 """With more, torch's products are faster than ours: of plain weights, and of packed ones where the CPU has
 tiles (AMX) and these kernels were compiled without. By dot products a thread of ours does 450 GFLOP/s,
-oneDNN's 280 (32 rows) to 400 (2,048); by tiles ours takes less than oneDNN's up to 48 rows, and as long beyond."""
+oneDNN's 280 (32 rows) to 400 (2,048); tiles of ours are sooner up to 48 rows, and as soon beyond."""
 Ints = NDArray[np.int64]
 
 
