@@ -16,7 +16,7 @@
 namespace {
 
 // Keys, and rows of queries, that are multiplied at once.
-constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 256 : 192;
+constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 384 : 192;
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
@@ -152,11 +152,12 @@ template <class T> class Worker {
     // drop calls of a function that does nothing else.
     INLINE void prefetch(int end) {
         constexpr int LINE = int(64 / sizeof(T));
+        constexpr auto FETCHED_TO = BY_TILES ? _MM_HINT_T1 : _MM_HINT_T0;  // a tile is larger than the first cache
         for (; num_fetched_ < end; num_fetched_++) {
             const int i = num_fetched_ / next_.num_heads, h = num_fetched_ % next_.num_heads;
             const T *key = place(l_.keys, next_, i, h, l_.key_width), *value = place(l_.values, next_, i, h, l_.value_width);
-            for (int j = 0; j < l_.key_width; j += LINE) _mm_prefetch((const char*)(key + j), _MM_HINT_T0);
-            for (int j = 0; j < l_.value_width; j += LINE) _mm_prefetch((const char*)(value + j), _MM_HINT_T0);
+            for (int j = 0; j < l_.key_width; j += LINE) _mm_prefetch((const char*)(key + j), FETCHED_TO);
+            for (int j = 0; j < l_.value_width; j += LINE) _mm_prefetch((const char*)(value + j), FETCHED_TO);
         }
     }
 
