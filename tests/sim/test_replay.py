@@ -1,7 +1,9 @@
 """Laws of replaying a trace through the composed graph."""
 
+import gc
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -106,6 +108,19 @@ def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int, is_async: b
     steps = replay(trace, config, COST, capacity)
     plain = replay(trace, replace(config, lockstep=False), COST, capacity)
     assert digest(runs) == digest(steps) == digest(plain)
+
+
+def test_a_replay_leaves_the_search_for_cycles_as_it_was() -> None:
+    """While it runs, what was there before is left out of the search; afterwards it is looked at again."""
+    before, seen = gc.get_threshold(), list[int]()
+
+    def trace() -> Iterator[TraceRequest]:
+        for request in random_trace(0):
+            seen.append(gc.get_freeze_count())
+            yield request
+
+    replay(trace(), random_config(0), COST, Capacity(120, 16))
+    assert min(seen) > 0 == gc.get_freeze_count() and gc.get_threshold() == before
 
 
 class Quitter(Actor):
