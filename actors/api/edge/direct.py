@@ -42,6 +42,10 @@ class Connection(Protocol):
         """Write all, however long it takes; a connection that has ended takes everything."""
         ...
 
+    def hold(self, data: bytes) -> None:
+        """Write it together with what is written next, or when the answer is over."""
+        ...
+
     def abort(self) -> None:
         """End it at once."""
         ...
@@ -91,7 +95,7 @@ class Body:
         """Whether its own task writes, or has ended, and the pass has nothing to do with it."""
 
     async def run(self) -> None:
-        """Until all of the feed has been written."""
+        """Until all of the feed has been written, but for its end, which the connection holds."""
         self._feed.watch(self._has_more)
         try:
             while not self._feed.is_over or self._rest:
@@ -114,11 +118,14 @@ class Body:
         if not data:
             return
         chunk = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._feed.is_over:
+            self._connection.hold(chunk)
+            self._is_with_task = True
+            self._wake()
+            return
         num_written = self._connection.write_now(chunk)
         if num_written < len(chunk):
             self._rest, self._is_with_task = chunk[num_written:], True
-            self._wake()
-        elif self._feed.is_over:
             self._wake()
 
     def _has_more(self) -> None:

@@ -17,7 +17,8 @@ from quart_trio import QuartTrio
 
 from actors.api.edge.direct import WritePass
 from actors.api.edge.listener import accept_for_ever, listen
-from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
+from actors.api.edge.open_connections import OpenConnections
+from actors.api.edge.tcp_connection import TcpConnection
 from actors.api.edge.tls import Tls
 from actors.api.edge.turned_away import Addresses
 
@@ -30,7 +31,8 @@ class HttpSettings:
 
     `backlog` connections may wait to be accepted (Hypercorn's 100 refuses bursts); an idle one is
     kept for `keep_alive_s` (5 s resets pooled clients). A client that takes nothing of what was
-    sent for `stalled_client_s` is dropped, and so is one whose head, from its first byte, takes longer than
+    sent for `stalled_client_s` is dropped; of an answer over HTTP/2, for `stalled_answer_s`, it is reset. So
+    is dropped one whose head, from its first byte, takes longer than
     `head_s`; one of more than `max_head_bytes` or `max_headers` is a 431. An address has at most
     `max_connections`, any number if None. Pages of `allowed_origins` may call; `*` is all.
     """
@@ -42,12 +44,18 @@ class HttpSettings:
     max_head_bytes: int = 2**16
     max_headers: int = 256
     max_connections: int | None = None
+    stalled_answer_s: float = 60.0
     allowed_origins: tuple[str, ...] = ()
     tls: Tls | None = None
 
     def on_clock(self, scale: float) -> "HttpSettings":
         """The same where the clock runs so many times faster than that on the wall."""
-        return replace(self, keep_alive_s=self.keep_alive_s * scale, head_s=self.head_s * scale)
+        return replace(
+            self,
+            keep_alive_s=self.keep_alive_s * scale,
+            head_s=self.head_s * scale,
+            stalled_answer_s=self.stalled_answer_s * scale,
+        )
 
     def hypercorn_config(self) -> Config:
         """Hypercorn's part of the settings; no access log, errors to our own log."""
@@ -88,7 +96,8 @@ async def serve_http(
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
-    open_connections, writes = OpenConnections(), WritePass()
+    writes = WritePass()
+    open_connections = OpenConnections(settings.keep_alive_s, settings.head_s, settings.stalled_answer_s)
     addresses = Addresses(settings.max_connections)
 
     async def serve_connection(stream: trio.SocketStream) -> None:
@@ -102,7 +111,6 @@ async def serve_http(
                 open_connections,
                 writes,
                 stream if tls is None else _secured(stream, tls),
-                settings.head_s,
             )
             await connection.run()
 
@@ -110,6 +118,7 @@ async def serve_http(
         async with trio.open_nursery() as guarded:
             await guarded.start(_abort_when_cancelled, open_connections)
             guarded.start_soon(writes.run)
+            guarded.start_soon(open_connections.run)
             async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
                 make_room = open_connections.abort_longest_idle
                 accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)
@@ -119,6 +128,7 @@ async def serve_http(
                 await drain()
                 accepting.cancel_scope.cancel()
                 await context.terminated.set()
+                open_connections.keep_alive.ring_all()
             guarded.cancel_scope.cancel()
 
 

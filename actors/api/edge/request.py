@@ -1,6 +1,8 @@
 """One HTTP request between Hypercorn and Quart, with the cures for what goes wrong there.
 
-quart-trio runs a receiver and a handler in one nursery, and the first to end cancels the other:
+quart-trio runs a receiver and a handler in one nursery, and the first to end cancels the other. Two tasks
+and a nursery cost more than most requests: where the connection has an `Inbox`, the handler alone runs, in
+Hypercorn's task, and its client's leaving cancels it from there.
 
 - While the app is inside its last `send`, Hypercorn queues `http.disconnect`. The receiver then
   cancels the nursery and with it the end of Hypercorn's own work on the connection: one with
@@ -24,11 +26,11 @@ from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCall
 from quart import request
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
-from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from quart_trio.wrappers import TrioRequest
 
 from actors.api.edge.direct import ABORT, DIRECT, Offer
+from actors.api.edge.inbox import Inbox, Take
 from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
 from actors.core.request import TraceHeaders
@@ -47,12 +49,18 @@ class ApiRequest(TrioRequest):
     """Whose key it carries, where keys are asked for."""
     trace_headers: TraceHeaders = ()
     """Of the span of this answer, where answers are traced."""
+    _read: bytes | None = None
     began_s: float
     """When its headers had arrived, by `time.perf_counter`."""
 
     async def read_body(self) -> bytes:
         """The whole body; raises 413 if it is too large and 408 if it takes too long."""
-        return await self.get_data(cache=True, as_text=False, parse_form_data=False)
+        if self._read is None:
+            if self.body_arrived.is_set():
+                self._read = await self.body
+            else:
+                self._read = await self.get_data(cache=True, as_text=False, parse_form_data=False)
+        return self._read
 
     def abort(self) -> None:
         """End the connection at once, whatever is still to be said; harmless where it cannot be reached."""
@@ -78,15 +86,18 @@ class RequestRunner(TrioASGIHTTPConnection):
         assert isinstance(request, ApiRequest)
         request.body_arrived, request.began_s = trio.Event(), time.perf_counter()
         with ExitStack() as request.at_end:
+            if (inbox := Inbox.behind(receive)) is not None:
+                with trio.CancelScope() as scope:
+                    inbox.attach(partial(_take, request, scope))
+                    await self._answer(request, send)
+                return
             async with trio.open_nursery() as nursery:
-                receive = partial(_receive, receive, request.body_arrived)
-                nursery.start_soon(self.handle_messages, nursery, request, receive)
-                nursery.start_soon(self.handle_request, nursery, request, send)
+                nursery.start_soon(_receive, receive, partial(_take, request, nursery.cancel_scope))
+                await self._answer(request, send)
+                nursery.cancel_scope.cancel()
 
-    async def handle_request(  # type: ignore[override]  # quart-trio adds the nursery, too
-        self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
-    ) -> None:
-        await super().handle_request(nursery, request, partial(_send, send))
+    async def _answer(self, request: ApiRequest, send: ASGISendCallable) -> None:
+        await self._send_response(partial(_send, send), await self.app.handle_request(request))
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         offer = self._offer() if isinstance(response, FedResponse) else None
@@ -112,11 +123,25 @@ class NoWebsocket(TrioASGIWebsocketConnection):
         await send({"type": "websocket.close", "code": 1000, "reason": None})
 
 
-async def _receive(receive: ASGIReceiveCallable, body_arrived: trio.Event) -> ASGIReceiveEvent:
-    event = await receive()
-    if event["type"] != "http.request" or not event["more_body"]:
-        body_arrived.set()
-    return event
+def _take(request: ApiRequest, scope: trio.CancelScope, event: ASGIReceiveEvent) -> None:
+    """A piece of the request's body, or its client has left."""
+    if event["type"] == "http.request":
+        request.body.append(event["body"])
+        if event["more_body"]:
+            return
+        request.body.set_complete()
+    else:
+        scope.cancel()
+    request.body_arrived.set()
+
+
+async def _receive(receive: ASGIReceiveCallable, take: Take) -> None:
+    """The same of a server without inboxes; ends when the client has left."""
+    while True:
+        event = await receive()
+        take(event)
+        if event["type"] != "http.request":
+            return
 
 
 async def _refuse_target(send: ASGISendCallable) -> None:

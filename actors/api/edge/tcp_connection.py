@@ -6,8 +6,11 @@
 - After the peer has closed, Hypercorn keeps the descriptor until the keep-alive timer rings. Cure:
   the timer stops when reading ends, and starts no more.
 - A head that trickles keeps its connection for as long as an idle one has. Cure: a timer of its own.
+- A timer of Hypercorn's is a task that begins and is cancelled with each request. Cure: `OpenConnections`
+  has those of all connections.
 - HTTP/2's answers wait for windows that will never open once the connection has ended, and frames of streams
-  that are over are errors of Python. Cure: the buffers are closed, the connection is dropped.
+  that are over are errors of Python. Cure: the buffers are closed, the connection is dropped. Those of a
+  client that stalls are reset (`edge.http2`).
 - A connection that fails unexpectedly must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
@@ -23,55 +26,16 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr
 
 from actors.api.edge.direct import ABORT, DIRECT, Body, WritePass
+from actors.api.edge.http2 import Protocol, reset_stalled
+from actors.api.edge.inbox import Requests
+from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.response import Feed
 
 log = logging.getLogger("sundog.api")
-
-
-FIRST_REQUEST_S = 5.0
-"""What a new connection gets for its first request before it may be closed to make room."""
-
-
-class OpenConnections:
-    """All connections of one server, and which of them may be closed to make room."""
-
-    def __init__(self) -> None:
-        self._all: set[TcpConnection] = set()
-        self._may_close_from_s: dict[TcpConnection, float] = {}  # idle connections, the longest first
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def add(self, connection: "TcpConnection") -> None:
-        self._all.add(connection)
-        self._may_close_from_s[connection] = trio.current_time() + FIRST_REQUEST_S
-
-    def discard(self, connection: "TcpConnection") -> None:
-        self._all.discard(connection)
-        self._may_close_from_s.pop(connection, None)
-
-    def update(self, connection: "TcpConnection", idle: bool) -> None:
-        """The connection serves a request from now on, or no longer."""
-        self._may_close_from_s.pop(connection, None)
-        if idle:
-            self._may_close_from_s[connection] = trio.current_time()
-
-    def abort_all(self) -> None:
-        for connection in tuple(self._all):
-            connection.abort()
-
-    def abort_longest_idle(self) -> bool:
-        """Close the connection that has been idle for longest; False if none may be closed."""
-        now_s = trio.current_time()
-        for connection, from_s in self._may_close_from_s.items():
-            if from_s <= now_s:
-                self._may_close_from_s.pop(connection)
-                connection.abort()
-                return True
-        return False
 
 
 class TcpConnection(TCPServer):
@@ -85,33 +49,100 @@ class TcpConnection(TCPServer):
         open_connections: OpenConnections,
         writes: WritePass,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
-        head_s: float,
     ) -> None:
         self._is_plain = not isinstance(stream, trio.SSLStream)
         offers = {ABORT: self.abort} | ({DIRECT: self._body} if self._is_plain else {})
         super().__init__(app, config, context, offers, stream)  # type: ignore[arg-type]  # plain too
         self._open_connections = open_connections
         self._writes = writes
-        self._head_s = head_s
         self._is_idle, self._head_has_begun = True, False
         self._peer_left = False
+        self._held = b""
+        """What goes with the next write."""
 
     async def run(self) -> None:
         self._open_connections.add(self)
         try:
-            await super().run()
+            stream: object = self.stream
+            if not isinstance(stream, trio.SSLStream):
+                await self._serve("http/1.1")
+            elif await self._greeted(stream):
+                await self._serve(stream.selected_alpn_protocol())
         except Exception:
             log.exception("a connection failed")
         finally:
             self._open_connections.discard(self)
             self.abort()
 
+    async def _greeted(self, stream: trio.SSLStream[trio.SocketStream]) -> bool:
+        """Whether the client speaks TLS, and in time."""
+        try:
+            with trio.fail_after(self.config.ssl_handshake_timeout):
+                await stream.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            return False
+        return True
+
+    async def _serve(self, protocol: str | None) -> None:
+        """The same as Hypercorn's, with the timers, protocols and requests of this room."""
+        plain = self._plain_stream()
+        try:
+            socket = plain.socket
+            client = parse_socket_addr(socket.family, socket.getpeername())
+            server = parse_socket_addr(socket.family, socket.getsockname())
+            async with Requests() as self._task_group:
+                self.protocol = Protocol(
+                    *(self.app, self.config, self.context, self._task_group, ConnectionState(self.state)),
+                    *(not self._is_plain, client, server, self.protocol_send, protocol),
+                )
+                await self.protocol.initiate()
+                self._wait_for_request()
+                await self._read_data()
+        except OSError:
+            pass
+        finally:
+            await self._close()
+
+    def _plain_stream(self) -> trio.SocketStream:
+        """The stream below TLS, if there is any."""
+        stream: trio.SSLStream[trio.SocketStream] | trio.SocketStream = self.stream
+        return stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+
     def abort(self) -> None:
         """Close the socket at once; tasks that read or write it are woken."""
-        stream: object = self.stream
-        plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-        if isinstance(plain, trio.SocketStream):
+        if isinstance(plain := self._plain_stream(), trio.SocketStream):
             plain.socket.close()
+
+    def hang_up(self) -> None:
+        """Its timer has rung, or the server stops."""
+        self._task_group.spawn(self._hang_up)
+
+    async def _hang_up(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
+
+    def check_stalled(self) -> None:
+        """Reset the answers over HTTP/2 whose readers stall; look again as long as there is any."""
+        http2 = self.protocol.protocol
+        if isinstance(http2, H2Protocol) and http2.stream_buffers:
+            self._open_connections.stalls.start(self)
+            self._task_group.spawn(self._reset_stalled, http2)
+
+    async def _reset_stalled(self, http2: H2Protocol) -> None:
+        if await reset_stalled(http2, self._open_connections.stalled_s):
+            log.info("a client stopped reading answers over HTTP/2; they are reset")
+            await self.protocol_send(Updated(idle=http2.idle))
+
+    def _wait_for_request(self) -> None:
+        """The connection has no request: it is kept for a while, unless the server is about to stop."""
+        if self.context.terminated.is_set():
+            self.hang_up()
+        else:
+            self._open_connections.keep_alive.start(self)
+
+    def _stop_timers(self) -> None:
+        self._open_connections.keep_alive.stop(self)
+        self._open_connections.heads.stop(self)
 
     def _body(self, feed: Feed) -> Body:
         """The body of an answer whose chunks bypass Hypercorn."""
@@ -121,19 +152,24 @@ class TcpConnection(TCPServer):
         """Write all; a connection that has ended takes everything."""
         await self.protocol_send(RawData(data=data))
 
+    def hold(self, data: bytes) -> None:
+        """Write it together with what is written next."""
+        self._held += data
+
     async def _read_data(self) -> None:
         try:
             while await self._read_some():
                 if self._is_idle and not self._head_has_begun and not self._speaks_http2:
                     self._head_has_begun = True
-                    await self.idle_task.restart(self._task_group, self._head_timeout)
+                    self._open_connections.keep_alive.stop(self)
+                    self._open_connections.heads.start(self)
             await self.protocol.handle(Closed())
         finally:
             self._peer_left = True
             if isinstance(http2 := self.protocol.protocol, H2Protocol):
                 for buffer in tuple(http2.stream_buffers.values()):
                     await buffer.close()  # wakes what waits for it, and does not wait itself
-        await self.idle_task.stop()
+            self._stop_timers()
 
     async def _read_some(self) -> bool:
         """Handle what comes next; False once nothing more will."""
@@ -156,19 +192,19 @@ class TcpConnection(TCPServer):
     def _speaks_http2(self) -> bool:
         return isinstance(self.protocol.protocol, H2Protocol)
 
-    async def _head_timeout(self) -> None:
-        """The rest of a request's head has not come in time."""
-        await trio.sleep(self._head_s)
-        with trio.CancelScope(shield=True):
-            await self._initiate_server_close()
-
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated):
             self._open_connections.update(self, event.idle)
             self._is_idle, self._head_has_begun = event.idle, False
-            if self._peer_left:
-                return
-        elif isinstance(event, RawData):
+            self._stop_timers()
+            if event.idle and not self._peer_left:
+                self._wait_for_request()
+            elif self._speaks_http2 and self not in self._open_connections.stalls:
+                self._open_connections.stalls.start(self)
+            return
+        if isinstance(event, RawData):
+            if self._held:
+                event, self._held = RawData(data=self._held + event.data), b""
             num_sent = self.write_now(event.data)
             if num_sent == len(event.data):
                 return

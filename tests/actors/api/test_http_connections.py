@@ -12,7 +12,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from actors.actor import ActorDied
 from actors.api import HttpSettings
 from actors.api.edge.direct import WritePass
-from actors.api.edge.tcp_connection import OpenConnections, TcpConnection
+from actors.api.edge.open_connections import OpenConnections
+from actors.api.edge.tcp_connection import TcpConnection
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
 
@@ -235,9 +236,7 @@ async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogC
         raise AssertionError("nothing was asked")
 
     not_a_stream: Any = object()
-    open_connections = OpenConnections()
+    open_connections = OpenConnections(1.0, 1.0, 1.0)
     config = HttpSettings().hypercorn_config()
-    await TcpConnection(
-        app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream, 1.0
-    ).run()
+    await TcpConnection(app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream).run()
     assert "a connection failed" in caplog.text and not open_connections

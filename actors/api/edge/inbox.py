@@ -1,0 +1,81 @@
+"""What a connection has for one request: ASGI's events, handed over in the connection's own stack.
+
+Hypercorn passes them through a memory channel, so that each costs switches of tasks, and an app needs a task
+that waits for its client's leaving. An app that knows an `Inbox` attaches itself to it and needs none; any
+other app receives from it as ASGI says.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.task_group import TaskGroup, _handle
+from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGIReceiveEvent, ASGISendEvent, Scope
+
+Take = Callable[[ASGIReceiveEvent], None]
+"""Takes an event at once; it may run in the app's own stack, and must not raise."""
+
+
+class Inbox:
+    """The events of one request. At most `most` wait for an app that is not attached."""
+
+    __slots__ = ("_arrived", "_events", "_most", "_room", "_take")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._events: deque[ASGIReceiveEvent] = deque()
+        self._take: Take | None = None
+        self._arrived: trio.Event | None = None
+        self._room: trio.Event | None = None
+
+    @staticmethod
+    def behind(receive: ASGIReceiveCallable) -> "Inbox | None":
+        """The inbox that an app receives from; None under another server."""
+        inbox = getattr(receive, "__self__", None)
+        return inbox if isinstance(inbox, Inbox) else None
+
+    def attach(self, take: Take) -> None:
+        """Have every event handed over from now on, what waits already first."""
+        self._take = take
+        while self._events:
+            take(self._events.popleft())
+        self._has_room()
+
+    async def put(self, event: ASGIReceiveEvent) -> None:
+        """The connection has an event; it waits only for an app that is slow to receive."""
+        if self._take is not None:
+            self._take(event)
+            return
+        self._events.append(event)
+        if self._arrived is not None:
+            self._arrived.set()
+        while self._take is None and len(self._events) > self._most:
+            self._room = self._room or trio.Event()
+            await self._room.wait()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next event, for an app that is not attached."""
+        while not self._events:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        event = self._events.popleft()
+        self._has_room()
+        return event
+
+    def _has_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+
+class Requests(TaskGroup):
+    """The tasks of one connection: each request is one, with an inbox."""
+
+    async def spawn_app(
+        self, app: AppWrapper, config: Config, scope: Scope, send: Callable[[ASGISendEvent | None], object]
+    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
+        inbox = Inbox(config.max_app_queue_size)
+        threads = trio.to_thread.run_sync, trio.from_thread.run
+        self.spawn(_handle, app, config, scope, inbox.receive, send, *threads)
+        return inbox.put
