@@ -6,6 +6,7 @@ from collections.abc import Callable
 from actors.core.records import dataclass
 
 MOST = 2**31 - 1
+MOST_PORT = 2**16 - 1
 TRANSPORTS = ("tcp://", "ipc://")
 
 
@@ -37,6 +38,18 @@ class KvEventsConfig:
             return f"{endpoint}_dp{rank}" if rank else endpoint
         host, _, port = endpoint.rpartition(":")
         return f"{host}:{int(port) + rank if int(port) else 0}"
+
+    def check_ranks(self, last: int) -> None:
+        """Raise ValueError if the engine of this number has no port."""
+        for name, endpoint in (("endpoint", self.endpoint), ("replay_endpoint", self.replay_endpoint)):
+            if endpoint is None or endpoint.startswith("ipc://"):
+                continue
+            port = int(endpoint.rpartition(":")[2])
+            if port and port + last > MOST_PORT:
+                raise ValueError(
+                    f"{name} is {endpoint}, and engine {last} needs the port {last} after it: give a port of"
+                    f" at most {MOST_PORT - last}"
+                )
 
 
 def parse_kv_events_config(text: str) -> KvEventsConfig:

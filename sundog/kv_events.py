@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from actors.config import EngineConfig
+from actors.config import ConfigError, EngineConfig
 from actors.kv_events_config import parse_kv_events_config
 from sundog.ends import remark
 from sundog.options.serving import Serving
@@ -17,8 +17,21 @@ if TYPE_CHECKING:
 
 def with_kv_events(config: EngineConfig, serving: Serving) -> EngineConfig:
     """The same, whose engines say what their caches hold if somebody publishes it."""
+    check_ports(serving, config.replicas)
     asked = serving.kv_events_config
     return replace(config, publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes)
+
+
+def check_ports(serving: Serving, num_engines: int) -> None:
+    """Raise ConfigError unless each engine has a port to publish at."""
+    if serving.kv_events_config is None:
+        return
+    asked = parse_kv_events_config(serving.kv_events_config)
+    try:
+        if asked.publishes:
+            asked.check_ranks(serving.data_parallel_rank + num_engines - 1)
+    except ValueError as error:
+        raise ConfigError(f"--kv-events-config: {error}") from None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
 from sundog.ends import remark
+from sundog.kv_events import check_ports
 from sundog.options.kinds import Switch
 from sundog.options.row import rows
 from sundog.options.serving import Serving
@@ -48,6 +49,7 @@ def serve_ranks(serving: Serving, num_ranks: int, model: str | None, records: Se
             f"--port is {serving.port}: {num_ranks} ranks need that many ports in a row from there on, and"
             f" --data-parallel-supervisor-port ({supervisor}) beside them"
         )
+    check_ports(serving, num_ranks)
     common = [*([model] if model else []), *_spelled(records)]
     commands = [
         [*common, "--port", str(serving.port + rank), "--data-parallel-rank", str(rank)]

@@ -11,11 +11,23 @@ from actors.front.front_end import FrontEnd
 from actors.injected import INJECT, Fault, Faults, parse_fault
 from actors.metrics.lag import Lag
 
+NO_FAULTS = (
+    f"{INJECT} is for an emulated server that serves HTTP in one process: leave it out, or serve with"
+    " --simulate and --api-processes 1."
+)
+
 
 class Headers(Protocol):
     """A request's headers."""
 
     def get(self, key: str, /) -> str | None: ...
+
+
+def no_fault(headers: Headers) -> Fault | None:
+    """None, for a request that asks for no fault; raises ApiError where none can be injected."""
+    if headers.get(INJECT) is not None:
+        raise invalid(NO_FAULTS, INJECT)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class Emulation:
         What happens to its answer is left to the caller, which is given the fault.
         """
         if self.faults is None:
-            return None
+            return no_fault(headers)
         fault = self.faults.next()
         if (asked := headers.get(INJECT)) is not None:
             try:

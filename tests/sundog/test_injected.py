@@ -83,6 +83,16 @@ def test_a_part_of_requests_fails_and_the_same_ones_for_a_seed() -> None:
     assert 3 <= seen[0].count(503) <= 16
 
 
+def test_a_fault_is_refused_where_none_can_be_injected() -> None:
+    """With several doors, by the header's name, on every route that answers; without it all is well."""
+    with live(*EMULATED, "--api-processes", "2") as server:
+        answer = ask(server, "429")
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "X-Sundog-Inject"
+        assert "--api-processes 1" in answer.json()["error"]["message"]
+        assert ask(server, None).status_code == 200
+        assert server.stop() == 0
+
+
 def test_an_injection_that_is_none_is_one_line() -> None:
     for given, reason in (
         ("503", "give FAULT@RATE"),

@@ -14,6 +14,7 @@ from actors.api.choices import Choice, Choices, start_choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import Feed, fed_response, json_response
+from actors.api.emulation import no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import Client
 from actors.api.responses.shapes import Json, ResponseShape
@@ -136,7 +137,10 @@ async def ask(
     client = request.client
     if client is not None and client.is_full:
         raise _full(client)
-    fault = None if context.emulation is None else await context.emulation.befall(request.headers)
+    if (emulation := context.emulation) is None:
+        fault = no_fault(request.headers)
+    else:
+        fault = await emulation.befall(request.headers)
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.

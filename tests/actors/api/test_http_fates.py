@@ -171,3 +171,13 @@ async def test_a_request_that_fails_alone_ends_alone(streamed: bool) -> None:
         assert neighbour[0].status_code == 200
         assert neighbour[0].json()["usage"]["completion_tokens"] == 40
         assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_real_model_has_no_faults_to_inject(serving: Any) -> None:
+    """The header is refused there, too."""
+    async with serving() as site, httpx.AsyncClient(base_url=site.url) as client:
+        for path, asked in (("completions", "prompt"), ("chat/completions", "messages")):
+            body = {asked: "x" if asked == "prompt" else [{"role": "user", "content": "x"}]}
+            answer = await client.post(f"/v1/{path}", json=body, headers={"X-Sundog-Inject": "slow=1"})
+            assert answer.status_code == 400 and "--simulate" in answer.json()["error"]["message"]
+        assert not site.llm.asked

@@ -13,7 +13,11 @@ import pytest
 import zmq
 
 from actors.block_hash import block_hasher
+from actors.config import EngineConfig
 from actors.core.adapter import Adapter
+from actors.kv_events_config import parse_kv_events_config
+from sundog.kv_events import with_kv_events
+from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live
 from tests.sundog.test_runs import refused, sundog
 
@@ -207,3 +211,42 @@ def test_an_engine_publishes_at_its_own_port_and_sends_again_what_was_missed() -
 )
 def test_a_mistake_in_the_configuration_is_one_line(config: str, reason: str) -> None:
     refused(sundog("serve", "--simulate", "h100", "--kv-events-config", config), reason)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "reason"),
+    [
+        ({"endpoint": "tcp://*:65534"}, ("--replicas", 3), "endpoint is tcp://*:65534, and engine 2 needs"),
+        (
+            {"endpoint": "ipc:///tmp/e", "replay_endpoint": "tcp://*:65535"},
+            ("--data-parallel-rank", 1),
+            "replay_endpoint is tcp://*:65535, and engine 1 needs the port 1 after it: give a port of",
+        ),
+        (
+            {"endpoint": "tcp://*:65535"},
+            ("--data-parallel-size", 2, "--data-parallel-multi-port-external-lb", "--port", 9300),
+            "give a port of at most 65534",
+        ),
+    ],
+)
+def test_an_engine_without_a_port_is_refused(
+    config: dict[str, Any], options: tuple[object, ...], reason: str
+) -> None:
+    """Before anything begins, in one line that says which port would do."""
+    text = json.dumps({"enable_kv_cache_events": True, **config})
+    port = () if "--port" in options else ("--port", 0)
+    done = sundog("serve", "--simulate", "h100", *port, "--kv-events-config", text, *options)
+    refused(done, f"--kv-events-config: {reason}" if reason.startswith(("end", "rep")) else reason)
+
+
+def test_engines_share_no_port_that_nobody_publishes_at() -> None:
+    """The last port is one; a free port, and a path, have room for any number."""
+    for fields, last in (
+        ({"endpoint": "tcp://*:65535"}, 0),
+        ({"endpoint": "tcp://*:0", "replay_endpoint": "ipc:///tmp/65535"}, 70_000),
+    ):
+        parse_kv_events_config(json.dumps(fields)).check_ranks(last)
+    config = with_kv_events(
+        EngineConfig(replicas=3), Serving(kv_events_config='{"endpoint": "tcp://*:65535"}')
+    )
+    assert not config.publishes_kv_events

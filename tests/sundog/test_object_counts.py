@@ -1,0 +1,91 @@
+"""A server keeps nothing of the requests that are over: objects are counted, for memory says it too late.
+
+The graph, the API and HTTP are those of `sundog serve --simulate`, in this process.
+"""
+
+import gc
+import random
+from collections import Counter, deque
+from functools import partial
+
+import pytest
+import trio
+
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
+from actors.metrics import metrics
+from actors.metrics.recent import Recent
+from sundog.emulated import emulated
+from sundog.options.emulation import Emulation
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Costs
+from sundog.serve import _shown
+from tests.soak.manners import MANNERS
+
+CLIENTS, REQUESTS = 8, 160
+MOST_LEFT = 0.2
+"""Objects of one type that a request may leave behind: none is meant to."""
+
+
+class Short(Recent):
+    """What is shown of the latest requests is soon full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ttft_s, self.gaps, self.ended = deque(maxlen=8), deque(maxlen=8), deque(maxlen=8)
+
+
+async def play(port: int, rng: random.Random, count: int) -> None:
+    """Requests of all manners, a few at a time."""
+    manners = rng.choices([*MANNERS], [*MANNERS.values()], k=count)
+
+    async def client() -> None:
+        while manners:
+            await manners.pop()(port, rng)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CLIENTS):
+            nursery.start_soon(client)
+
+
+async def counted() -> Counter[str]:
+    """Objects by type, once all requests are over."""
+    await trio.sleep(0.5)
+    gc.collect()
+    return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+
+
+@pytest.mark.wall_clock
+async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of answers whole and streamed, of clients that leave, err and babble."""
+    monkeypatch.setattr(metrics, "Recent", Short)
+    served = emulated(
+        "qwen3-8b",
+        "h100",
+        Serving(simulate="h100"),
+        Engine(num_gpu_blocks=64, max_model_len=512),
+        Costs(step_scale=0.1),
+        Emulation(),
+    )
+    ready, stop, urls = trio.Event(), trio.Event(), []
+
+    def on_ready(url: str) -> None:
+        urls.append(url)
+        ready.set()
+
+    serve = partial(serve_graph, on_ready=on_ready, stop=stop, emulation=served.emulation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            *(serve, served.config, served.new_engine, _shown(served, served.config), served.tokenizer),
+            *(served.vocabulary, ServerOptions(port=0)),
+        )
+        await ready.wait()
+        port, rng = int(urls[0].rpartition(":")[2]), random.Random(1)
+        await play(port, rng, REQUESTS)
+        few = await counted()
+        await play(port, rng, REQUESTS)
+        many = await counted()
+        stop.set()
+    most = MOST_LEFT * REQUESTS
+    assert not {name: count - few[name] for name, count in many.items() if count - few[name] > most}
