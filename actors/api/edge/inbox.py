@@ -42,6 +42,10 @@ class Inbox:
             take(self._events.popleft())
         self._has_room()
 
+    def leave(self) -> None:
+        """The app has ended: what comes is dropped, and the connection keeps nothing of its request."""
+        self._take = _drop
+
     async def put(self, event: ASGIReceiveEvent) -> None:
         """The connection has an event; it waits only for an app that is slow to receive."""
         if self._take is not None:
@@ -67,6 +71,10 @@ class Inbox:
         if self._room is not None:
             self._room.set()
             self._room = None
+
+
+def _drop(event: ASGIReceiveEvent) -> None:
+    """Nobody wants it."""
 
 
 class Requests(TaskGroup):

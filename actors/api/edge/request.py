@@ -87,6 +87,8 @@ class RequestRunner(TrioASGIHTTPConnection):
         request.body_arrived, request.began_s = trio.Event(), time.perf_counter()
         with ExitStack() as request.at_end:
             if (inbox := Inbox.behind(receive)) is not None:
+                # Or they keep each other until garbage is looked for.
+                request.at_end.callback(inbox.leave)
                 with trio.CancelScope() as scope:
                     inbox.attach(partial(_take, request, scope))
                     await self._answer(request, send)

@@ -1,5 +1,7 @@
 """The parts of the edge that stand alone: timers of many connections, and what a request is told."""
 
+import weakref
+
 import pytest
 import trio
 
@@ -72,6 +74,23 @@ async def test_an_app_that_is_attached_is_told_at_once_and_in_order() -> None:
         assert taken == [BODY, LAST]
     await inbox.put(GONE)  # type: ignore[arg-type]  # a dictionary of Hypercorn's
     assert taken == [BODY, LAST, GONE]
+
+
+async def test_an_app_that_has_left_is_not_kept() -> None:
+    """What it was told with goes with it, though the connection lives; more events are dropped."""
+
+    class App:
+        def take(self, event: object) -> None:
+            raise AssertionError(event)
+
+    inbox, app = Inbox(1), App()
+    inbox.attach(app.take)
+    gone = weakref.ref(app)
+    inbox.leave()
+    del app
+    assert gone() is None
+    for _ in range(5):
+        await inbox.put(GONE)  # type: ignore[arg-type]  # a dictionary of Hypercorn's
 
 
 async def test_a_connection_waits_for_an_app_that_is_slow_to_receive() -> None:
