@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from runtime.load.conversation import Conversation
     from runtime.load.http import Connections
 
-COMMANDS = "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer"
+COMMANDS = (
+    "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer, or drops a line"
+)
 PROMPT = "> "
 
 
@@ -58,7 +60,10 @@ def chat(asked: Chat, url: str) -> None:
     if sys.stdin.isatty():
         remark(f"{model} at {url}: {COMMANDS}")
         return _talk(connections, conversation)
-    question = sys.stdin.read().strip()
+    try:
+        question = sys.stdin.buffer.read().decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not UTF-8 at byte {error.start}: give the question as text") from None
     if not question:
         raise ConfigError("stdin is empty: write a question there, or run this at a terminal")
     if (trouble := _answer(connections, conversation, question)) is not None:
@@ -74,6 +79,10 @@ def _talk(connections: "Connections", conversation: "Conversation") -> None:
             line = input(PROMPT).strip()
         except EOFError:
             return click.echo()
+        except KeyboardInterrupt:
+            click.echo()
+            remark(COMMANDS)
+            continue
         if line == "/exit":
             return None
         if line == "/reset":

@@ -8,6 +8,7 @@ import click
 from actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
+from sundog.options.output import output
 from sundog.options.takes import command, takes
 
 
@@ -23,15 +24,7 @@ class Dashboard:
 @command
 @takes(Dashboard)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("dashboard.html"),
-    show_default=True,
-    metavar="FILE",
-    help="The page to write.",
-)
+@output("The page to write.", "dashboard.html")
 def dashboard(asked: Dashboard, run: Path, output: Path) -> None:
     """Replay a recorded run on the live page.
 

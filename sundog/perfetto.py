@@ -9,6 +9,7 @@ from actors.config import ConfigError
 from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
+from sundog.options.output import output
 from sundog.options.takes import command, takes
 
 
@@ -29,13 +30,7 @@ class Perfetto:
 @command
 @takes(Perfetto)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The .json or .json.gz to write; by default in the run's folder.",
-)
+@output("The .json or .json.gz to write; by default in the run's folder.")
 def perfetto(asked: Perfetto, run: Path, output: Path | None) -> None:
     """Write a recorded run for Perfetto.
 

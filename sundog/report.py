@@ -4,20 +4,13 @@ from pathlib import Path
 
 import click
 
+from sundog.options.output import output
 from sundog.options.takes import command
 
 
 @command
 @click.argument("runs", nargs=-1, required=True, metavar="DIR…", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    metavar="FILE",
-    help="The page to write.",
-)
+@output("The page to write.", "report.html")
 def report(runs: tuple[Path, ...], output: Path) -> None:
     """Show runs on one HTML page, side by side.
 

@@ -12,6 +12,7 @@ from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Real, Switch, option
 from sundog.options.engine import Engine
+from sundog.options.output import output
 from sundog.options.row import SCHEDULER, rows
 from sundog.options.simulation import Reading
 from sundog.options.takes import command, takes
@@ -38,14 +39,7 @@ class Schedule:
 
 @command
 @takes(Schedule, Reading, Engine)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="The log to write.",
-)
+@output("The log to write.", required=True)
 @click.argument("trace", type=click.Path(exists=True, path_type=Path))
 def schedule(asked: Schedule, reading: Reading, engine: Engine, trace: Path, output: Path) -> None:
     """Log every decision of the scheduler on TRACE.

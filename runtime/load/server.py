@@ -85,15 +85,19 @@ def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
     except trio.TooSlowError:
         raise ConfigError(f"{url} does not answer within {timeout_s:g} s: is it loading a model?") from None
     except Failed as error:
-        raise ConfigError(f"{url}: {error}: {_way_out(error)}") from None
+        raise ConfigError(f"{url}: {error}{_way_out(error)}") from None
 
 
 def _way_out(error: Failed) -> str:
+    """What to look at; nothing where the server has said in its own words what is wrong."""
     if error.kind in NO_KEY:
-        return "put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
+        return ": put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
     if error.kind == NO_CONNECTION:
-        return "is a server there?"
-    return "is it a server that speaks OpenAI's API?"
+        return ": is a server there?"
+    if error.kind.startswith("HTTP 5"):
+        return ": its log may say why"
+    knows_models = error.kind == "HTTP 404" and "model" in error.reason
+    return "" if knows_models else ": is it a server that speaks OpenAI's API?"
 
 
 async def _model(connections: Connections) -> str:

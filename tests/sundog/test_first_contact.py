@@ -85,8 +85,15 @@ def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
         assert words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:
+    """By the first byte that is none."""
+    command = [sys.executable, "-m", "sundog", "chat", server.url]
+    done = subprocess.run(command, input=b"Hell\xff?", capture_output=True, timeout=MOST_S)
+    assert (done.returncode, done.stdout) == (2, b"") and b"not UTF-8 at byte 4" in done.stderr
+
+
 def test_a_terminal_talks_until_exit() -> None:
-    """Ctrl-C stops the answer, and the conversation goes on."""
+    """Ctrl-C stops the answer, or drops a line that is half typed, and the conversation goes on."""
     ours, theirs = pty.openpty()
     with live(*EMULATED, "--step-scale", "30") as server:
         command = [sys.executable, "-m", "sundog", "chat", server.url]
@@ -102,6 +109,10 @@ def test_a_terminal_talks_until_exit() -> None:
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         _until(ours, "> ")
+        os.write(ours, b"half a li")
+        _until(ours, "half a li")
+        process.send_signal(signal.SIGINT)
+        assert "drops a line" in _until(ours, "> ")
         os.write(ours, b"/what\n")
         assert "/reset forgets" in _until(ours, "> ")
         os.write(ours, b"/exit\n")

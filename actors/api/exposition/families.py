@@ -17,6 +17,7 @@ from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 
 LABELS = ("model_name", "engine")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 ENDINGS = ("stop", "length", "abort", "error", "repetition")
 
 Number = Callable[[EngineTotals], float]
@@ -148,6 +149,11 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
         "vllm:request_success", "Requests that ended, by how.", labels=(*LABELS, "finished_reason")
     )
     refused = CounterMetricFamily("sundog:requests_refused", "Requests the policy refused.", labels=LABELS)
+    sleep = GaugeMetricFamily(
+        "vllm:engine_sleep_state",
+        "Engines that are up are awake; there is nothing of one that is down.",
+        labels=(*LABELS, "sleep_state"),
+    )
     for labels, engine in engines:
         waiting.add_metric((*labels, "capacity"), engine.num_waiting)
         waiting.add_metric((*labels, "deferred"), 0)
@@ -159,7 +165,9 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
         for reason in ENDINGS:
             ended.add_metric((*labels, reason), engine.ended[reason])
         refused.add_metric(labels, engine.ended["refused"])
-    yield from (waiting, blocked, sources, cached, ended, refused)
+        for state in SLEEP_STATES if engine.is_up else ():
+            sleep.add_metric((*labels, state), state == "awake")
+    yield from (waiting, blocked, sources, cached, ended, refused, sleep)
 
 
 def _drafts(engines: Engines) -> Iterator[Metric]:

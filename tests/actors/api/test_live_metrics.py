@@ -107,8 +107,18 @@ num_requests_running num_requests_waiting prompt_tokens_total request_decode_tim
 request_generation_tokens_bucket request_max_num_generation_tokens_sum request_prefill_time_seconds_sum
 request_prompt_tokens_bucket request_queue_time_seconds_sum request_success_total
 time_to_first_token_seconds_bucket time_to_first_token_seconds_count time_to_first_token_seconds_sum
+engine_sleep_state inter_token_latency_seconds_count iteration_tokens_total_bucket
+iteration_tokens_total_count iteration_tokens_total_sum num_preemptions_total
+num_requests_waiting_by_reason prefix_cache_hits_total prefix_cache_queries_total
+prompt_tokens_by_source_total prompt_tokens_cached_total request_decode_time_seconds_count
+request_generation_tokens_count request_generation_tokens_sum request_prefill_time_seconds_count
+request_prompt_tokens_count request_prompt_tokens_sum request_queue_time_seconds_bucket
+request_queue_time_seconds_count request_time_per_output_token_seconds_bucket
+request_time_per_output_token_seconds_count request_time_per_output_token_seconds_sum
 """
-"""What vllm/examples/online_serving asks for, in prometheus_grafana/grafana.json and dashboards/."""
+"""What dashboards in vllm/examples ask for that exists here: online_serving/prometheus_grafana/grafana.json
+and dashboards/, and of observability/dashboards/grafana/ the overview, the service status, and the head of
+the KV cache's. The overview also asks for caches outside the engine and of images: there are none here."""
 
 
 def test_vllms_dashboards_ask_for_what_there_is(emulated_server: Live) -> None:
@@ -117,6 +127,29 @@ def test_vllms_dashboards_ask_for_what_there_is(emulated_server: Live) -> None:
     model = httpx.get(f"{emulated_server.url}/v1/models").json()["data"][0]["id"]
     found = {name for name, labels in scraped(emulated_server) if ("model_name", model) in labels}
     assert {f"vllm:{name}" for name in VLLMS_DASHBOARDS.split()} <= found
+
+
+def test_vllms_dashboards_choose_by_labels_that_are_there(emulated_server: Live) -> None:
+    """Bounds that a goal is held against, reasons, sources, endings, states, and the classes of statuses."""
+    emulated_server.complete(max_tokens=3, ignore_eos=True)
+    found = {(name, label) for name, labels in scraped(emulated_server) for label in labels}
+    for name, label, values in (
+        ("vllm:time_to_first_token_seconds_bucket", "le", "0.1 0.25 0.5 0.75 1.0 2.5 +Inf"),
+        ("vllm:request_time_per_output_token_seconds_bucket", "le", "0.01 0.025 0.05 0.1 1.0"),
+        ("vllm:num_requests_waiting_by_reason", "reason", "capacity deferred"),
+        ("vllm:prompt_tokens_by_source_total", "source", "local_compute local_cache_hit"),
+        ("vllm:request_success_total", "finished_reason", "stop length abort error repetition"),
+        ("vllm:engine_sleep_state", "sleep_state", "awake weights_offloaded discard_all"),
+        ("http_requests_total", "status", "2xx"),
+        ("http_request_duration_seconds_sum", "handler", "/v1/completions"),
+    ):
+        assert {(name, (label, value)) for value in values.split()} <= found, name
+    (awake,) = [
+        value
+        for (name, labels), value in scraped(emulated_server).items()
+        if name == "vllm:engine_sleep_state" and ("sleep_state", "awake") in labels
+    ]
+    assert awake == 1, "without it the board of services says that all are down"
 
 
 @pytest.fixture(scope="module")

@@ -111,6 +111,10 @@ async def _full(asked: Asked) -> None:
     await asked.answer(*((200, MODELS) if asked.path == "/v1/models" else (429, "full")))
 
 
+async def _broken(asked: Asked) -> None:
+    await asked.answer(*((200, MODELS) if asked.path == "/v1/models" else (500, "boom")))
+
+
 async def _hangs(asked: Asked) -> None:
     await trio.sleep(1000)
 
@@ -123,10 +127,11 @@ async def _hangs(asked: Asked) -> None:
         (_key, "SUNDOG_API_KEY"),
         (_key_for_answers, "OPENAI_API_KEY"),
         (_full, "HTTP 429: full"),
+        (_broken, "HTTP 500: boom: its log may say why"),
         (_hangs, "does not answer within 10 s"),
         (openai(set()), "it takes no request: HTTP 404: Not Found"),
     ],
-    ids=["web page", "no route", "401", "403", "429", "slow", "no endpoint"],
+    ids=["web page", "no route", "401", "403", "429", "500", "slow", "no endpoint"],
 )
 async def test_what_nothing_can_be_asked_of_is_refused_in_a_line(script: Script, words: str) -> None:
     """That names the server, what it said, and the way out."""
