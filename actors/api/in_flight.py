@@ -62,7 +62,8 @@ class InFlight:
 
     def pause(self) -> None:
         """Hold up new ones; harmless when repeated."""
-        self._may_pass = self._may_pass or trio.Event()
+        if self._may_pass is None:
+            self._may_pass = trio.Event()
 
     def resume(self) -> None:
         """Let all pass."""

@@ -37,12 +37,25 @@ class Operation:
     body: type[JsonObject] | None = None
     answers: tuple[str, ...] = (JSON,)
     parameters: tuple[str, ...] = ()
+    query: tuple[tuple[str, Json], ...] = ()
+    """Names after the path, with their schemas; one without a default must be there."""
+    is_admin: bool = False
+    """Whether it needs the admin key."""
 
     @property
     def needs_key(self) -> bool:
         return needs_key(self.path)
 
 
+RESETS: tuple[tuple[str, Json], ...] = (
+    ("reset_running_requests", {"type": "boolean", "default": False}),
+    ("reset_external", {"enum": [False], "default": False}),
+)
+PAUSES: tuple[tuple[str, Json], ...] = (
+    ("mode", {"enum": ["abort", "wait"], "default": "abort"}),
+    ("clear_cache", {"type": "boolean", "default": True}),
+)
+ENGINE: tuple[tuple[str, Json], ...] = (("engine", {"type": "integer", "minimum": 0, "maximum": 99999}),)
 OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
     Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
@@ -75,13 +88,15 @@ OPERATIONS = (
     Operation("get", "/load", "How many requests are being answered."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
     Operation("get", "/version", "The server's version."),
-    Operation("post", "/reset_prefix_cache", "Forget cached prefixes; needs the admin key."),
-    Operation("post", "/abort_requests", "End answers; needs the admin key.", AbortBody),
-    Operation("post", "/pause", "Hold up new requests; needs the admin key."),
-    Operation("post", "/resume", "Let them pass again; needs the admin key."),
-    Operation("get", "/is_paused", "Whether they are held up; needs the admin key."),
-    Operation("post", "/drain", "Give an engine nothing new; answers when it is empty. Needs the admin key."),
-    Operation("post", "/undrain", "Give it requests again; needs the admin key."),
+    Operation("post", "/reset_prefix_cache", "Forget cached prefixes.", query=RESETS, is_admin=True),
+    Operation("post", "/abort_requests", "End answers.", AbortBody, is_admin=True),
+    Operation("post", "/pause", "Hold up new requests.", query=PAUSES, is_admin=True),
+    Operation("post", "/resume", "Let them pass again.", is_admin=True),
+    Operation("get", "/is_paused", "Whether they are held up.", is_admin=True),
+    Operation(
+        "post", "/drain", "Give an engine nothing new; answers when it is empty.", query=ENGINE, is_admin=True
+    ),
+    Operation("post", "/undrain", "Give it requests again.", query=ENGINE, is_admin=True),
     Operation("get", "/openapi.json", "This document."),
     Operation("get", "/dashboard", "The live page.", answers=("text/html",)),
     Operation("get", LIVE, "What the live page shows, twice a second.", answers=(EVENTS,)),
@@ -90,6 +105,7 @@ OPERATIONS = (
 ERRORS = {
     "400": "The request must be changed; `param` names the field.",
     "401": "The key is missing or wrong.",
+    "403": "The server was started without an admin key: nobody may do this.",
     "404": "There is no such model.",
     "408": "The body took too long to arrive.",
     "413": "The body is too large.",
@@ -120,12 +136,19 @@ def document(version: str, *, has_key: bool) -> Json:
 
 
 def _operation(operation: Operation, has_key: bool) -> Json:
-    described: Json = {"summary": operation.summary, "responses": dict(_responses(operation, has_key))}
-    if operation.parameters:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in operation.parameters
-        ]
+    key = " Needs the admin key." if operation.is_admin else ""
+    responses = dict(_responses(operation, has_key))
+    described: Json = {"summary": f"{operation.summary}{key}", "responses": responses}
+    in_path: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in operation.parameters
+    ]
+    after_it: list[Json] = [
+        {"name": name, "in": "query", "required": "default" not in schema, "schema": schema}
+        for name, schema in operation.query
+    ]
+    if parameters := in_path + after_it:
+        described["parameters"] = parameters
     if operation.body is not None:
         schema = {"$ref": REF.format(model=operation.body.__name__)}
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
@@ -148,7 +171,11 @@ def _responses(operation: Operation, has_key: bool) -> Iterator[tuple[str, Json]
 
 def _may_answer(operation: Operation, status: str, has_key: bool) -> bool:
     if status == "401":
-        return has_key and operation.needs_key
+        return operation.is_admin or (has_key and operation.needs_key)
+    if status == "403":
+        return operation.is_admin
+    if status == "400" and operation.query:
+        return True
     if status == "404":
         return bool(operation.parameters or operation.body)
     if status in ("429", "500"):
