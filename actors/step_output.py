@@ -83,3 +83,10 @@ class StepOutput:
     @property
     def step(self) -> int:
         return self.batch.step
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the step changed nothing that anybody would want to know."""
+        batch = self.batch
+        is_heard = self.finished or self.ranks or self.kv_events or batch.num_tokens
+        return not (is_heard or batch.finished or batch.preempted)

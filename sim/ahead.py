@@ -78,6 +78,7 @@ class Ahead(Actor[Heard]):
         config = replace(
             self._config.with_blocks(num_blocks),
             async_scheduling=False,
+            pipeline_parallel_size=1,
             num_speculative_tokens=0,
             num_lookahead_tokens=0,
         )

@@ -56,6 +56,10 @@ class Pace:
             ends.append(to_s(start))
         return ends
 
+    def planned_tick(self, now_s: float, continues: bool) -> float:
+        """When a batch that may wait for others was planned, which it is now."""
+        return instant(now_s)
+
     def done(self, end_s: float) -> None:
         """The last of the steps that were done ended then."""
 

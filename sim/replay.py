@@ -13,12 +13,13 @@ from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Capacity, Generate, Heard
 from sim.acceptance import AcceptanceModel
-from sim.backend import CostBackend, Pace
+from sim.backend import Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
 from sim.cost.work import CostModel
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
+from sim.pipelined import cost_backend
 from sim.record.recorder import Recorder, Sink
 from sim.speculated import Lengths, Speculated
 from sim.token_source import TokenSource
@@ -59,7 +60,8 @@ def replay(
         return Oracle(future) if drafts is None else Speculated(Lengths(future), drafts)
 
     backends = [
-        CostBackend(Pace(cost, f"runner-{replica}"), source(), capacity) for replica in range(config.replicas)
+        cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
+        for replica in range(config.replicas)
     ]
 
     def before_arrival(request: TraceRequest) -> None:

@@ -1,5 +1,6 @@
 """What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from actors.core.config import ConfigError
@@ -8,11 +9,14 @@ from actors.messages import Capacity
 from sim.cost.cost_file import read_cost
 from sim.cost.drafting import WithDrafts
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead, WithOverhead
-from sim.cost.roofline import Roofline
+from sim.cost.pipeline import Pipeline
+from sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sim.cost.work import CostModel
+from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import plan_memory
 from sim.hardware.shape import ModelShape
+from sim.hardware.stages import stages_of
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
@@ -27,7 +31,8 @@ class Target:
 
     `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
     are any, else the roofline), or the file of a calibrated model, with the host's share in it. A `draft`
-    model makes `num_drafts` drafts after each step.
+    model makes `num_drafts` drafts after each step. The layers are split over `pipeline_parallel_size` stages
+    of `tensor_parallel_size` GPUs each.
     """
 
     model: ModelShape
@@ -40,6 +45,7 @@ class Target:
     expert_parallel: bool = False
     draft: ModelShape | None = None
     num_drafts: int = 0
+    pipeline_parallel_size: int = 1
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -51,8 +57,11 @@ class Target:
         if form is not None and (form.units is None or form.units not in peaks):
             lacks = f"{self.gpu.name} has no {form.units} units: " if form.units else ""
             found.append(f"{lacks}{form.name} weights are read as they are stored and multiplied in 16 bits")
-        if self.tensor_parallel_size > MACHINE_GPUS:
-            found.append(f"{self.tensor_parallel_size} ranks are taken to share one machine's link")
+        num_ranks = self.tensor_parallel_size * self.pipeline_parallel_size
+        if num_ranks > MACHINE_GPUS:
+            found.append(f"{num_ranks} ranks are taken to share one machine's link")
+        if self.pipeline_parallel_size > 1:
+            found.append("the way between stages is priced by the link's rate and was not measured")
         if self.expert_parallel:
             found.append("ranks are taken to be sent equally many tokens for their experts")
         return tuple(f"{model.name}: {text}" for text in found)
@@ -77,28 +86,46 @@ class Target:
         """
         self._check_experts()
         if self.cost_model.endswith(".toml"):
+            if self.pipeline_parallel_size > 1:
+                raise ConfigError(
+                    f"pipeline_parallel_size is {self.pipeline_parallel_size}: the cost in {self.cost_model}"
+                    " is of whole steps, which cannot be split into stages; leave it at 1, or use --cost auto"
+                )
             return self._drafting(read_cost(self.cost_model))
         if self.cost_model not in COST_MODELS:
             known = ", ".join(COST_MODELS)
             raise ConfigError(f"cost is {self.cost_model!r}: known are {known}, or a .toml file")
-        launches_s = overhead.launches_s(self.model.num_layers, self.tensor_parallel_size)
         lack = self._lacks_tables()
         if self.cost_model == "tables" and lack is not None:
             raise ConfigError(f"cost is tables, but {lack}: use --cost roofline")
-        if self.cost_model != "roofline" and lack is None:
-            from sim.cost.tables import TablesCost
+        kernels = self._roofline if self.cost_model == "roofline" or lack is not None else self._tables
+        if self.pipeline_parallel_size == 1:
+            return WithOverhead(self._drafting(kernels(self.model)), overhead, self._launches_s(overhead))
+        return self._pipeline(kernels, overhead)
 
-            size = self.tensor_parallel_size
-            tables = TablesCost(self.model, self.gpu, self.gpu.key, tensor_parallel_size=size)
-            return WithOverhead(self._drafting(tables), overhead, launches_s)
-        roofline = Roofline(
-            self.model,
-            self.gpu,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
+    def _launches_s(self, overhead: HostOverhead, model: ModelShape | None = None) -> float:
+        return overhead.launches_s((model or self.model).num_layers, self.tensor_parallel_size)
+
+    def _tables(self, model: ModelShape) -> CostModel:
+        from sim.cost.tables import TablesCost
+
+        return TablesCost(model, self.gpu, self.gpu.key, tensor_parallel_size=self.tensor_parallel_size)
+
+    def _roofline(self, model: ModelShape) -> CostModel:
+        size = self.tensor_parallel_size
+        return Roofline(model, self.gpu, tensor_parallel_size=size, dtype=self.dtype, kv_dtype=self.kv_dtype)
+
+    def _pipeline(self, kernels: Callable[[ModelShape], CostModel], overhead: HostOverhead) -> CostModel:
+        """Each stage has the worker's share of the host, and all stages one that plans."""
+        worker = replace(overhead, step_s=0.0, token_s=0.0, chunk_s=0.0, overlaps=False)
+        stages = tuple(
+            WithOverhead(kernels(stage), worker, self._launches_s(worker, stage))
+            for stage in stages_of(self.model, self.pipeline_parallel_size)
         )
-        return WithOverhead(self._drafting(roofline), overhead, launches_s)
+        # A hidden state and its residual. Of several ranks each sends a part, which the next stage gathers.
+        sent_bytes = 2 * self.model.hidden_size * DTYPE_BYTES[self.dtype or self.model.dtype]
+        rate = self.gpu.interconnect_bytes_per_s * LINK_EFFICIENCY[self.gpu.link]
+        return Pipeline(stages, overhead, self.gpu.allreduce_latency_s, sent_bytes / rate)
 
     def _drafting(self, model: CostModel) -> CostModel:
         """The model, and after each of its steps the draft model, if there is one."""
@@ -150,20 +177,23 @@ class Target:
         max_num_seqs: int,
         num_gpu_blocks: int | None = None,
     ) -> Capacity:
-        """The KV blocks that fit beside the weights, or `num_gpu_blocks` if given.
+        """The KV blocks that fit beside the weights of every stage, or `num_gpu_blocks` if given.
 
         Raises ConfigError, saying how much is needed, if not even one block fits.
         """
-        plan = plan_memory(
-            self.model,
-            self.gpu,
-            block_size=block_size,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-            draft=self.draft,
-        )
-        return Capacity(num_gpu_blocks or plan.num_blocks, block_size)
+        plans = [
+            plan_memory(
+                stage,
+                self.gpu,
+                block_size=block_size,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                gpu_memory_utilization=self.gpu_memory_utilization,
+                tensor_parallel_size=self.tensor_parallel_size,
+                dtype=self.dtype,
+                kv_dtype=self.kv_dtype,
+                draft=self.draft,
+            )
+            for stage in stages_of(self.model, self.pipeline_parallel_size)
+        ]
+        return Capacity(num_gpu_blocks or min(plan.num_blocks for plan in plans), block_size)

@@ -12,7 +12,7 @@ from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
-from sim.cost.scaled import Scaled
+from sim.cost.scaled import scaled
 from sim.cost.work import CostModel
 from sim.figures.terms import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
@@ -86,8 +86,8 @@ class Simulated:
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
         overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
         kernels = hardware.cost(overhead)
-        cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
-        num_gpus = config.replicas * engine.tensor_parallel_size
+        cost = scaled(kernels, target.step_scale)
+        num_gpus = config.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
         remarks += _planned_step_by_step(asked)
@@ -121,7 +121,7 @@ class Simulated:
         if target.host_overhead:
             kernels = profile.host.served(profile.cost)
             config = replace(config, hops=profile.hops)
-        cost = kernels if target.step_scale == 1 else Scaled(kernels, target.step_scale)
+        cost = scaled(kernels, target.step_scale)
         return cls(
             config,
             cost,
@@ -160,11 +160,6 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
     model = load_model(target.model)
     if engine.quantization is not None:
         model = quantised(model, engine.quantization)
-    if engine.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"--pipeline-parallel-size is {engine.pipeline_parallel_size}: several batches in flight, one per"
-            " stage, are not predicted; leave it at 1, and raise --tensor-parallel-size or --replicas"
-        )
     return Hardware(
         model,
         load_gpu(target.gpu),
@@ -176,6 +171,7 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
         expert_parallel=engine.enable_expert_parallel,
         draft=_draft(engine, model),
         num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
     )
 
 

@@ -51,7 +51,7 @@ def admit_waiting(state: SchedulerState, draft: Draft) -> None:
     queue.rerank()
     while (request := queue.peek()) is not None:
         lack = _lacks_turn(state, draft)
-        if lack is None and request.num_in_flight:
+        if lack is None and _is_in_flight(state, request):
             queue.pass_over()
             continue
         lack = lack or _admit(state, draft, request)
@@ -71,6 +71,11 @@ def admit_waiting(state: SchedulerState, draft: Draft) -> None:
     queue.rewind()
 
 
+def _is_in_flight(state: SchedulerState, request: Request) -> bool:
+    """Whether a preempted request is still computed by a step that was planned before."""
+    return bool(request.num_in_flight) or request.last_step > state.lockstep.done
+
+
 def admit_urgent(state: SchedulerState, draft: Draft) -> None:
     """Admit the next request in the queue before running requests grow, if any of these is less urgent.
 
@@ -80,7 +85,7 @@ def admit_urgent(state: SchedulerState, draft: Draft) -> None:
     """
     state.waiting.rerank()
     request = state.waiting.peek()
-    if request is None or request.num_in_flight:
+    if request is None or _is_in_flight(state, request):
         return
     demand = _demand(state, draft, request)
     victims = _less_urgent(state, request)

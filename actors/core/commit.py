@@ -60,9 +60,22 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
     chunks = []
     for request, num_tokens in draft.scheduled.values():
         caught_up = _catch_up(state, request, num_tokens)
+        if state.is_pipelined:
+            _keep_apart(state, draft, request, caught_up)
         if not _decodes(request, draft, caught_up):
             chunks.append(Chunk(request.request_id, num_tokens, caught_up))
     return tuple(chunks)
+
+
+def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up: bool) -> None:
+    """Note when a request was scheduled, and when its next token may be computed.
+
+    As vLLM 0.32 does: a token that is planned ahead reaches the first stage as many steps later as there are
+    stages.
+    """
+    request.last_step = draft.step
+    if caught_up and state.config.async_scheduling:
+        request.next_decode_step = draft.step + state.config.pipeline_parallel_size
 
 
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -29,6 +29,10 @@ class SchedulerConfig:
 
     With speculative decoding a decoding request computes up to `num_speculative_tokens` drafts a step beside
     its own token, and holds slots for `num_lookahead_tokens` more, which a draft model fills.
+
+    With `pipeline_parallel_size` stages that many batches run at once, each at another stage, and one more is
+    planned ahead under async scheduling. A request has one token on its way at a time: it is left out of the
+    steps until that is back, or, planned ahead, until it will be.
     """
 
     max_num_seqs: int = 256
@@ -51,9 +55,16 @@ class SchedulerConfig:
     leaves_uncomputed: bool = False
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "block_size",
+            "pipeline_parallel_size",
+        ):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"{name} is {value}: it must be at least 1")
@@ -92,8 +103,18 @@ class SchedulerConfig:
                 "async_scheduling and speculative decoding exclude each other: a step is planned when the"
                 " accepted drafts of the last one are known; leave --async-scheduling out"
             )
+        if self.num_speculative_tokens and self.pipeline_parallel_size > 1:
+            raise ConfigError(
+                f"pipeline_parallel_size is {self.pipeline_parallel_size}: drafts are verified by one stage"
+                " alone; leave it at 1, or leave speculative decoding out"
+            )
 
     @property
     def max_num_running(self) -> int:
         """At most this many requests run at once."""
         return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        """At most this many steps are planned whose results have not come back."""
+        return self.pipeline_parallel_size + self.async_scheduling

@@ -69,6 +69,11 @@ def preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request
 def pending(state: SchedulerState, draft: Draft, request: Request) -> int:
     """Tokens that a running request could compute in this step, the budget aside."""
     computed, in_flight = request.num_computed_tokens, request.num_in_flight
+    if state.is_pipelined:
+        if draft.step < request.next_decode_step:
+            return 0
+        if not state.config.async_scheduling:
+            in_flight = 0  # what is not known yet cannot be computed
     if in_flight and computed + 2 - in_flight >= (
         request.submit.num_prompt_tokens + request.submit.max_tokens
     ):

@@ -8,6 +8,8 @@ NEWEST = "0.33"
 """The version whose behaviour is predicted by default."""
 ASYNC_SINCE = (0, 14)
 """The first vLLM that schedules asynchronously unless told not to."""
+ASYNC_STAGES_SINCE = (0, 32)
+"""The first vLLM known to do so with stages of layers: its older model runner cannot."""
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -18,9 +20,9 @@ def parse_version(text: str) -> tuple[int, int]:
     raise ConfigError(f"engine_version is {text!r}: give a version of vLLM, as in 0.19")
 
 
-def is_async(version: str) -> bool:
+def is_async(version: str, num_stages: int = 1) -> bool:
     """Whether this version plans a step while the one before it runs, by default."""
-    return parse_version(version) >= ASYNC_SINCE
+    return parse_version(version) >= (ASYNC_SINCE if num_stages == 1 else ASYNC_STAGES_SINCE)
 
 
 def decisions_of(version: str) -> Literal["0.32", "0.33"]:

@@ -37,6 +37,8 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     if state.config.async_scheduling:
         for request in lockstep.due_to_expire(lockstep.planned):
             state.settle(request)
+    if state.is_pipelined:
+        state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
     if state.quota is not None:
         ask_quotas(state, draft)
     if state.config.preempt_for_priority:

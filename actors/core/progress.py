@@ -56,7 +56,7 @@ class Progress:
 
     def is_stalled(self, state: SchedulerState) -> bool:
         """Whether it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
-        if self._num_empty_steps > MAX_EMPTY_STEPS:
+        if self._num_empty_steps > max(MAX_EMPTY_STEPS, 2 * state.config.pipeline_parallel_size):
             return True
         if self._num_tokens < self._num_tokens_looked_at:
             return False

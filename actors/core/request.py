@@ -112,7 +112,9 @@ class Request:
         "decodes_on_wire",
         "in_lockstep",
         "joined",
+        "last_step",
         "length_limit",
+        "next_decode_step",
         "next_fill",
         "next_grow",
         "num_computed_tokens",
@@ -178,6 +180,10 @@ class Request:
         self.shown: object | None = None
         """What a user's policy is shown of it (`policies/read_only.py`), once it was asked about it."""
         self.joined = 0
+        self.last_step = 0
+        """In a pipeline: the step in which it was scheduled last."""
+        self.next_decode_step = 0
+        """In a pipeline that is planned ahead: the first step that may compute what it samples next."""
         self.next_grow = 0
         self.next_fill = 0
 

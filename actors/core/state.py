@@ -33,6 +33,7 @@ class SchedulerState:
         "config",
         "decode_runs",
         "finished_ids",
+        "is_pipelined",
         "kv",
         "leaves_uncomputed",
         "lockstep",
@@ -84,8 +85,9 @@ class SchedulerState:
         """Whether the victim is always the request that was admitted last."""
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
-        self.lockstep_enabled = lockstep_enabled and not self.speculates
-        """With drafts, each step gives each request another number of tokens."""
+        self.is_pipelined = config.pipeline_parallel_size > 1
+        self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined)
+        """With drafts, each step gives each request another number of tokens; in a pipeline, none to some."""
         self.decode_runs = decode_runs and self.lockstep_enabled
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
@@ -182,7 +184,7 @@ class SchedulerState:
             for request in reversed(list(self.running.values())):
                 self.preempt(request)
                 self.reset_ids.append(request.request_id)
-                request.num_in_flight = 0
+                request.num_in_flight = request.last_step = 0
                 for record in self.lockstep.in_flight:
                     record.dropped.add(request.request_id)
         return self.kv.pool.forget_all()
@@ -215,8 +217,9 @@ class SchedulerState:
 
     def _stop_running(self, request: Request, *, returns: bool = False) -> None:
         self.settle(request)
-        # Under async scheduling the last computed token may be one that is not known yet.
-        known = request.num_computed_tokens - bool(self.config.async_scheduling and request.num_in_flight)
+        # Under async scheduling the last computed tokens may be ones that are not known yet.
+        unknown = request.num_in_flight if self.is_pipelined else bool(request.num_in_flight)
+        known = request.num_computed_tokens - self.config.async_scheduling * unknown
         if self.speculates:
             known = min(known, request.num_tokens_planned)
         self.kv.register(request, known)

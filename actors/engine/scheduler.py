@@ -1,8 +1,9 @@
 """The Scheduler: one step after another, each in three beats: plan, execute, update.
 
 New requests and resets take effect before a plan, aborts before a plan and before an update. With
-async scheduling step k+1 is planned while step k runs; otherwise one step runs at a time. All decisions are
-taken in `actors/core/`. The Scheduler's phases are in `phase.py`.
+async scheduling step k+1 is planned while step k runs, and with stages of layers as many steps run at once;
+otherwise one runs at a time. All decisions are taken in `actors/core/`. The Scheduler's phases are in
+`phase.py`.
 """
 
 from collections import deque
@@ -89,7 +90,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._listeners = listeners
         self._checks_when_idle = checks_when_idle
         self._tracer = tracer
-        self._depth = 2 if state.config.async_scheduling else 1
+        self._depth = state.config.max_concurrent_batches
         self._steps: deque[Planned] = deque()
         """The steps that run, the oldest first: at most `_depth`."""
         self._results: deque[StepResult] = deque()
@@ -161,7 +162,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             self._interrupt()
         self._aborted += self._inbox.take_all()
         num_tokens = self._plan() if self._state.has_work else 0
-        if self._steps and (len(self._steps) == self._depth or not num_tokens):
+        # As in vLLM, stages are filled up with steps that compute nothing.
+        goes_on = num_tokens or (self._state.is_pipelined and self._state.has_work)
+        if self._steps and (len(self._steps) == self._depth or not goes_on):
             is_run = self._depth == 1 and self._steps[0].batch.max_steps > 1
             self.phase = Phase.RUN if is_run else Phase.EXECUTING
             if self._results:
@@ -230,8 +233,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             vectors=result.vectors,
         )
         self._last_end_s = result.end_times_s[-1]
-        for listener in self._listeners:
-            listener.tell(output)
+        if not (state.is_pipelined and output.says_nothing):
+            for listener in self._listeners:
+                listener.tell(output)
         if self._progress.is_stalled(state):
             self._progress.give_up(state, planned.blocked)
         if self._steps or state.has_work or not self._inbox.is_empty:

@@ -9,6 +9,7 @@ from sim.cost.calibrated import Calibrated
 from sim.cost.drafting import WithDrafts
 from sim.cost.in_range import InRange
 from sim.cost.overhead import WithOverhead
+from sim.cost.pipeline import Pipeline
 from sim.cost.roofline import Roofline
 from sim.cost.scaled import Scaled
 from sim.cost.tables.model import TablesCost
@@ -51,6 +52,9 @@ def kernels_of(cost: CostModel) -> CostModel:
 
 def outside_measured(cost: CostModel) -> dict[str, float]:
     """By operator, how far outside its measured sizes it was asked, where that is far."""
+    if isinstance(cost, Pipeline):
+        far_out = [pair for stage in cost.stages for pair in outside_measured(stage).items()]
+        return {name: max(factor for other, factor in far_out if other == name) for name, _ in far_out}
     model = kernels_of(cost)
     if not isinstance(model, TablesCost | InRange):
         return {}
@@ -60,6 +64,8 @@ def outside_measured(cost: CostModel) -> dict[str, float]:
 
 def step_doubt(cost: CostModel) -> float:
     """The share by which a step may take longer or shorter; after a run, for what it asked."""
+    if isinstance(cost, Pipeline):
+        return max(step_doubt(stage) for stage in cost.stages)
     model = kernels_of(cost)
     if isinstance(model, Calibrated):
         return CALIBRATED

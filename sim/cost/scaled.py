@@ -1,7 +1,15 @@
 """A cost model whose every step takes `factor` times as long, to see how much depends on its exactness."""
 
 from actors.core.records import dataclass
+from sim.cost.pipeline import Pipeline
 from sim.cost.work import CostModel, Seconds, StepWork
+
+
+def scaled(model: CostModel, factor: float) -> CostModel:
+    """`model` with every step `factor` times as long."""
+    if factor == 1:
+        return model
+    return model.scaled(factor) if isinstance(model, Pipeline) else Scaled(model, factor)
 
 
 @dataclass(frozen=True, slots=True)

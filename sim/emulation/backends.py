@@ -12,6 +12,7 @@ from sim.emulation.answers import Answers
 from sim.emulation.made_up_logprobs import MadeUpLogprobs
 from sim.emulation.pace import LivePace
 from sim.emulation.scripts import Scripted, Scripts
+from sim.pipelined import PipelinedBackend, cost_backend
 from sim.speculated import Speculated
 
 
@@ -25,7 +26,7 @@ def emulated_backends(
     seed: int = 0,
     speculation: SpeculativeConfig | None = None,
     before_step: Callable[[], None] = lambda: None,
-) -> Callable[[int], CostBackend]:
+) -> Callable[[int], CostBackend | PipelinedBackend]:
     """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own.
 
     What `before_step` raises crashes the engine.
@@ -36,8 +37,8 @@ def emulated_backends(
         scripts = Scripts(answers, eos_token_id)
         return Scripted(scripts, None if drafts is None else Speculated(scripts, drafts))
 
-    def new_backend(replica: int) -> CostBackend:
+    def new_backend(replica: int) -> CostBackend | PipelinedBackend:
         pace = LivePace(cost, replica, lag, before_step)
-        return CostBackend(pace, MadeUpLogprobs(tokens(), vocab_size), capacity)
+        return cost_backend(pace, MadeUpLogprobs(tokens(), vocab_size), capacity)
 
     return new_backend

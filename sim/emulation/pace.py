@@ -57,14 +57,19 @@ class LivePace(Pace):
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
     ) -> tuple[float, ...]:
         """The end of the one step that an emulated server does at a time."""
-        self._before_step()
         assert num_steps == 1, "who reads a stream wants its tokens one by one"
-        now = instant(now_s)
-        start = max(now, self._end_tick)
-        if continues and self._end_tick < now:
-            start = max(self._end_tick, now - self._catch_up)
-            self._lag.lost_s[self._replica] += to_s(start - self._end_tick)
+        start = max(self.planned_tick(now_s, continues), self._end_tick)
         return (max(to_s(start + to_ticks(self.cost.step_s(work))), now_s),)
+
+    def planned_tick(self, now_s: float, continues: bool) -> float:
+        """Where there was work all the time, when the last step ended; what cannot be caught up is lost."""
+        self._before_step()
+        now = instant(now_s)
+        if not continues or self._end_tick >= now:
+            return now
+        start = max(self._end_tick, now - self._catch_up)
+        self._lag.lost_s[self._replica] += to_s(start - self._end_tick)
+        return start
 
     def done(self, end_s: float) -> None:
         """A step that should have ended at `end_s` ends now."""

@@ -87,9 +87,11 @@ def shape_of(text: str, source: str, name: str | None = None) -> ModelShape:
             "its layers for predicting further tokens are left out: they are not served by default"
         )
     weights, left_out = format_in(fields)
+    kinds = Counter(layers)
+    places = {layer: place for place, layer in enumerate(kinds)}
     return ModelShape(
         name=name or _own_name(outer) or source,
-        layers=tuple(Counter(layers).items()),
+        layers=tuple(kinds.items()),
         hidden_size=fields.count("hidden_size"),
         vocab_size=fields.count("vocab_size"),
         max_positions=fields.count("max_position_embeddings"),
@@ -97,6 +99,7 @@ def shape_of(text: str, source: str, name: str | None = None) -> ModelShape:
         dtype=dtype_name(_dtype(fields)),
         weights=weights,
         remarks=tuple(remarks + left_out),
+        order=tuple(places[layer] for layer in layers) if len(kinds) > 1 else (),
     )
 
 

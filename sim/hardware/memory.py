@@ -74,7 +74,7 @@ def plan_memory(
     width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
     activation_bytes = (
         max_num_batched_tokens * width * DTYPE_BYTES[dtype]
-        + 2 * max_num_seqs * model.vocab_size * DTYPE_BYTES["float32"]
+        + 2 * max_num_seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
         + RUNTIME_BYTES
     )
     weight_bytes = model.weight_bytes(dtype, ranks)

@@ -14,7 +14,9 @@ class ModelShape:
     """The sizes that decide cost: equal layers are counted together in `layers`.
 
     `dtype` is of weights, activations and cache where `weights`, the format of quantised ones, does
-    not say otherwise. `remarks` say what the config.json holds that is not priced.
+    not say otherwise. `remarks` say what the config.json holds that is not priced. `order` names the layers
+    from the first to the last by their places in `layers`; empty where each kind comes after the one before.
+    A stage of a pipeline has the embedding table, the output head, both or neither.
     """
 
     name: str
@@ -26,6 +28,9 @@ class ModelShape:
     dtype: str
     weights: Format | None = None
     remarks: tuple[str, ...] = ()
+    order: tuple[int, ...] = ()
+    has_embedding: bool = True
+    has_head: bool = True
 
     @property
     def num_layers(self) -> int:
@@ -55,8 +60,17 @@ class ModelShape:
 
     @property
     def _outer_params(self) -> int:
-        tables = 1 if self.tied_embeddings else 2
-        return tables * self.embedding_params + self.hidden_size
+        tables = self.has_embedding + self.has_head
+        if self.tied_embeddings:
+            tables = min(tables, 1)
+        return tables * self.embedding_params + self.has_head * self.hidden_size
+
+    @property
+    def layers_in_order(self) -> list[Layer]:
+        """Each layer, from the first to the last."""
+        if self.order:
+            return [self.layers[place][0] for place in self.order]
+        return [layer for layer, count in self.layers for _ in range(count)]
 
     @property
     def has_experts(self) -> bool:

@@ -26,7 +26,7 @@ OF_VLLM = (
     " enable_chunked_prefill long_prefill_token_threshold long_prefill_token_threshold_adaptive"
     " async_scheduling scheduler_reserve_full_isl watermark max_num_active_seqs"
 ).split()
-OF_OURS = ("max_overtakes", "preempt_for_priority", "victim")
+OF_OURS = ("max_overtakes", "preempt_for_priority", "victim", "pipeline_parallel_size")
 BESIDE = ("policy", "hash_algo", "eos_token_id")
 REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")

@@ -162,8 +162,9 @@ class Engine:
     pipeline_parallel_size: int = option(
         1,
         Whole(1, 1024),
-        "Stages of layers; only 1 is served or predicted.",
+        "Stages that the layers are split over; simulated.",
         section=REPLICAS,
+        to=SCHEDULER,
         names=("-pp",),
     )
     data_parallel_size: int = option(
@@ -230,13 +231,11 @@ class Engine:
         return None if text is None else parse_speculative_config(text)
 
     def simulated(self) -> "Engine":
-        """The same with what the engine version does by default where nothing was said.
-
-        Drafts are verified step by step (`docs/speculation.md`).
-        """
+        """The same with what the engine version does by default; drafts are verified step by step."""
         if self.async_scheduling is not None:
             return self
-        return replace(self, async_scheduling=is_async(self.engine_version) and not self.speculative_config)
+        is_ahead = is_async(self.engine_version, self.pipeline_parallel_size)
+        return replace(self, async_scheduling=is_ahead and not self.speculative_config)
 
     @property
     def drafts_ahead(self) -> bool:

@@ -17,6 +17,7 @@ from sim.schedule.step_trace import parse_trace
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.split(".")[0] for path in GOLDEN.glob("*.trace.json.gz"))
 RANDOM = sorted(path.name.split(".")[0] for path in (GOLDEN / "random").glob("*.trace.json.gz"))
+STAGES = sorted(path.name.split(".")[0] for path in (GOLDEN / "stages").glob("*.trace.json.gz"))
 VECTORS = json.loads((GOLDEN / "hash_vectors.json").read_text())
 BLOCK_0, BLOCK_1 = tuple(range(16)), tuple(range(16, 32))
 
@@ -52,9 +53,15 @@ def test_the_log_of_a_random_trace_is_the_golden_log(name: str) -> None:
     assert_equal_logs(f"random/{name}", "0.33", lockstep=int(name[-2:]) % 4 != 0)
 
 
+@pytest.mark.parametrize("name", STAGES)
+def test_the_log_with_stages_of_layers_is_the_golden_log(name: str) -> None:
+    """Two to four stages, planned ahead or not; under 0.32, whose decisions they are."""
+    assert_equal_logs(f"stages/{name}", "0.32", lockstep=True)
+
+
 def test_there_are_goldens() -> None:
     """The parametrisations above found their files."""
-    assert (len(NAMES), len(RANDOM)) == (13, 60)
+    assert (len(NAMES), len(RANDOM), len(STAGES)) == (13, 60, 9)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])

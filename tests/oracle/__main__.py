@@ -23,10 +23,12 @@ from tests.core.traces import Trace, random_trace
 RECORDER = Path(__file__).parent / "recorder.py"
 
 
-def askable(seed: int) -> Trace:
+def askable(seed: int, stages: int = 1) -> Trace:
     """The random trace of a seed, within what vLLM takes and what it decides alike every time."""
     trace = random_trace(seed)
     config = trace["config"]
+    if stages > 1:
+        config["pipeline_parallel_size"] = stages
     if (config["max_num_active_seqs"] or 0) > config["max_num_seqs"]:
         config["max_num_active_seqs"] = None
     for event in trace["events"]:
@@ -52,11 +54,12 @@ def main() -> int:
     parser.add_argument("python", help="the Python that has vLLM")
     parser.add_argument("--traces", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
+    parser.add_argument("--stages", type=int, default=1, help="of layers (pipeline_parallel_size)")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.traces)
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "traces.jsonl", Path(folder) / "logs.jsonl"
-        asked.write_text("".join(json.dumps(askable(seed)) + "\n" for seed in seeds))
+        asked.write_text("".join(json.dumps(askable(seed, options.stages)) + "\n" for seed in seeds))
         command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -67,7 +70,7 @@ def main() -> int:
     num_equal = 0
     for seed, log in zip(seeds, logs, strict=True):
         theirs = json.loads(log)
-        ours = DecisionLog(parse_trace(askable(seed), known)).run()
+        ours = DecisionLog(parse_trace(askable(seed, options.stages), known)).run()
         difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
         num_equal += difference is None
         if difference is not None:

@@ -59,6 +59,8 @@ def new_scheduler(folder: str, config: Line) -> Any:
         model_config=model, cache_config=cache, scheduler_config=limits, device_config=DeviceConfig("cpu")
     )
     limits.async_scheduling = config["async_scheduling"]
+    # Past checks of what a machine without as many devices can run.
+    whole.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
     cache.num_gpu_blocks = config["num_gpu_blocks"]
     spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
     pool = KVCacheConfig(
@@ -67,12 +69,29 @@ def new_scheduler(folder: str, config: Line) -> Any:
         kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
     )
     kind = AsyncScheduler if config["async_scheduling"] else Scheduler
-    return kind(
+    made = kind(
         vllm_config=whole,
         kv_cache_config=pool,
         structured_output_manager=StructuredOutputManager(whole),
         block_size=block_size,
     )
+    _keep_decodes_apart(made)
+    return made
+
+
+def _keep_decodes_apart(scheduler: Any) -> None:
+    """Have a request's decodes as far apart in a pipeline as on a GPU, whose model runner asks for it.
+
+    What that runner is told in another form stays as it is.
+    """
+    after_schedule = scheduler._update_after_schedule
+
+    def update(output: Any) -> None:
+        scheduler.use_v2_model_runner = True
+        after_schedule(output)
+        scheduler.use_v2_model_runner = False
+
+    scheduler._update_after_schedule = update
 
 
 class Recorder:
@@ -99,7 +118,8 @@ class Recorder:
         self.lines: list[Line] = []
 
     def run(self) -> list[Line]:
-        depth = 2 if self._config["async_scheduling"] else 1
+        stages = self._config.get("pipeline_parallel_size", 1)
+        depth = stages + self._config["async_scheduling"]
         while self._num_empty <= MOST_EMPTY_STEPS:
             if not self._queue and not self._scheduler.has_requests():
                 if not (self._rows or self._before):
@@ -109,7 +129,8 @@ class Recorder:
             if self._scheduler.has_requests():
                 is_empty = self._schedule()
                 self._num_empty = self._num_empty + 1 if is_empty else 0
-                if not is_empty and len(self._queue) < depth:
+                goes_on = not is_empty or (stages > 1 and self._scheduler.has_requests())
+                if goes_on and len(self._queue) < depth:
                     continue
             if self._queue:
                 self._update()

@@ -86,7 +86,7 @@ def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None
 
 
 REFUSED = [
-    (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size is 2: several batches in flight"),
+    (["--pipeline-parallel-size", "33"], "pipeline_parallel_size is 33, and llama-3.1-8b has 32 layers"),
     (
         ["--model", "mixtral-8x7b", "-tp", "2", "--data-parallel-size", "2"],
         "wait for each other in every layer",

@@ -1,0 +1,130 @@
+"""The backend of a model in stages: several batches under way, each at another stage.
+
+A batch passes the stages in order, and a stage takes batches in the order in which they were planned, one at
+a time. So a stage begins when the batch has come from the stage before, and the stage has done the batch
+before: with one batch under way a step takes the sum of all stages, with as many as there are stages the
+slowest sets the pace.
+
+The host plans one batch at a time; where it plans ahead, the first stage need not wait for it. Decodes need
+the tokens of the batch they were in last, as many steps before as there are stages.
+"""
+
+from collections import deque
+
+from actors.actor import Reply
+from actors.clock import Event, RunClock, Timer
+from actors.core.batch import Batch, StepResult
+from actors.messages import Capacity
+from sim.backend import CostBackend, Pace
+from sim.cost.pipeline import Pipeline
+from sim.cost.work import StepWork
+from sim.cost.work_fold import WorkFold
+from sim.ticks import instant, to_s, to_ticks
+from sim.token_source import TokenSource
+
+
+def cost_backend(pace: Pace, source: TokenSource, capacity: Capacity) -> "CostBackend | PipelinedBackend":
+    """The backend for what the pace says of costs."""
+    if isinstance(pace.cost, Pipeline):
+        return PipelinedBackend(pace, pace.cost, source, capacity)
+    return CostBackend(pace, source, capacity)
+
+
+class Stages:
+    """When each stage is free again; `end_tick` lets a batch pass. All in ticks."""
+
+    __slots__ = ("_cost", "_ends", "_free", "_host_free")
+
+    def __init__(self, cost: Pipeline) -> None:
+        self._cost = cost
+        self._free = [0.0] * len(cost.stages)
+        self._host_free = 0.0
+        self._ends: deque[float] = deque([0.0] * len(cost.stages), maxlen=len(cost.stages))
+        """Of the last batches, as many as stages."""
+
+    def end_tick(self, work: StepWork, planned_tick: float) -> float:
+        """When the batch leaves the last stage; one that computes nothing, when the batch before has."""
+        cost, free = self._cost, self._free
+        if not work.num_tokens:
+            self._ends.append(max(planned_tick, self._ends[-1]))
+            return self._ends[-1]
+        host_ticks = to_ticks(cost.host_s(work))
+        tick = max(planned_tick, self._host_free)
+        self._host_free = tick + host_ticks
+        if not cost.overhead.overlaps:
+            tick = self._host_free
+        if work.num_decodes:
+            tick = max(tick, self._ends[0])
+        send_ticks = to_ticks(cost.send_s(work))
+        for stage, seconds in enumerate(cost.stages_s(work)):
+            free[stage] = max(tick, free[stage]) + to_ticks(seconds)
+            tick = free[stage] + send_ticks
+        end = max(free[-1], self._ends[-1])
+        self._ends.append(end)
+        return end
+
+
+class PipelinedBackend:
+    """A Backend of modelled time, as `CostBackend`, whose batches overlap.
+
+    What a step samples is decided when it is planned, and told when it ends. A batch is one step.
+    """
+
+    __slots__ = ("_capacity", "_clock", "_fold", "_pace", "_source", "_stages", "_under_way")
+
+    def __init__(self, pace: Pace, cost: Pipeline, source: TokenSource, capacity: Capacity) -> None:
+        self._pace, self._source, self._capacity = pace, source, capacity
+        self._fold = WorkFold(capacity.block_size)
+        self._stages = Stages(cost)
+        self._clock: RunClock | None = None
+        self._under_way: deque[_BatchLeaves] = deque()
+
+    async def load(self) -> Capacity:
+        """The capacity that was handed in."""
+        return self._capacity
+
+    def execute(self, batch: Batch) -> Reply[StepResult]:
+        """Let the batch in behind those under way."""
+        assert batch.max_steps == 1, "a run of steps leaves no room for other batches"
+        if self._clock is None:
+            self._clock = RunClock()
+        work = self._fold.begin(batch)
+        self._source.begin(batch)
+        sampled = self._source.sample(1)
+        self._fold.advance(1, sampled.accepted)
+        now_s = self._clock.now_s()
+        planned_tick = (
+            self._pace.planned_tick(now_s, self._fold.continues) if work.num_tokens else instant(now_s)
+        )
+        end_s = max(to_s(self._stages.end_tick(work, planned_tick)), now_s)
+        reply: Reply[StepResult] = Reply()
+        leaving = _BatchLeaves(self, reply, sampled.result(batch.step, (end_s,)))
+        self._under_way.append(leaving)
+        self._clock.enter(end_s - self._pace.early_s, Event.STEP_END, self._pace.key, leaving)
+        return reply
+
+    async def close(self) -> None:
+        """Nothing was taken."""
+
+    def answer(self) -> None:
+        """Give the results that are due, in the order of their batches: a real clock may ring in another."""
+        under_way = self._under_way
+        while under_way and under_way[0].is_due:
+            leaving = under_way.popleft()
+            self._pace.done(leaving.result.end_times_s[-1])
+            leaving.reply.set(leaving.result)
+
+
+class _BatchLeaves(Timer):
+    """A batch leaves the last stage."""
+
+    __slots__ = ("_backend", "is_due", "reply", "result")
+
+    def __init__(self, backend: PipelinedBackend, reply: Reply[StepResult], result: StepResult) -> None:
+        super().__init__()
+        self._backend, self.reply, self.result = backend, reply, result
+        self.is_due = False
+
+    def call(self) -> None:
+        self.is_due = True
+        self._backend.answer()

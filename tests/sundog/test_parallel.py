@@ -1,0 +1,116 @@
+"""Stages, data-parallel ranks and experts through the command line: played, served, swept, refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.live import EMULATED, START_S, live
+from tests.sundog.test_models import TRACE, replay
+from tests.sundog.test_sweep import cells
+
+LARGE = ("--model", "llama-3.1-70b", "-tp", "4")
+
+
+def summary(*arguments: str) -> dict[str, Any]:
+    done = replay(*arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_one_stage_is_no_pipeline() -> None:
+    """The same bytes as without a word about stages."""
+    assert replay(*LARGE, "--pipeline-parallel-size", "1").stdout == replay(*LARGE).stdout
+
+
+def test_stages_make_room_and_cost_time() -> None:
+    """Two stages on twice the GPUs: all finish, with more blocks, and tokens come no sooner."""
+    one, two = summary(*LARGE), summary(*LARGE, "-pp", "2")
+    assert two["num_finished"] == 20
+    assert two["num_kv_blocks"] > 2 * one["num_kv_blocks"]
+    assert 1.0 < two["tpot_s"]["p50"] / one["tpot_s"]["p50"] < 1.1
+    assert any("way between stages" in remark for remark in two["remarks"])
+
+
+def test_under_load_stages_work_at_once() -> None:
+    """Prompts all at once: with two stages each of half the layers, nearly twice as many tokens a second."""
+    load = ("--request-rate", "inf", "--max-num-batched-tokens", "2048")
+    one, two = summary(*LARGE, *load), summary(*LARGE, *load, "-pp", "2")
+    assert two["ttft_s"]["mean"] < 0.65 * one["ttft_s"]["mean"]
+
+
+@pytest.mark.parametrize("arguments", [("--no-async-scheduling",), ("--engine-version", "0.31"), ()])
+def test_runs_with_stages_are_the_same_each_time(arguments: tuple[str, ...]) -> None:
+    """In either mode; a version before 0.32 does not plan ahead of stages by itself."""
+    first = replay(*LARGE, "-pp", "3", *arguments)
+    assert first.returncode == 0 and first.stdout == replay(*LARGE, "-pp", "3", *arguments).stdout
+
+
+def test_an_older_version_plans_stages_step_by_step() -> None:
+    """As its model runner did."""
+    old = summary(*LARGE, "-pp", "2", "--engine-version", "0.31")
+    told = summary(*LARGE, "-pp", "2", "--engine-version", "0.31", "--no-async-scheduling")
+    ahead = summary(*LARGE, "-pp", "2")
+    assert old["tpot_s"] == told["tpot_s"] != ahead["tpot_s"]
+
+
+REFUSED = [
+    (["-pp", "0"], "pipeline-parallel-size"),
+    (["-pp", "81", *LARGE], "pipeline_parallel_size is 81, and llama-3.1-70b has 80 layers"),
+    (
+        ["-pp", "2", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],
+        "pipeline_parallel_size is 2: drafts are verified by one stage alone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_does_not_go_together_is_refused_by_name(arguments: list[str], words: str) -> None:
+    """Exit code 2, and the way out."""
+    done = replay(*arguments)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+def test_a_calibrated_cost_has_no_stages(tmp_path: Path) -> None:
+    """Its steps are whole ones."""
+    file = tmp_path / "cost.toml"
+    file.write_text('kind = "calibrated"\n')
+    done = replay("--cost", str(file), "-pp", "2")
+    assert done.returncode == 2 and "pipeline_parallel_size" in done.stderr, done.stderr
+
+
+def test_an_emulated_server_has_stages() -> None:
+    """It answers, and each token waits for every stage."""
+    with live(*EMULATED, "-pp", "2", "--time-scale", "4") as server:
+        answers = [server.complete("hello", max_tokens=8, ignore_eos=True) for _ in range(3)]
+        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [8, 8, 8]
+        assert httpx.get(f"{server.url}/health", timeout=START_S).status_code == 200
+        assert server.stop() == 0
+
+
+def test_a_sweep_varies_stages() -> None:
+    """A column as any other; a number that cannot be is a row that says why."""
+    vary = ("--model", "llama-3.1-8b", "--vary", "pipeline_parallel_size=1,2,33", "--limit", "20")
+    one, two, none = cells(TRACE, *vary)
+    assert len(one["runs"]) == len(two["runs"]) == 1
+    assert "runs" not in none and "32 layers" in json.dumps(none)
+
+
+def test_a_kept_run_knows_its_stages(tmp_path: Path) -> None:
+    """Its config.toml has them, and gives the same bytes."""
+    first = replay(*LARGE, "-pp", "2", "--out", str(tmp_path / "run"))
+    assert first.returncode == 0, first.stderr
+    file = tmp_path / "run" / "config.toml"
+    assert "pipeline_parallel_size = 2" in file.read_text()
+    again = subprocess.run(
+        [sys.executable, "-m", "sundog", "replay", "--config", str(file), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert again.returncode == 0 and again.stdout == first.stdout, again.stderr
