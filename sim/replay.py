@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from actors.actor import Actor, Tap
@@ -16,7 +17,9 @@ from sim.acceptance import AcceptanceModel
 from sim.backend import Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
+from sim.cost.in_step import InStep
 from sim.cost.work import CostModel
+from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
@@ -59,10 +62,15 @@ def replay(
     def source() -> TokenSource:
         return Oracle(future) if drafts is None else Speculated(Lengths(future), drafts)
 
-    backends = [
-        cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
-        for replica in range(config.replicas)
-    ]
+    backends: Sequence[Backend]
+    if isinstance(cost, InStep):
+        config = replace(config, decode_runs=False)
+        backends = ranks_in_step(cost, [source() for _ in range(config.replicas)], capacity)
+    else:
+        backends = [
+            cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
+            for replica in range(config.replicas)
+        ]
 
     def before_arrival(request: TraceRequest) -> None:
         future[request.request_id] = request.num_output_tokens

@@ -46,6 +46,8 @@ class Target:
     draft: ModelShape | None = None
     num_drafts: int = 0
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    """Of ranks that share experts."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -57,11 +59,16 @@ class Target:
         if form is not None and (form.units is None or form.units not in peaks):
             lacks = f"{self.gpu.name} has no {form.units} units: " if form.units else ""
             found.append(f"{lacks}{form.name} weights are read as they are stored and multiplied in 16 bits")
-        num_ranks = self.tensor_parallel_size * self.pipeline_parallel_size
+        num_ranks = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
         if num_ranks > MACHINE_GPUS:
             found.append(f"{num_ranks} ranks are taken to share one machine's link")
         if self.pipeline_parallel_size > 1:
             found.append("the way between stages is priced by the link's rate and was not measured")
+        if self.data_parallel_size > 1:
+            found.append(
+                "data-parallel ranks step together, as long as the slowest; the tokens' way to experts is"
+                " priced by the link's rate and was not measured"
+            )
         if self.expert_parallel:
             found.append("ranks are taken to be sent equally many tokens for their experts")
         return tuple(f"{model.name}: {text}" for text in found)
@@ -86,11 +93,12 @@ class Target:
         """
         self._check_experts()
         if self.cost_model.endswith(".toml"):
-            if self.pipeline_parallel_size > 1:
-                raise ConfigError(
-                    f"pipeline_parallel_size is {self.pipeline_parallel_size}: the cost in {self.cost_model}"
-                    " is of whole steps, which cannot be split into stages; leave it at 1, or use --cost auto"
-                )
+            for name, what in (("pipeline", "stages"), ("data", "what is a rank's own and what all share")):
+                if (size := getattr(self, f"{name}_parallel_size")) > 1:
+                    raise ConfigError(
+                        f"{name}_parallel_size is {size}: the cost in {self.cost_model} is of whole steps,"
+                        f" which cannot be split into {what}; leave it at 1, or use --cost auto"
+                    )
             return self._drafting(read_cost(self.cost_model))
         if self.cost_model not in COST_MODELS:
             known = ", ".join(COST_MODELS)
@@ -113,7 +121,14 @@ class Target:
 
     def _roofline(self, model: ModelShape) -> CostModel:
         size = self.tensor_parallel_size
-        return Roofline(model, self.gpu, tensor_parallel_size=size, dtype=self.dtype, kv_dtype=self.kv_dtype)
+        return Roofline(
+            model,
+            self.gpu,
+            tensor_parallel_size=size,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            data_parallel_size=self.data_parallel_size,
+        )
 
     def _pipeline(self, kernels: Callable[[ModelShape], CostModel], overhead: HostOverhead) -> CostModel:
         """Each stage has the worker's share of the host, and all stages one that plans."""
@@ -132,7 +147,9 @@ class Target:
         if self.draft is None:
             return model
         kind = "auto" if self.cost_model.endswith(".toml") else self.cost_model
-        draft = replace(self, model=self.draft, draft=None, cost_model=kind, expert_parallel=False)
+        draft = replace(
+            self, model=self.draft, draft=None, cost_model=kind, expert_parallel=False, data_parallel_size=1
+        )
         return WithDrafts(model, draft.cost(NO_OVERHEAD), self.num_drafts)
 
     def _check_experts(self) -> None:
@@ -142,10 +159,12 @@ class Target:
         if not self.model.has_experts:
             raise ConfigError(f"enable_expert_parallel: {self.model.name} has no experts: leave it out")
         for layer, _ in self.model.layers:
-            if layer.mlp.num_experts > 1 and layer.mlp.num_experts % self.tensor_parallel_size:
+            num_ranks = self.tensor_parallel_size * self.data_parallel_size
+            if layer.mlp.num_experts > 1 and layer.mlp.num_experts % num_ranks:
+                either = " or --data-parallel-size" if self.data_parallel_size > 1 else ""
                 raise ConfigError(
                     f"enable_expert_parallel: the {layer.mlp.num_experts} experts of {self.model.name} cannot"
-                    f" be split evenly over {self.tensor_parallel_size} ranks: change --tensor-parallel-size"
+                    f" be split evenly over {num_ranks} ranks: change --tensor-parallel-size{either}"
                 )
 
     def _lacks_tables(self) -> str | None:
@@ -193,6 +212,7 @@ class Target:
                 dtype=self.dtype,
                 kv_dtype=self.kv_dtype,
                 draft=self.draft,
+                data_parallel_size=self.data_parallel_size,
             )
             for stage in stages_of(self.model, self.pipeline_parallel_size)
         ]

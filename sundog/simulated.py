@@ -10,6 +10,7 @@ from actors.core.records import dataclass
 from actors.hop_costs import parse_hop_costs
 from actors.messages import Capacity
 from actors.speculative_config import SpeculativeConfig
+from sim.cost.in_step import in_step
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import scaled
@@ -86,7 +87,7 @@ class Simulated:
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
         overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
         kernels = hardware.cost(overhead)
-        cost = scaled(kernels, target.step_scale)
+        cost = in_step(scaled(kernels, target.step_scale), hardware.data_parallel_size)
         num_gpus = config.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
@@ -172,6 +173,7 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
         draft=_draft(engine, model),
         num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
         pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=engine.data_parallel_size if model.has_experts else 1,
     )
 
 
@@ -213,12 +215,19 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
 
 
 def _replicas(engine: Engine, model: ModelShape) -> int:
-    """Data-parallel ranks of a dense model share nothing: each is a replica."""
-    if engine.data_parallel_size > 1 and model.has_experts:
-        raise ConfigError(
-            f"--data-parallel-size is {engine.data_parallel_size}: the ranks of a model with experts wait for"
-            f" each other in every layer, which is not predicted; {model.name} has experts: leave it at 1"
-        )
+    """Data-parallel ranks are engines of their own."""
+    size = engine.data_parallel_size
+    if size > 1 and model.has_experts:
+        if not engine.enable_expert_parallel:
+            raise ConfigError(
+                f"--data-parallel-size is {size}: experts of {model.name} cut into parts over all ranks are"
+                " not predicted; add --enable-expert-parallel"
+            )
+        if engine.pipeline_parallel_size > 1:
+            raise ConfigError(
+                f"--data-parallel-size is {size}: ranks that share experts are not predicted with stages;"
+                " leave --pipeline-parallel-size at 1"
+            )
     return engine.replicas * engine.data_parallel_size
 
 

@@ -35,7 +35,7 @@ class Product(NamedTuple):
 
 
 class LayerRoofline:
-    """Seconds of one layer of `model` on one of `ranks`; `window` is that of its attention.
+    """Seconds of one layer of `model` on one of `ranks`; `window` is that of its attention, chunked or not.
 
     `decode_token_s` is of reading one token of context in a decode.
     """
@@ -52,21 +52,31 @@ class LayerRoofline:
         "_rates",
         "_up_weights",
         "decode_token_s",
+        "is_chunked",
         "window",
     )
 
     def __init__(
-        self, model: ModelShape, layer: Layer, gpu: Gpu, rates: Rates, ranks: int, dtype: str, kv_dtype: str
+        self,
+        model: ModelShape,
+        layer: Layer,
+        gpu: Gpu,
+        rates: Rates,
+        ranks: int,
+        dtype: str,
+        kv_dtype: str,
+        expert_ranks: int,
     ) -> None:
         hidden, attention, mlp = model.hidden_size, layer.attention, layer.mlp
         self._rates, self._mlp, self.window = rates, mlp, attention.window
+        self.is_chunked = attention.is_chunked
         self._products = {
             part: _product(model, part, gpu, rates, dtype) for part in ("attention", "dense", "experts")
         }
         projections = attention.num_weights(hidden) + attention.replicated_weights(hidden, ranks)
         self._attention_weights = projections / ranks + mlp.router_weights(hidden)
         self._dense_weights = mlp.dense_weights(hidden) / ranks
-        self._expert_weights = mlp.expert_weights(hidden) / ranks
+        self._expert_weights = mlp.expert_weights(hidden) / expert_ranks
         self._kv_bytes = attention.kv_values(ranks) * DTYPE_BYTES[kv_dtype]
         widths = 3 * mlp.inner_per_token // ranks
         self._act_bytes_per_token = DTYPE_BYTES[dtype] * (widths + 8 * hidden)
@@ -83,8 +93,13 @@ class LayerRoofline:
             compute_s = self._pair_flops / rates.attention_flops
         self.decode_token_s = max(self._kv_bytes / rates.kv_bandwidth, compute_s)
 
-    def linear_s(self, tokens: int) -> float:
-        """Projections and MLP or experts."""
+    @property
+    def routes(self) -> bool:
+        """Whether the layer has experts."""
+        return self._expert_weights > 0
+
+    def linear_s(self, tokens: int, routed: int) -> float:
+        """Projections and MLP, or experts of that many tokens."""
         mlp, products = self._mlp, self._products
         if products["dense"] == products["attention"] or not self._dense_weights:
             dense = self._attention_weights + self._dense_weights
@@ -97,9 +112,9 @@ class LayerRoofline:
         expert = self._expert_weights
         if not expert:
             return seconds
-        missed = (1 - mlp.per_token / mlp.num_experts) ** tokens
+        missed = (1 - mlp.per_token / mlp.num_experts) ** routed
         read = mlp.num_experts * (1 - missed) * expert
-        return seconds + self._product_s(products["experts"], tokens, mlp.per_token * expert, read)
+        return seconds + self._product_s(products["experts"], routed, mlp.per_token * expert, read)
 
     def _product_s(self, product: Product, tokens: int, weights_used: float, weights_read: float) -> float:
         compute_s = 2 * tokens * weights_used / product.flops
@@ -110,7 +125,7 @@ class LayerRoofline:
         seconds, rates = 0.0, self._rates
         for new, before in chunks:
             compute_s = self._pairs(new, before) * self._pair_flops / rates.attention_flops
-            keys = new + before if self.window is None else min(before, self.window) + new
+            keys = self._kept(before) + new
             seconds += max(compute_s, keys * self._kv_bytes / rates.kv_bandwidth)
             if self._up_weights:
                 product = self._products["attention"]
@@ -119,9 +134,17 @@ class LayerRoofline:
                 )
         return seconds
 
+    def _kept(self, before: int) -> int:
+        """Keys before a chunk that its first query sees."""
+        if self.window is None:
+            return before
+        return before % self.window if self.is_chunked else min(before, self.window)
+
     def _pairs(self, new: int, before: int) -> int:
         """Pairs of a query and a key that it sees."""
         window = self.window
+        if self.is_chunked and window is not None:
+            return _chunked_pairs(before + new, window) - _chunked_pairs(before, window)
         if window is None or new + before <= window:
             return new * before + new * (new + 1) // 2
         rising = max(window - before, 0)
@@ -130,6 +153,12 @@ class LayerRoofline:
     def elementwise_s(self, tokens: int) -> float:
         """Norms, rotary embedding and activation."""
         return tokens * self._act_bytes_per_token / self._rates.bandwidth
+
+
+def _chunked_pairs(num_tokens: int, chunk: int) -> int:
+    """Pairs of the first so many tokens, each of which sees its own chunk up to itself."""
+    chunks, rest = divmod(num_tokens, chunk)
+    return chunks * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
 
 def _product(model: ModelShape, part: str, gpu: Gpu, rates: Rates, dtype: str) -> Product:

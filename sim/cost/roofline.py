@@ -8,8 +8,12 @@ Operators of a layer, for T tokens (bytes per weight w, per key or value element
                  E (1 - (1 - k/E)^T) of E are read when each token picks k at random
     prefill      4 heads head_dim (query, key) pairs FLOP; keys and values of context and chunk
     decode       the same with one query per request: proportional to the context tokens read, at
-                 most the window's in layers that have one (contexts are taken to be equally long)
+                 most the window's in layers that have one (contexts are taken to be equally long);
+                 with chunks, one decode from where its chunk begins, several half a chunk each beyond
+                 the first, since theirs begin at different places
     elementwise  norms, rotary embedding, activation: bytes of the tensors read and written
+    exchange     an all-gather and a reduce-scatter over data-parallel ranks per layer with experts,
+                 (d-1)/d of all ranks' tokens each (vLLM's default, `allgather_reducescatter`)
     all-reduce   2 per layer, ring: 2 (r-1)/r bytes over the link, plus its latency
 
 and once a step the output head over the sampled positions, and the sampler's two passes over the
@@ -41,6 +45,13 @@ FITTED_GPU = "h100"
 """Whose efficiencies were fitted to servers, of dense models in 16 bits."""
 
 
+def _in_chunks(contexts: Seconds, num_decodes: int, chunk: int) -> Seconds:
+    """Tokens that decodes with these contexts in all read where attention is chunked."""
+    if num_decodes == 1:
+        return np.where(contexts > 0, np.mod(contexts - 1, chunk) + 1, 0.0)
+    return np.where(contexts <= chunk * num_decodes, contexts, num_decodes * (chunk + 1) / 2)
+
+
 def _is_plain(model: ModelShape) -> bool:
     latent = any(isinstance(layer.attention, Latent) for layer, _ in model.layers)
     return not (latent or model.has_windows or model.has_experts or model.weights)
@@ -50,15 +61,18 @@ class Roofline(CostModel):
     """The roofline cost model of `model` on `tensor_parallel_size` GPUs.
 
     `was_fitted` says that the efficiencies were fitted to models of this kind on this GPU.
+    The experts are split over the GPUs of all `data_parallel_size` ranks; everything else is of one rank.
     `dtype` is of activations and of weights that are not quantised, `kv_dtype` of the cache; both
     default to the model's.
     """
 
     __slots__ = (
         "_act_bytes",
+        "_chunks",
         "_decode_s",
         "_decode_token_s",
         "_gpu",
+        "_groups",
         "_model",
         "_ranks",
         "_rates",
@@ -75,12 +89,14 @@ class Roofline(CostModel):
         tensor_parallel_size: int = 1,
         dtype: str | None = None,
         kv_dtype: str | None = None,
+        data_parallel_size: int = 1,
     ) -> None:
         check_parallel(model, tensor_parallel_size)
         dtype = dtype or model.dtype
         efficiency, ranks = gpu.efficiency, tensor_parallel_size
         self._model, self._gpu, self._ranks = model, gpu, ranks
-        self._act_bytes = DTYPE_BYTES[dtype]
+        self._act_bytes, self._groups = DTYPE_BYTES[dtype], data_parallel_size
+        experts = ranks * data_parallel_size
         # Attention computes in 16 bits (or more) whatever the weights are stored in.
         attention_peak = gpu.peak("bfloat16" if dtype == "float8" else dtype)
         self._rates = Rates(
@@ -91,7 +107,7 @@ class Roofline(CostModel):
             kv_bandwidth=gpu.memory_bandwidth_bytes_per_s * efficiency.kv_bandwidth,
         )
         self.layers = [
-            (LayerRoofline(model, layer, gpu, self._rates, ranks, dtype, kv_dtype or dtype), count)
+            (LayerRoofline(model, layer, gpu, self._rates, ranks, dtype, kv_dtype or dtype, experts), count)
             for layer, count in model.layers
         ]
         self._decode_token_s = sum(
@@ -100,7 +116,12 @@ class Roofline(CostModel):
         self._windows = [
             (count * layer.decode_token_s, layer.window)
             for layer, count in self.layers
-            if layer.window is not None
+            if layer.window is not None and not layer.is_chunked
+        ]
+        self._chunks = [
+            (count * layer.decode_token_s, layer.window)
+            for layer, count in self.layers
+            if layer.window is not None and layer.is_chunked
         ]
         self._decode_s: dict[int, float] = {}
         sixteen_bits = DTYPE_BYTES[dtype] == DTYPE_BYTES[kv_dtype or dtype] == 2
@@ -112,6 +133,8 @@ class Roofline(CostModel):
         seconds = self._rest_s(work) + self._decode_token_s * context
         for token_s, window in self._windows:
             seconds += token_s * min(context, float(window * work.num_decodes))
+        for token_s, chunk in self._chunks:
+            seconds += token_s * float(_in_chunks(np.array([context]), work.num_decodes, chunk)[0])
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
@@ -120,11 +143,13 @@ class Roofline(CostModel):
         seconds: Seconds = np.add(self._rest_s(work), self._decode_token_s * contexts)
         for token_s, window in self._windows:
             seconds += token_s * np.minimum(contexts, float(window * work.num_decodes))
+        for token_s, chunk in self._chunks:
+            seconds += token_s * _in_chunks(contexts, work.num_decodes, chunk)
         return seconds
 
     def _rest_s(self, work: StepWork) -> float:
         """Everything but decode attention; kept per batch size for steps that only decode."""
-        if work.chunks or work.num_samples != work.num_decodes:
+        if work.chunks or work.num_samples != work.num_decodes or work.num_routed_tokens:
             return self._compute_rest_s(work)
         rest_s = self._decode_s.get(work.num_decodes)
         if rest_s is None:
@@ -135,18 +160,30 @@ class Roofline(CostModel):
         tokens = work.num_tokens
         if not tokens:
             return 0.0
-        seconds = sum(count * self._layer_s(layer, work, tokens) for layer, count in self.layers)
+        routed = work.num_routed_tokens or tokens
+        seconds = sum(count * self._layer_s(layer, work, tokens, routed) for layer, count in self.layers)
         return seconds + self.logits_s(work.num_samples) + self._gpu.step_launch_s
 
-    def _layer_s(self, layer: LayerRoofline, work: StepWork, tokens: int) -> float:
+    def _layer_s(self, layer: LayerRoofline, work: StepWork, tokens: int, routed: int) -> float:
         """One layer, decode attention aside."""
         return (
-            layer.linear_s(tokens)
+            layer.linear_s(tokens, routed)
             + layer.prefill_attention_s(work.chunks)
             + layer.elementwise_s(tokens)
             + self.all_reduce_s(tokens)
             + self._gpu.layer_launch_s
+            + (self.exchange_s(routed) if layer.routes else 0.0)
         )
+
+    def exchange_s(self, routed: int) -> float:
+        """Tokens of all data-parallel ranks to each of them, and back; nothing for one."""
+        groups = self._groups
+        if groups == 1:
+            return 0.0
+        message_bytes = routed * self._model.hidden_size * self._act_bytes
+        link = self._gpu.interconnect_bytes_per_s * LINK_EFFICIENCY[self._gpu.link]
+        latency_s = self._gpu.allreduce_latency_s * (1 + 0.5 * (math.log2(groups) - 1))
+        return 2 * (latency_s + (groups - 1) / groups * message_bytes / link)
 
     def all_reduce_s(self, tokens: int) -> float:
         """One layer's two all-reduces; nothing on one rank."""

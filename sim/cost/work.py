@@ -21,7 +21,8 @@ class StepWork:
     blocks that another of the decodes reads as well: these are read from memory once.
 
     Decodes compute `num_draft_tokens` drafts beside their tokens, in one pass over their context; each is a
-    sample, too.
+    sample, too. Of data-parallel ranks that go in step, `num_routed_tokens` are those of all ranks together,
+    which their experts compute; 0 is the step's own.
     """
 
     num_decodes: int
@@ -30,6 +31,7 @@ class StepWork:
     num_samples: int
     num_shared_tokens: int
     num_draft_tokens: int
+    num_routed_tokens: int
     num_tokens: int
     """Tokens computed."""
 
@@ -41,6 +43,7 @@ class StepWork:
         num_samples: int = 0,
         num_shared_tokens: int = 0,
         num_draft_tokens: int = 0,
+        num_routed_tokens: int = 0,
     ) -> None:
         self.num_decodes = num_decodes
         self.decode_context_tokens = decode_context_tokens
@@ -48,6 +51,7 @@ class StepWork:
         self.num_samples = num_samples
         self.num_shared_tokens = num_shared_tokens
         self.num_draft_tokens = num_draft_tokens
+        self.num_routed_tokens = num_routed_tokens
         self.num_tokens = num_decodes + num_draft_tokens
         if chunks:
             self.num_tokens += sum([new for new, _ in chunks])
@@ -69,7 +73,8 @@ class StepWork:
     def next_decodes(self) -> "StepWork":
         """The step after this one of the same decodes: their contexts have grown by one each."""
         context = self.decode_context_tokens + self.num_decodes
-        return StepWork(self.num_decodes, context, (), self.num_samples, self.num_shared_tokens)
+        routed = self.num_routed_tokens
+        return StepWork(self.num_decodes, context, (), self.num_samples, self.num_shared_tokens, 0, routed)
 
     def few_contexts(self, num_steps: int) -> list[float]:
         """`decode_context_tokens` of each of a few equal decode steps."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from actors.core.config import ConfigError
 from actors.messages import Capacity
 from actors.metrics.lag import Lag
 from actors.speculative_config import SpeculativeConfig
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend
+from sim.cost.in_step import InStep
 from sim.cost.work import CostModel
 from sim.emulation.answers import Answers
 from sim.emulation.made_up_logprobs import MadeUpLogprobs
@@ -29,8 +31,13 @@ def emulated_backends(
 ) -> Callable[[int], CostBackend | PipelinedBackend]:
     """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own.
 
-    What `before_step` raises crashes the engine.
+    What `before_step` raises crashes the engine. Raises ConfigError for ranks that go in step.
     """
+    if isinstance(cost, InStep):
+        raise ConfigError(
+            f"data_parallel_size is {cost.num_ranks}: ranks that share experts go in step, which only replay"
+            " and sweep simulate; leave it at 1"
+        )
     drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
 
     def tokens() -> Scripted:

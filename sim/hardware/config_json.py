@@ -54,10 +54,10 @@ OWN = {
     "deepseek_v3": {"n_routed_experts", "kv_lora_rank"},
     "kimi_k2": {"n_routed_experts", "kv_lora_rank"},
     "glm4_moe": {"n_routed_experts"},
+    "llama4_text": {"num_local_experts", "attention_chunk_size"},
 }
 REASONS = {
-    "llama4": "most of its layers have chunked local attention",
-    "llama4_text": "most of its layers have chunked local attention",
+    "llama4": "its layers are those of its text_config, which is missing",
     "qwen3_next": "three of four layers have linear attention",
     "deepseek_v32": "its attention chooses the keys it reads",
     "bert": "it is an encoder",

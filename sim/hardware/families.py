@@ -12,7 +12,14 @@ from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from sim.hardware.fields import Fields
 from sim.hardware.layers import Experts, Heads, Latent, Layer, Mlp
-from sim.hardware.windows import every_other, every_sixth_is_full, from_layer, in_all_layers, no_window
+from sim.hardware.windows import (
+    chunks_where_rope,
+    every_other,
+    every_sixth_is_full,
+    from_layer,
+    in_all_layers,
+    no_window,
+)
 
 
 def dense(fields: Fields, index: int) -> Mlp | Experts:
@@ -45,6 +52,17 @@ def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
     return _experts(fields, inner, "n_routed_experts", inner * fields.count("n_shared_experts", 0, least=0))
 
 
+def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """In every n-th layer routed experts beside one of the same width that all share, else a wider MLP."""
+    step, listed = fields.count("interleave_moe_layer_step", 1, least=0), fields.get("moe_layers")
+    if listed is not None and not isinstance(listed, list):
+        raise ConfigError(f"{fields.source}: moe_layers must be a list of layers")
+    if not (step and (index + 1) % step == 0 if listed is None else index in listed):
+        return Mlp(fields.count("intermediate_size_mlp"))
+    inner = fields.count("intermediate_size")
+    return _experts(fields, inner, "num_local_experts", inner)
+
+
 def _experts(fields: Fields, inner: int, key: str, shared: int = 0, *, gates_shared: bool = False) -> Experts:
     num = fields.count(key, most=100_000)
     return Experts(inner, num, fields.count("num_experts_per_tok", most=num), shared, gates_shared)
@@ -57,7 +75,7 @@ class Family:
     `num_norms` of the hidden size in a layer; `query_key_norms` of each `head`, of all heads
     together (`full`), of a head where `use_qk_norm` is set (`asked`), or `no`. `qkv_bias` None has it
     as `attention_bias` says, and `output_bias` the same. `defaults` stand for fields that the
-    family's configs leave out.
+    family's configs leave out. Windows that are `chunked` begin at whole multiples of themselves.
     """
 
     mlp: Callable[[Fields, int], Mlp | Experts] = dense
@@ -68,6 +86,7 @@ class Family:
     output_bias: bool = True
     expert_bias: bool = False
     latent: bool = False
+    chunked: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
@@ -81,6 +100,7 @@ GEMMA3 = {
     "max_position_embeddings": 131072,
     "sliding_window": 4096,
 }
+LLAMA4 = {"num_experts_per_tok": 1, "intermediate_size_mlp": 16384}
 DEEPSEEK = Family(deepseek_experts, latent=True)
 GEMMA3_FAMILY = Family(windows=every_sixth_is_full, num_norms=4, query_key_norms="head", defaults=GEMMA3)
 
@@ -103,6 +123,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(windows=in_all_layers),
     "olmo2": Family(query_key_norms="full"),
     "granite": Family(),
+    "llama4_text": Family(llama4_experts, chunks_where_rope, chunked=True, defaults=LLAMA4),
     "glm": Family(output_bias=False),
     "glm4": Family(num_norms=4, output_bias=False),
     "glm4_moe": Family(deepseek_experts, query_key_norms="asked", output_bias=False),
@@ -136,7 +157,8 @@ def _layer(
     if family.expert_bias:
         small += attention.num_heads + mlp.num_experts * (2 * mlp.inner + hidden + 1)
     if window is not None:
-        attention = Heads(attention.num_heads, attention.num_kv_heads, dim, window, attention.has_norms)
+        heads, kv_heads = attention.num_heads, attention.num_kv_heads
+        attention = Heads(heads, kv_heads, dim, window, attention.has_norms, family.chunked)
     return Layer(attention, mlp, small)
 
 

@@ -7,8 +7,9 @@ from actors.core.records import dataclass
 class Heads:
     """Attention of `num_heads` queries over `num_kv_heads` keys and values of `head_dim` each.
 
-    With a `window` a query sees that many keys, its own included. `has_norms` says that queries and
-    keys are normalised. Sinks are one weight a head, and cost nothing that could be measured.
+    With a `window` a query sees that many keys, its own included; where the window `is_chunked`, those from
+    the last whole multiple of it on. `has_norms` says that queries and keys are normalised. Sinks are one
+    weight a head, and cost nothing that could be measured.
     """
 
     num_heads: int
@@ -16,6 +17,7 @@ class Heads:
     head_dim: int
     window: int | None = None
     has_norms: bool = False
+    is_chunked: bool = False
 
     def num_weights(self, hidden: int) -> int:
         """Of the query, key, value and output projections."""
@@ -46,6 +48,7 @@ class Latent:
     rope_dim: int
     value_dim: int
     window: int | None = None
+    is_chunked: bool = False
 
     def num_weights(self, hidden: int) -> int:
         """Of the projections down to the latents, up from them, and of the output."""

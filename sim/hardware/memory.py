@@ -49,6 +49,7 @@ def plan_memory(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     draft: ModelShape | None = None,
+    data_parallel_size: int = 1,
 ) -> MemoryPlan:
     """Split one GPU's memory; `num_blocks` includes the null block.
 
@@ -62,7 +63,7 @@ def plan_memory(
     layers keep everything, or a window is set aside for every request that may run, and a step's
     tokens, and blocks are of the other layers alone.
 
-    A `draft` model's weights and keys and values take their part.
+    A `draft` model takes its part. Experts are shared by all data-parallel ranks.
 
     Raises ConfigError which says how much is needed when not even one block fits.
     """
@@ -77,7 +78,7 @@ def plan_memory(
         + 2 * max_num_seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
         + RUNTIME_BYTES
     )
-    weight_bytes = model.weight_bytes(dtype, ranks)
+    weight_bytes = model.weight_bytes(dtype, ranks, data_parallel_size)
     block_bytes = block_size * model.kv_bytes_per_token(kv_dtype or dtype, ranks)
     if draft is not None:
         check_parallel(draft, ranks)

@@ -87,13 +87,16 @@ class ModelShape:
         """The layer, where all are alike."""
         return self.layers[0][0] if len(self.layers) == 1 else None
 
-    def weight_bytes(self, dtype: str | None = None, ranks: int = 1) -> int:
-        """Bytes of the weights on each of the tensor-parallel ranks, which share them evenly."""
-        total = sum(num * size for num, size in self._stored(DTYPE_BYTES[dtype or self.dtype], ranks))
-        return ceil(total / ranks)
+    def weight_bytes(self, dtype: str | None = None, ranks: int = 1, groups: int = 1) -> int:
+        """Bytes of the weights on each of the tensor-parallel ranks, which share them evenly.
 
-    def _stored(self, plain: float, ranks: int) -> Iterator[tuple[int, float]]:
-        """Weights of all ranks together and the bytes of each."""
+        Experts are shared by `groups` of such ranks.
+        """
+        stored = self._stored(DTYPE_BYTES[dtype or self.dtype], ranks, groups)
+        return ceil(sum(num * size for num, size in stored) / ranks)
+
+    def _stored(self, plain: float, ranks: int, groups: int) -> Iterator[tuple[int, float]]:
+        """Weights of all ranks of a group together and the bytes of each."""
         yield self._outer_params, plain
         hidden = self.hidden_size
         for layer, count in self.layers:
@@ -103,7 +106,7 @@ class ModelShape:
             yield count * projections, self.bytes_per_weight("attention", plain)
             yield count * mlp.dense_weights(hidden), self.bytes_per_weight("dense", plain)
             experts = mlp.num_experts * mlp.expert_weights(hidden)
-            yield count * experts, self.bytes_per_weight("experts", plain)
+            yield count * experts, self.bytes_per_weight("experts", plain) / groups
 
     def format_of(self, part: str) -> Format | None:
         """The format of `attention`, `dense` or `experts`; None where it is the model's own dtype."""

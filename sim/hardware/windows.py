@@ -3,9 +3,11 @@
 A config that lists `layer_types` says it itself; the rule is for configs that do not.
 """
 
+from actors.core.config import ConfigError
 from sim.hardware.fields import Fields
 
 Windows = list[int | None]
+CHUNK_TYPES = ("full_attention", "chunked_attention")
 TYPES = ("full_attention", "sliding_attention")
 
 
@@ -40,6 +42,27 @@ def every_sixth_is_full(fields: Fields) -> Windows:
     window, pattern = fields.count("sliding_window"), fields.count("sliding_window_pattern", 6)
     full = (index % pattern == pattern - 1 for index in range(fields.num_layers))
     return _listed(fields) or [None if is_full else window for is_full in full]
+
+
+def chunks_where_rope(fields: Fields) -> Windows:
+    """Chunks in the layers with rotary embeddings, by default three of four (Llama 4).
+
+    In `no_rope_layers` these are the ones.
+    """
+    num, chunk = fields.num_layers, fields.count("attention_chunk_size", 8192, least=0)
+    interval = fields.count("no_rope_layer_interval", 4)
+    has_rope = [int((index + 1) % interval != 0) for index in range(num)]
+    given = fields.get("no_rope_layers")
+    if given:
+        if not isinstance(given, list) or len(given) != num or any(each not in (0, 1) for each in given):
+            raise ConfigError(f"{fields.source}: no_rope_layers must be a list of {num} zeros and ones")
+        has_rope = given
+    types = fields.words("layer_types", num, CHUNK_TYPES)
+    if types is not None and types != [CHUNK_TYPES[rope] for rope in has_rope]:
+        raise ConfigError(
+            f"{fields.source}: layer_types and no_rope_layers name other layers as chunked: make them agree"
+        )
+    return [chunk or None if rope else None for rope in has_rope]
 
 
 def _listed(fields: Fields) -> Windows | None:

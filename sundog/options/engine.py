@@ -168,13 +168,14 @@ class Engine:
         names=("-pp",),
     )
     data_parallel_size: int = option(
-        1, Whole(1, 4096), "Multiplies the replicas; dense models only.", section=REPLICAS, names=("-dp",)
+        1,
+        Whole(1, 4096),
+        "Multiplies the replicas; those that share experts go in step.",
+        section=REPLICAS,
+        names=("-dp",),
     )
     enable_expert_parallel: bool = option(
-        False,
-        Switch(),
-        "Give each tensor-parallel rank whole experts instead of a part of all.",
-        section=REPLICAS,
+        False, Switch(), "Give each rank whole experts instead of a part of all.", section=REPLICAS
     )
     router: str = option(
         "round-robin",

@@ -87,10 +87,7 @@ def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None
 
 REFUSED = [
     (["--pipeline-parallel-size", "33"], "pipeline_parallel_size is 33, and llama-3.1-8b has 32 layers"),
-    (
-        ["--model", "mixtral-8x7b", "-tp", "2", "--data-parallel-size", "2"],
-        "wait for each other in every layer",
-    ),
+    (["--model", "mixtral-8x7b", "-tp", "2", "--data-parallel-size", "2"], "add --enable-expert-parallel"),
     (["--enable-expert-parallel"], "llama-3.1-8b has no experts"),
     (["--model", "qwen1.5-moe-a2.7b", "-tp", "8", "--enable-expert-parallel"], "the 60 experts"),
     (["--quantization", "fp9"], "unknown quantization"),

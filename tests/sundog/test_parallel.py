@@ -13,6 +13,8 @@ from tests.live import EMULATED, START_S, live
 from tests.sundog.test_models import TRACE, replay
 from tests.sundog.test_sweep import cells
 
+SERVE = (sys.executable, "-m", "sundog", "serve", "--port", "0")
+MIXTRAL = ("--model", "mixtral-8x7b", "-tp", "2")
 LARGE = ("--model", "llama-3.1-70b", "-tp", "4")
 
 
@@ -66,6 +68,14 @@ REFUSED = [
         ["-pp", "2", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],
         "pipeline_parallel_size is 2: drafts are verified by one stage alone",
     ),
+    ([*MIXTRAL, "-dp", "2"], "add --enable-expert-parallel"),
+    ([*MIXTRAL, "-dp", "2", "-pp", "2", "--enable-expert-parallel"], "leave --pipeline-parallel-size at 1"),
+    (
+        [*MIXTRAL, "-dp", "3", "--enable-expert-parallel"],
+        "cannot be split evenly over 6 ranks: change --tensor-parallel-size or --data-parallel-size",
+    ),
+    ([*MIXTRAL, "-dp", "2", "--enable-expert-parallel", "--cost", "tables"], "experts were measured split"),
+    (["-dp", "2", "--enable-expert-parallel"], "llama-3.1-8b has no experts"),
 ]
 
 
@@ -114,3 +124,42 @@ def test_a_kept_run_knows_its_stages(tmp_path: Path) -> None:
         timeout=120,
     )
     assert again.returncode == 0 and again.stdout == first.stdout, again.stderr
+
+
+def test_llama_4_is_played() -> None:
+    """On eight H100; that its eyes are left out is said. On one it does not fit."""
+    found = summary(
+        "--model", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "-tp", "8", "--max-model-len", "65536"
+    )
+    assert found["num_finished"] == 20 and any(
+        "vision_config is left out" in text for text in found["remarks"]
+    )
+    done = replay("--model", "llama-4-scout-17b-16e", "--max-model-len", "65536")
+    assert done.returncode == 2 and "does not fit" in done.stderr
+
+
+def test_ranks_that_share_experts_go_in_step() -> None:
+    """Each is an engine of its own; what is approximated is said; the same bytes each time."""
+    ranks = (*MIXTRAL, "-dp", "2", "--enable-expert-parallel")
+    first = replay(*ranks)
+    assert first.returncode == 0 and first.stdout == replay(*ranks).stdout, first.stderr
+    found = json.loads(first.stdout)
+    assert found["num_finished"] == 20 and len(found["replicas"]) == 2
+    assert any("step together" in remark for remark in found["remarks"])
+
+
+def test_ranks_of_dense_models_are_replicas() -> None:
+    """They share nothing, and the same bytes come out."""
+    alike = [summary("-dp", "2"), summary("--replicas", "2")]
+    assert alike[0]["ttft_s"] == alike[1]["ttft_s"] and alike[0]["tpot_s"] == alike[1]["tpot_s"]
+
+
+def test_an_emulated_server_has_no_ranks_in_step() -> None:
+    """Refused in one line that says where there are."""
+    done = subprocess.run(
+        [*SERVE, "--simulate", "h100", *MIXTRAL, "-dp", "2", "--enable-expert-parallel"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and "leave it at 1" in done.stderr, done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors.core.config import ConfigError
+from sim.hardware.config_json import shape_of
 from sim.hardware.layers import Latent
 from sim.hardware.model import known_models, load_model
 
@@ -48,6 +49,8 @@ PUBLISHED: dict[str, tuple[float, float, str]] = {
     "qwen3-8b": (8.19, 8.19, WHOLE),
     "qwen3-14b": (14.77, 14.77, WHOLE),
     "qwen3-32b": (32.76, 32.76, WHOLE),
+    "llama-4-scout-17b-16e": (107.8, 17.2, WHOLE),
+    "llama-4-maverick-17b-128e": (400.7, 17.2, WHOLE),
     "gemma-2-2b": (2.614, 2.614, WHOLE),
     "gemma-2-9b": (9.24, 9.24, WHOLE),
     "gemma-2-27b": (27.23, 27.23, WHOLE),
@@ -80,6 +83,62 @@ def test_every_model_that_ships_has_a_published_count() -> None:
     assert known_models() == sorted(PUBLISHED)
 
 
+@pytest.mark.parametrize(
+    ("name", "total"), [("llama-4-scout-17b-16e", 109), ("llama-4-maverick-17b-128e", 400)]
+)
+def test_llama_4_has_its_published_parameters_with_its_eyes(name: str, total: int) -> None:
+    """Meta counts the vision tower, which is not priced: of 34 layers 0.81 billion, and a projector."""
+    model, vision = load_model(name), config_of(name)["vision_config"]
+    hidden, inner = vision["hidden_size"], vision["intermediate_size"]
+    tower = vision["num_hidden_layers"] * (4 * hidden**2 + 2 * hidden * inner)
+    assert (model.num_params + tower) / 1e9 == pytest.approx(total, rel=0.005)
+    assert round(model.num_active_params / 1e9) == 17
+    assert "vision_config is left out" in model.remarks[0]
+
+
+def test_llama_4_has_experts_in_every_layer_or_in_every_other() -> None:
+    """Sixteen in each of Scout's, 128 in each second of Maverick's, whose others are wider and dense."""
+    kinds = {
+        name: sorted({(layer.mlp.num_experts, layer.mlp.inner) for layer, _ in load_model(name).layers})
+        for name in ("llama-4-scout-17b-16e", "llama-4-maverick-17b-128e")
+    }
+    assert list(kinds.values()) == [[(16, 8192)], [(1, 16384), (128, 8192)]]
+    maverick = load_model("meta-llama/Llama-4-Maverick-17B-128E-Instruct").layers_in_order
+    assert [layer.mlp.num_experts for layer in maverick[:4]] == [1, 128, 1, 128]
+    assert [layer.attention.window for layer in maverick[:4]] == [8192, 8192, 8192, None]
+
+
+LLAMA4_ODD = [
+    ({"no_rope_layers": [1, 0]}, "no_rope_layers must be a list of 48"),
+    ({"no_rope_layers": [2] * 48}, "no_rope_layers must be a list of 48 zeros and ones"),
+    ({"layer_types": ["full_attention"] * 48}, "layer_types and no_rope_layers name other layers"),
+    ({"layer_types": ["sliding_attention"] * 48}, "'sliding_attention', which the cost model does not know"),
+    ({"attention_chunk_size": "8k"}, "attention_chunk_size is '8k'"),
+    ({"moe_layers": 2}, "moe_layers must be a list"),
+    ({"num_local_experts": None}, "num_local_experts is missing"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), LLAMA4_ODD, ids=lambda value: str(value)[:40])
+def test_an_odd_llama_4_is_refused_by_its_field(changes: dict[str, Any], words: str) -> None:
+    """Never taken for something else."""
+    config = config_of("llama-4-scout-17b-16e")
+    config["text_config"] |= changes
+    with pytest.raises(ConfigError, match=words):
+        shape_of(json.dumps(config), "odd")
+
+
+def test_layers_of_llama_4_may_be_listed() -> None:
+    """`moe_layers` and `no_rope_layers` go before the rules; a chunk of 0 is none."""
+    config = config_of("llama-4-scout-17b-16e")
+    config["text_config"] |= {"num_hidden_layers": 3, "moe_layers": [2], "no_rope_layers": [0, 1, 1]}
+    layers = shape_of(json.dumps(config), "listed").layers_in_order
+    assert [layer.mlp.num_experts for layer in layers] == [1, 1, 16]
+    assert [layer.attention.window for layer in layers] == [None, 8192, 8192]
+    config["text_config"] |= {"attention_chunk_size": 0}
+    assert not shape_of(json.dumps(config), "whole").has_windows
+
+
 def test_latents_take_what_deepseek_says_they_take() -> None:
     """(512 + 64) numbers a token and layer, 61 layers, 2 bytes; every rank keeps them whole."""
     model = load_model("deepseek-ai/DeepSeek-V3")
@@ -100,6 +159,7 @@ def test_windows_are_where_each_family_has_them() -> None:
     assert windows("gpt-oss-120b") == {128: 18, None: 18}
     assert windows("gemma-2-9b") == {4096: 21, None: 21}
     assert windows("gemma-3-27b") == {1024: 52, None: 10}
+    assert windows("llama-4-scout-17b-16e") == {8192: 36, None: 12}
     assert windows("mistral-7b-v0.3") == {None: 32}
     assert windows("phi-3-mini-4k") == {2047: 32}
 
@@ -121,7 +181,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama-3.1-8b", {"model_type": "llamma"}, "model_type is 'llamma', which the cost model does not know"),
     ("llama-3.1-8b", {"model_type": ["llama"]}, r"model_type is \['llama'\]"),
     ("llama-3.1-8b", {"model_type": "mamba2"}, "its layers are state-space layers"),
-    ("llama-3.1-8b", {"model_type": "llama4"}, "chunked local attention"),
+    ("llama-3.1-8b", {"model_type": "llama4"}, "text_config, which is missing"),
+    ("llama-3.1-8b", {"attention_chunk_size": 8192}, "chunked local attention are not known"),
     ("llama-3.1-8b", {"num_local_experts": 8}, "num_local_experts is 8: routed experts are not known"),
     ("llama-3.1-8b", {"kv_lora_rank": 512}, "kv_lora_rank is 512: latent attention"),
     ("llama-3.1-8b", {"mamba_d_state": 16}, "state-space layers"),
