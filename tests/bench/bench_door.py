@@ -1,15 +1,19 @@
 """What a streamed token, a request and a connection cost the server's process: processor time, memory.
 
-    python -m tests.bench door [--streams 64 256 1000] [--tokens 120]
+    python -m tests.bench door [--streams 64 256 1000] [--tokens 120] [--step-scale 1]
 
 The server is `sundog serve --simulate`, whole, in a process of its own; this one is the client. Each load
 runs with few tokens and with many: the difference is the price of a token, what is left that of a request.
+The same load without HTTP, in a third process, says which part of both is the door's. On a machine that
+others use, steps that take longer (`--step-scale`) keep tokens from sharing a chunk.
 """
 
 import argparse
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -21,13 +25,12 @@ from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
 from runtime.load.server import Server
 from sim.trace.record import TraceRequest
+from tests.bench.graph_alone import FEW, ROUNDS
 from tests.live import Live, live
 
 SERVER = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "llama-3.1-8b")
 LIMITS = ("--max-num-seqs", "1024", "--max-model-len", "4096", "--no-log-requests", "--disable-log-stats")
 EXTRAS = {"ignore_eos": True}
-FEW = 20
-"""The tokens of a short answer."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +56,7 @@ class Cost:
     gaps_s: list[float]
     first_s: float
     """How long its clients waited for their first tokens, the longest of them."""
+    num_chunks: int
 
 
 def cpu_s(pid: int) -> float:
@@ -85,28 +89,44 @@ async def played(server: Live, num_streams: int, num_tokens: int) -> Cost:
         await Clients(target, kept, salt=f"{num_tokens}").play(rows)
         nursery.cancel_scope.cancel()
     gaps = sorted(gap for outcome in kept.outcomes for gap in outcome.gaps_s)
-    assert sum(outcome.num_chunks for outcome in kept.outcomes) > 0
     first = max(outcome.first_s - outcome.sent_s for outcome in kept.outcomes)
-    return Cost(cpu_s(pid) - before, peak, gaps, first)
+    chunks = sum(outcome.num_chunks for outcome in kept.outcomes)
+    return Cost(cpu_s(pid) - before, peak, gaps, first, chunks)
 
 
-def measure(server: Live, num_streams: int, num_tokens: int) -> str:
-    """One line: the prices at this many streams."""
+def prices(num_streams: int, num_tokens: int, rounds: list[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds of a token and of a request, by what few and many tokens cost."""
+    tokens = num_streams * (num_tokens - FEW)
+    token = statistics.median((many - few) / tokens for few, many in rounds)
+    return token, statistics.median(few / num_streams - FEW * token for few, _ in rounds)
+
+
+def alone(num_streams: int, num_tokens: int, step_scale: float) -> list[tuple[float, float]]:
+    """Processor time of few and of many tokens where nobody speaks HTTP."""
+    sizes = [str(num_streams), str(num_tokens), str(step_scale)]
+    command = [sys.executable, "-m", "tests.bench.graph_alone", *sizes]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [(float(few), float(many)) for few, many in map(str.split, said.splitlines())]
+
+
+def measure(server: Live, num_streams: int, num_tokens: int, step_scale: float) -> str:
+    """The prices at this many streams."""
     trio.run(played, server, num_streams, FEW)  # so that everything is loaded
     idle_kb = resident_kb(server.process.pid)
     rounds = [
         (trio.run(played, server, num_streams, FEW), trio.run(played, server, num_streams, num_tokens))
-        for _ in range(3)
+        for _ in range(ROUNDS)
     ]
-    tokens = num_streams * (num_tokens - FEW)
-    each = statistics.median((many.cpu_s - few.cpu_s) / tokens for few, many in rounds)
-    request = statistics.median(few.cpu_s / num_streams - FEW * each for few, many in rounds)
+    each, request = prices(num_streams, num_tokens, [(few.cpu_s, many.cpu_s) for few, many in rounds])
+    graph_each, graph_request = prices(num_streams, num_tokens, alone(num_streams, num_tokens, step_scale))
     many = rounds[-1][1]
     kb = (max(many.peak_kb for _, many in rounds) - idle_kb) / num_streams
     p50, p99 = (many.gaps_s[int(len(many.gaps_s) * part)] for part in (0.5, 0.99))
     return (
-        f"{num_streams:5d} streams: {each * 1e6:5.1f} us a token, {request * 1e6:5.0f} us a request; gaps"
-        f" {p50 * 1e3:.1f} ms (p50) {p99 * 1e3:.1f} (p99), first token {many.first_s * 1e3:.0f} ms;"
+        f"{num_streams:5d} streams: {each * 1e6:5.1f} us a token ({(each - graph_each) * 1e6:.1f} HTTP),"
+        f" {request * 1e6:5.0f} us a request ({(request - graph_request) * 1e6:.0f} HTTP);"
+        f" {many.num_chunks / num_streams / num_tokens:.2f} chunks a token, gaps {p50 * 1e3:.1f} ms (p50)"
+        f" {p99 * 1e3:.1f} (p99), first token {many.first_s * 1e3:.0f} ms;"
         f" {kb:.0f} kB a stream over {idle_kb / 1024:.0f} MB"
     )
 
@@ -137,11 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, nargs="*", default=[64, 256, 1000])
     parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--step-scale", type=float, default=1.0)
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with live(*SERVER, *LIMITS) as server:
+    with live(*SERVER, *LIMITS, "--step-scale", f"{options.step_scale:g}") as server:
         for num_streams in options.streams:
-            print(measure(server, num_streams, options.tokens), flush=True)
+            print(measure(server, num_streams, options.tokens, options.step_scale), flush=True)
         print(idle(server, 2000))
 
 

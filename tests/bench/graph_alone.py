@@ -1,0 +1,83 @@
+"""The graph of `sundog serve --simulate` without HTTP: what the same requests cost where nobody speaks it.
+
+    python -m tests.bench.graph_alone STREAMS TOKENS STEP_SCALE
+
+Plays that many requests at once, of few tokens and of many, a few times; each line has the processor time of
+both in seconds. `python -m tests.bench door` takes it from a server's.
+"""
+
+import sys
+import time
+from functools import partial
+
+import trio
+
+from actors.actor import Ref
+from actors.api.front import Behind
+from actors.api.serve_graph import serve_graph
+from actors.api.server_options import ServerOptions
+from actors.core.sampling import Sampling
+from actors.front.async_llm import FromClients
+from actors.messages import Accepted, Generate
+from actors.stream import DeltaStream
+from sundog.emulated import emulated
+from sundog.options.emulation import Emulation
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Costs
+from sundog.serve import _shown
+
+FEW = 20
+"""The tokens of a short answer."""
+ROUNDS = 3
+LOOK_S = 0.1
+"""How often streams are read: seldom, for that is what HTTP would do."""
+
+
+class Inside:
+    """Clients in the server's own process (`actors.api.front.Front`)."""
+
+    def __init__(self, num_streams: int, num_tokens: int) -> None:
+        self._num_streams, self._num_tokens = num_streams, num_tokens
+
+    async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
+        task_status.started(0)
+        await self._played(behind.llm, "warm", FEW)
+        for number in range(ROUNDS):
+            few = await self._played(behind.llm, f"few-{number}", FEW)
+            print(few, await self._played(behind.llm, f"many-{number}", self._num_tokens), flush=True)
+        behind.stop.set()
+
+    async def _played(self, llm: Ref[FromClients], name: str, num_tokens: int) -> float:
+        """Processor seconds of all streams, at once."""
+        before_s, unfinished = time.process_time(), [DeltaStream()] * 0
+        sampling = Sampling(max_tokens=num_tokens, ignore_eos=True)
+        for number in range(self._num_streams):
+            prompt = tuple(300 + (number * 31 + position * 7) % 700 for position in range(16))
+            accepted = await llm.ask(Generate(prompt, sampling, request_id=f"{name}-{number}"))
+            assert isinstance(accepted, Accepted), accepted
+            unfinished.append(accepted.stream)
+        while unfinished:
+            await trio.sleep(LOOK_S)
+            taken = [(stream, stream.take()) for stream in unfinished]
+            unfinished = [stream for stream, delta in taken if delta is None or delta.finish_reason is None]
+        return time.process_time() - before_s
+
+
+def main(num_streams: int, num_tokens: int, step_scale: float) -> None:
+    engine = Engine(max_num_seqs=1024, max_model_len=4096)
+    costs = Costs(step_scale=step_scale)
+    served = emulated("llama-3.1-8b", "h100", Serving(simulate="h100"), engine, costs, Emulation())
+    options = ServerOptions(log_requests=False, log_stats=False)
+    trio.run(
+        partial(
+            *(serve_graph, served.config, served.new_engine, _shown(served, served.config), served.tokenizer),
+            *(served.vocabulary, options),
+            emulation=served.emulation,
+            front=Inside(num_streams, num_tokens),
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
