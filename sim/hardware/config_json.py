@@ -56,6 +56,8 @@ OWN = {
     "glm4_moe": {"n_routed_experts"},
     "llama4_text": {"num_local_experts", "attention_chunk_size"},
 }
+NONE_IF_NULL = ("attention_chunk_size",)
+"""Where null stands for none, and not for the default."""
 REASONS = {
     "llama4": "its layers are those of its text_config, which is missing",
     "qwen3_next": "three of four layers have linear attention",
@@ -131,7 +133,8 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _present(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if value is not None}
+    nones = {key: 0 for key in NONE_IF_NULL if key in config}
+    return nones | {key: value for key, value in config.items() if value is not None}
 
 
 def _kind(config: dict[str, Any], source: str) -> str:

@@ -47,7 +47,7 @@ def every_sixth_is_full(fields: Fields) -> Windows:
 def chunks_where_rope(fields: Fields) -> Windows:
     """Chunks in the layers with rotary embeddings, by default three of four (Llama 4).
 
-    In `no_rope_layers` these are the ones.
+    In `no_rope_layers` these are the ones. A chunk of 0 is none; where nothing is said, it is 8,192.
     """
     num, chunk = fields.num_layers, fields.count("attention_chunk_size", 8192, least=0)
     interval = fields.count("no_rope_layer_interval", 4)

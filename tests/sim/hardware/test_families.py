@@ -129,14 +129,19 @@ def test_an_odd_llama_4_is_refused_by_its_field(changes: dict[str, Any], words: 
 
 
 def test_layers_of_llama_4_may_be_listed() -> None:
-    """`moe_layers` and `no_rope_layers` go before the rules; a chunk of 0 is none."""
+    """`moe_layers` and `no_rope_layers` go before the rules; a chunk of 0 or null is none."""
     config = config_of("llama-4-scout-17b-16e")
     config["text_config"] |= {"num_hidden_layers": 3, "moe_layers": [2], "no_rope_layers": [0, 1, 1]}
     layers = shape_of(json.dumps(config), "listed").layers_in_order
     assert [layer.mlp.num_experts for layer in layers] == [1, 1, 16]
     assert [layer.attention.window for layer in layers] == [None, 8192, 8192]
-    config["text_config"] |= {"attention_chunk_size": 0}
-    assert not shape_of(json.dumps(config), "whole").has_windows
+    for none in (0, None):
+        config["text_config"] |= {"attention_chunk_size": none}
+        assert not shape_of(json.dumps(config), "whole").has_windows
+    plain = config_of("llama-3.1-8b") | {"attention_chunk_size": None}
+    assert shape_of(json.dumps(plain), "plain", "llama") == shape_of(
+        json.dumps(config_of("llama-3.1-8b")), "plain", "llama"
+    )
 
 
 def test_latents_take_what_deepseek_says_they_take() -> None:
