@@ -118,7 +118,7 @@ async def serve_http(
         async with trio.open_nursery() as guarded:
             await guarded.start(_abort_when_cancelled, open_connections)
             guarded.start_soon(writes.run)
-            guarded.start_soon(open_connections.run)
+            open_connections.begin(guarded)
             async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
                 make_room = open_connections.abort_longest_idle
                 accepting.start_soon(accept_for_ever, listener, serve_connection, serving, make_room)

@@ -29,7 +29,7 @@ class Connection(Protocol):
 
 
 class OpenConnections:
-    """The connections, and their timers, which `run` rings.
+    """The connections, and their timers, which ring once they have begun.
 
     One that has no request is closed after `keep_alive_s`, one whose head takes longer than `head_s`, too. Of
     an answer over HTTP/2 something must be read in `stalled_s`.
@@ -48,11 +48,10 @@ class OpenConnections:
     def __len__(self) -> int:
         return len(self._all)
 
-    async def run(self) -> None:
-        """Ring the timers, for ever."""
-        async with trio.open_nursery() as nursery:
-            for countdown in (self.keep_alive, self.heads, self.stalls):
-                nursery.start_soon(countdown.run)
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Have the timers rung by tasks of this nursery, for ever."""
+        for countdown in (self.keep_alive, self.heads, self.stalls):
+            nursery.start_soon(countdown.run)
 
     def add(self, connection: Connection) -> None:
         self._all.add(connection)
