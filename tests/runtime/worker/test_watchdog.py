@@ -48,9 +48,9 @@ class Loader(Actor[Load]):
 
 
 @pytest.mark.wall_clock
-@pytest.mark.parametrize(("stall_s", "load_s", "num_said"), [(0.1, 60.0, 0), (60.0, 0.6, 2)])
+@pytest.mark.parametrize(("stall_s", "load_s", "is_said"), [(0.1, 60.0, False), (60.0, 0.6, True)])
 async def test_a_load_is_given_its_own_time(
-    caplog: pytest.LogCaptureFixture, stall_s: float, load_s: float, num_said: int
+    caplog: pytest.LogCaptureFixture, stall_s: float, load_s: float, is_said: bool
 ) -> None:
     """However little a step is given; what is said of it is that it does not go on, and that it does."""
     watched, loader = Watched(FakeBackend(), stall_s, load_s), Loader("runner-0.0")
@@ -63,5 +63,7 @@ async def test_a_load_is_given_its_own_time(
         ref.close()
     await watched.close()
     said = [record.getMessage() for record in caplog.records if record.name == "sundog.engine"]
-    assert len(said) == num_said, said
-    assert num_said == 0 or "does not go on: runner-0.0: handling Load" in said[0]
+    if is_said:  # once or, on a slow machine, again
+        assert "does not go on: runner-0.0: handling Load" in said[0] and "goes on" in said[-1]
+    else:
+        assert not said

@@ -113,7 +113,7 @@ def test_few_tokens_read_few_experts() -> None:
     model = roofline("mixtral-8x7b")
     expert_s = 2 * 3 * 4096 * 14336 / (3.35e12 * H100.efficiency.weight_bandwidth)
     ((layer, _),) = model.layers
-    assert layer.linear_s(64) - layer.linear_s(1) == pytest.approx(6 * expert_s, rel=0.01)
+    assert layer.linear_s(64, 64) - layer.linear_s(1, 1) == pytest.approx(6 * expert_s, rel=0.01)
 
 
 def test_a_cache_of_eight_bits_halves_decode_attention() -> None:
