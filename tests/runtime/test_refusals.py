@@ -25,8 +25,8 @@ async def load(folder: Path, **settings: int) -> None:
         ({"num_gpu_blocks": 10**30}, r"not enough memory .* has [\d.]+ GiB; lower --num-gpu-blocks"),
         ({"max_model_len": 10**12}, r"not enough memory .* has [\d.]+ GiB; lower --max-model-len"),
         ({"block_size": 10**12}, r"not enough memory .* has [\d.]+ GiB; lower --max-model-len"),
-        ({"num_threads": 0}, "--num-threads 0"),
-        ({"num_threads": 10**6}, "--num-threads 1000000: this machine has 1 to"),
+        ({"num_threads": 0}, "--num-threads is 0: there are 1 to"),
+        ({"num_threads": 10**6}, "--num-threads is 1000000: there are 1 to"),
     ],
 )
 async def test_sizes_beyond_the_machine_are_refused_before_they_are_taken(
