@@ -91,6 +91,8 @@ MODULES = (
     "sim/record/recorder.py",
     "sim/replay.py",
     "sim/backend.py",
+    "sim/in_step.py",
+    "sim/pipelined.py",
     "sim/ticks.py",
     "sim/token_source.py",
 )
