@@ -77,8 +77,8 @@ class World:
 
 
 def policy_trace(seed: int, policy: str) -> Trace:
-    """A random trace with what policies look at, and the options that vLLM does not have."""
-    rng = random.Random(f"{seed} {policy}")
+    """A random trace with what policies look at, and options that vLLM does not have; the same anywhere."""
+    rng = random.Random(f"{seed} {policy.rpartition('/')[2]}")
     trace = random_trace(seed, stalls=False)
     config = trace["config"]
     config["policy"] = policy
