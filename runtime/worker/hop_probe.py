@@ -16,10 +16,12 @@ from functools import partial
 
 import trio
 
-from actors.actor import Actor, Handled, Ref
+from actors.actor import Actor, ActorDied, Handled, Ref
+from actors.config import ConfigError
 from actors.hop_costs import HopCosts
 from actors.messages import Capacity, Load, Submit
 from actors.reply import answer
+from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.life import begin_life
@@ -42,7 +44,7 @@ class Answering(Actor[Submit | Load]):
 
 
 def measured_hops() -> HopCosts:
-    """Medians of this machine, in seconds. Raises OSError or WireError where the process does not answer."""
+    """Medians of this machine, in seconds. Raises ConfigError where the process does not answer."""
     here, there = socket.socketpair()
     with here, there:
         command = [sys.executable, "-m", __name__, str(there.fileno()), str(os.getpid())]
@@ -50,6 +52,12 @@ def measured_hops() -> HopCosts:
         there.close()
         try:
             return hops_of(trio.run(partial(_asked, here)))
+        except (ExceptionGroup, ActorDied, OSError, WireError, trio.TooSlowError) as error:
+            first: Exception = error
+            while isinstance(first, ExceptionGroup):
+                first = first.exceptions[0]
+            why = str(first) or "it was too slow"
+            raise ConfigError(f"the hop to a process cannot be measured: {why}; give --no-http") from error
         finally:
             process.kill()
             process.wait()

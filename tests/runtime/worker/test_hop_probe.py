@@ -1,7 +1,11 @@
 """What the way to another process takes is measured with a process."""
 
+import subprocess
+from typing import Any
+
 import pytest
 
+from actors.config import ConfigError
 from runtime.worker import hop_probe
 from runtime.worker.hop_probe import LENGTHS, hops_of, measured_hops
 
@@ -24,3 +28,16 @@ def test_prompts_cost_by_their_tokens() -> None:
 def test_what_is_shorter_by_chance_costs_nothing() -> None:
     """No cost is below zero."""
     assert hops_of([[300e-6, 200e-6, 100e-6]]).token == 0
+
+
+@pytest.mark.parametrize("ends", ["import sys", "import socket, time, sys; time.sleep(0.5)"])
+def test_a_process_that_ends_is_one_clear_error(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured before is not lost to a traceback: the error says how to go on."""
+    usual = subprocess.Popen
+
+    def other(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        return usual([command[0], "-c", ends], **options)
+
+    monkeypatch.setattr(hop_probe.subprocess, "Popen", other)
+    with pytest.raises(ConfigError, match="the hop to a process cannot be measured: .*give --no-http"):
+        measured_hops()
