@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import trio
+import trio.testing
 
 from actors.actor import Actor, Ref
 from runtime.wire.link import Link
@@ -85,7 +86,8 @@ class OverSocket:
         return actor.ref(sender, counted=counted)
 
     async def settle(self) -> None:
-        await trio.sleep(self.tick_s)
+        """Until neither end has anything to do, however long the machine takes."""
+        await trio.testing.wait_all_tasks_blocked(self.tick_s / 10)
 
     async def _reach(
         self, actor: Actor[Any], sender: str, counted: bool, *, task_status: trio.TaskStatus[Ref[Any]]
