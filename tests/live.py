@@ -140,8 +140,10 @@ class Stream(threading.Thread):
 
 
 @contextmanager
-def live(*command: str, file_limit: int | None = None, descriptor_limit: int | None = None) -> Iterator[Live]:
-    """`python -m command`, which says its URL.
+def live(
+    *command: str, file_limit: int | None = None, descriptor_limit: int | None = None, afresh: bool = False
+) -> Iterator[Live]:
+    """`python -m command`, which says its URL; a process that imports everything itself if `afresh`.
 
     No file of it may grow beyond `file_limit` bytes, and it has at most `descriptor_limit` open.
     """
@@ -154,7 +156,7 @@ def live(*command: str, file_limit: int | None = None, descriptor_limit: int | N
 
     is_limited = file_limit is not None or descriptor_limit is not None
     process: Process
-    if warm.can() and sys.executable == PYTHON and not is_limited:
+    if warm.can() and sys.executable == PYTHON and not (is_limited or afresh):
         process = warm.popen(*command)
     else:
         process = subprocess.Popen(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.live import live
 
 pytestmark = pytest.mark.skipif(not warm.can(), reason="forks take Linux")
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -58,3 +59,19 @@ def test_a_fork_has_the_environment_and_the_folder_of_the_test(
     monkeypatch.setenv("COLUMNS", "40")
     narrow = warm.run("sundog", "replay", "--help").stdout
     assert 0 < len(wide.splitlines()) < len(narrow.splitlines())
+
+
+def test_what_engines_are_forked_from_is_a_child_of_its_server_and_ends_with_it() -> None:
+    """As a fresh one: named, the parent of its engine, with no descriptor of the server but its own."""
+    pytest.importorskip("torch", reason="the engine extra is not installed")
+    psutil = pytest.importorskip("psutil")
+    with live("sundog", "serve", "--port", "0") as server:
+        (forks,) = psutil.Process(server.process.pid).children()
+        (engine,) = forks.children()
+        assert server.complete(max_tokens=2).status_code == 200
+        assert (forks.name(), engine.name()) == ("sundog engines", "sundog engine 0")
+        assert os.getpgid(forks.pid) == forks.pid != os.getpgid(server.process.pid)
+        assert not [each for each in forks.net_connections("tcp") if each.status == "LISTEN"]
+        server.hurt(signal.SIGKILL)
+        server.ended()
+        assert not psutil.wait_procs([forks, engine], timeout=60)[1]

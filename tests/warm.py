@@ -12,8 +12,6 @@ import gc
 import json
 import os
 import runpy
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,62 +19,43 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
+
+from tests.forked import MOST_S, Forked
 
 PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 1 << 20
-MOST_S = 120.0
+COMPUTING = (
+    "runtime.backend",
+    "runtime.embedding.backend",
+    "runtime.worker.engine_process",
+    "runtime.worker.host",
+    "runtime.worker.rank_forks",
+    "runtime.worker.watchdog",
+    "transformers.models.llama.modeling_llama",
+)
+"""What a server that computes a model imports on its way, and its engines do."""
 
 
-class Forked:
-    """A process that was forked, as `subprocess.Popen` shows one."""
+def begin(
+    arguments: Sequence[object],
+    stdout: IO[str] | None,
+    stderr: IO[str],
+    folder: Path | None,
+    *,
+    computes: bool = False,
+) -> int:
+    """Begin `python -m` with these arguments; its process id. Without `stdout` it has the tests' own.
 
-    def __init__(self, pid: int, stderr: IO[str] | None) -> None:
-        self.pid, self.stderr = pid, stderr
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        return self._reap(os.WNOHANG)
-
-    def wait(self, timeout: float = MOST_S) -> int:
-        if self.returncode is None:
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                ended, _, _ = select.select([descriptor], [], [], timeout)
-            finally:
-                os.close(descriptor)
-            if not ended:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        code = self._reap(0)
-        assert code is not None
-        return code
-
-    def send_signal(self, number: signal.Signals) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def _reap(self, options: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-
-def begin(arguments: Sequence[object], stdout: IO[str] | None, stderr: IO[str], folder: Path | None) -> int:
-    """Begin `python -m` with these arguments; its process id. Without `stdout` it has the tests' own."""
+    One that `computes` finds torch imported.
+    """
     where, env = str(folder or Path.cwd()), dict(os.environ)
     asked = {"arguments": list(map(str, arguments)), "folder": where, "env": env}
     outputs = [1 if stdout is None else stdout.fileno(), stderr.fileno()]
-    control = _imported()
+    control = _imported(computes)
     _adopts(True)  # the fork's own parent ends at once
     try:
         socket.send_fds(control, [json.dumps(asked).encode()], outputs)
@@ -89,8 +68,17 @@ def popen(*arguments: object) -> Forked:
     """`python -m` with these arguments, and a pipe from its stderr."""
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as theirs:
-        pid = begin(arguments, None, theirs, None)
+        pid = begin(arguments, None, theirs, None, computes=computes(*arguments))
     return Forked(pid, os.fdopen(reads))
+
+
+def computes(*arguments: object) -> bool:
+    """Whether this is a server that computes a model, and forks of torch can be made."""
+    return (
+        {"serve", "tests.faulty_server"} & {*arguments}
+        and "--simulate" not in arguments
+        and find_spec("torch") is not None
+    )
 
 
 def afresh(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -129,14 +117,14 @@ def can() -> bool:
 
 
 @functools.cache
-def _imported() -> socket.socket:
-    """The socket of the process that has imported everything; it ends with this one."""
+def _imported(computes: bool) -> socket.socket:
+    """The socket of the process that has imported everything, torch or not; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *["torch"] * computes],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -150,8 +138,8 @@ def _imported() -> socket.socket:
     return ours
 
 
-def _import_all() -> None:
-    """Whatever the command line uses without torch."""
+def _import_all(computes: bool) -> None:
+    """Whatever the command line uses; with torch only what `computes`."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pkgutil
     from importlib import import_module
@@ -165,13 +153,19 @@ def _import_all() -> None:
             if not found.name.endswith("__main__"):
                 import_module(found.name)
     import_module("runtime.serve")
+    if computes:
+        for name in COMPUTING:
+            import_module(name)
+        from tests.warm_engines import fork_engines
+
+        return fork_engines()
     assert "torch" not in sys.modules, "a command that is forked must not find torch imported"
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, *computes: str) -> None:
     """Fork when asked, until the asker is gone; a fork is what was asked for."""
     gc.disable()
-    _import_all()
+    _import_all(bool(computes))
     gc.freeze()
     gc.enable()
     control = socket.socket(fileno=descriptor)
@@ -222,4 +216,4 @@ def _live(asked: dict[str, Any], outputs: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -30,8 +30,8 @@ LONG = {"max_tokens": 300, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
-    """One that computes the embedded model in another process."""
-    with live(*SERVE) as running:
+    """One that computes the embedded model in another process; here each imports what it takes."""
+    with live(*SERVE, afresh=True) as running:
         yield running
 
 
