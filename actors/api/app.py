@@ -39,6 +39,7 @@ from actors.api.routes.operations import operations_routes
 from actors.api.routes.responses import responses_routes
 from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.welcome import welcome_routes
+from actors.api.seats import OwnSeats, Seats
 from actors.front.codec import TextCodec
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def create_app(
     emulation: Emulation | None = None,
     http: HttpSettings = USUAL,
     desk: Desk | None = None,
+    seats: Seats | None = None,
     keeps_responses: bool = True,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
@@ -95,7 +97,8 @@ def create_app(
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
     /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
-    `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`.
+    `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`,
+    and `seats` count the answers of each key.
     """
     app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
@@ -117,6 +120,7 @@ def create_app(
         adapters={adapter.name: adapter for adapter in model.adapters},
         keeps_responses=keeps_responses,
         in_flight=flying,
+        seats=seats or OwnSeats(),
     )
     for routes in (*ROUTES, metrics_routes(exposition)):
         app.register_blueprint(routes(context))

@@ -13,6 +13,7 @@ from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
 from actors.api.in_flight import InFlight
 from actors.api.live import Watched
 from actors.api.llm import LLM
+from actors.api.seats import OwnSeats, Seats
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
@@ -121,6 +122,7 @@ class ApiContext:
     """Whether clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
+    seats: Seats = field(default_factory=OwnSeats)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     @property

@@ -1,5 +1,7 @@
 """What stands in front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +22,7 @@ from actors.api.in_flight import InFlight
 from actors.api.keys import Keys
 from actors.api.live import Live, Watched
 from actors.api.llm import LLM
+from actors.api.seats import Seats
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
@@ -28,17 +31,34 @@ if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans
 
 
+@contextmanager
+def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
+    """Spans that go to this collector, the last of them at the end; without one nothing is even imported."""
+    if endpoint is None:
+        yield None
+        return
+    from actors.api.exposition.otlp import tracer_provider
+    from actors.api.exposition.spans import Spans
+
+    provider = tracer_provider(endpoint)
+    try:
+        yield Spans(provider.get_tracer("sundog"), model)
+    finally:
+        provider.shutdown()
+
+
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What a front is in front of: the address of AsyncLLM, what /metrics collects, the live page's events.
 
-    `stop` is set when the server is to end.
+    `keys` say whom it lets in, None all; `stop` is set when the server is to end.
     """
 
     llm: Ref[FromClients]
     registry: CollectorRegistry
     live: Live
     stop: trio.Event
+    keys: Keys | None = None
     emulation: Emulation | None = None
 
     @property
@@ -54,6 +74,10 @@ class Front(Protocol):
     """
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None: ...
+
+    async def keys_changed(self) -> None:
+        """Other clients are let in from now on."""
+        ...
 
 
 class OwnFront:
@@ -93,6 +117,9 @@ class OwnFront:
         scale = behind.time_scale
         await serve_app(app, options, behind.stop, in_flight, scale=scale, task_status=task_status)
 
+    async def keys_changed(self) -> None:
+        """They are the same object."""
+
 
 class Far(Protocol):
     """What a door has of the server at the other end of its link."""
@@ -101,7 +128,12 @@ class Far(Protocol):
     desk: Desk
     exposition: Exposition
     live: Watched
+    seats: Seats
     stop: trio.Event
+
+    async def keys(self) -> Keys | None:
+        """Whom the server lets in; they change when it says so."""
+        ...
 
     def open(self, desk: Desk) -> None:
         """Have the server's orders done here."""
@@ -119,24 +151,33 @@ class Door:
     async def serve(self, far: Far, *, task_status: trio.TaskStatus[int]) -> None:
         """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
         in_flight, options = InFlight(), self.options
-        app = create_app(
-            far.llm,
-            self.served,
-            codec=self.codec,
-            spell=SHAPES[options.compat],
-            answers=options.answers,
-            keys=options.keys(),
-            admin_key=options.admin_key,
-            max_body_bytes=options.max_body_bytes,
-            http=options.http,
-            live=far.live,
-            exposition=far.exposition,
-            in_flight=in_flight,
-            desk=far.desk,
-            keeps_responses=False,
-        )
-        far.open(OwnDesk(in_flight, far.llm))
-        await serve_app(app, options, far.stop, in_flight, shares_port=True, task_status=task_status)
+        keys = await far.keys()
+        with spans_to(options.otlp_traces_endpoint, self.served.name) as spans:
+            app = create_app(
+                far.llm,
+                self.served,
+                codec=self.codec,
+                spell=SHAPES[options.compat],
+                answers=options.answers,
+                keys=keys,
+                admin_key=options.admin_key,
+                max_body_bytes=options.max_body_bytes,
+                http=options.http,
+                spans=spans,
+                live=far.live,
+                exposition=far.exposition,
+                in_flight=in_flight,
+                desk=far.desk,
+                seats=far.seats,
+                keeps_responses=False,
+            )
+            far.open(OwnDesk(in_flight, far.llm))
+            await serve_app(
+                *(app, options, far.stop, in_flight),
+                shares_port=True,
+                seats=far.seats,
+                task_status=task_status,
+            )
 
 
 async def serve_app(
@@ -146,6 +187,7 @@ async def serve_app(
     in_flight: InFlight,
     *,
     shares_port: bool = False,
+    seats: Seats | None = None,
     scale: float = 1.0,
     task_status: trio.TaskStatus[int],
 ) -> None:
@@ -168,5 +210,6 @@ async def serve_app(
         drain=drain,
         grace_s=options.grace_s * scale,
         settings=options.http.on_clock(scale),
+        seats=seats,
         task_status=task_status,
     )

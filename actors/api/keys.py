@@ -11,45 +11,26 @@ Keys are compared by their digests, and are never logged.
 
 import hashlib
 import hmac
+import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actors.config import ConfigError
-from actors.front.turnover import Turnover
 
 
+@dataclass(frozen=True, slots=True)
 class Client:
-    """The holder of a key, and how many answers it is given now."""
+    """The holder of a key; `seat` is what its answers are counted under, None where nobody counts them."""
 
-    __slots__ = ("_turnover", "max_requests", "num_requests", "priority", "tenant")
-
-    def __init__(
-        self, tenant: str | None = None, max_requests: int | None = None, priority: int | None = None
-    ) -> None:
-        self.tenant, self.max_requests, self.priority = tenant, max_requests, priority
-        self.num_requests = 0
-        self._turnover = Turnover()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it has as many answers under way as it may."""
-        return self.max_requests is not None and self.num_requests >= self.max_requests
-
-    def begin(self) -> None:
-        self._turnover.begun(self.num_requests)
-        self.num_requests += 1
-
-    def end(self) -> None:
-        self.num_requests -= 1
-        self._turnover.ended(self.num_requests)
-
-    def room_in_s(self) -> float:
-        """Seconds until one of its answers will have ended, for one more that is turned away."""
-        return self._turnover.room_in_s(1, self.num_requests)
+    seat: str | None = None
+    tenant: str | None = None
+    max_requests: int | None = None
+    priority: int | None = None
 
 
 class Keys:
@@ -83,7 +64,7 @@ class Keys:
             digest = row.sha256.lower() if row.key is None and row.sha256 else _digest(row.key or "")
             if digest in clients:
                 raise ConfigError(f"{path}: key.{number}: an earlier entry has the same key")
-            clients[digest] = Client(row.tenant, row.max_requests, row.priority)
+            clients[digest] = Client(digest, row.tenant, row.max_requests, row.priority)
         return cls(clients)
 
     def find(self, key: str) -> Client | None:
@@ -95,13 +76,17 @@ class Keys:
         return found
 
     def replace(self, newer: "Keys") -> None:
-        """Go on with other keys; who keeps its key keeps count of its answers."""
-        for digest, client in newer._clients.items():
-            if (known := self._clients.get(digest)) is not None:
-                known.tenant, known.max_requests = client.tenant, client.max_requests
-                known.priority = client.priority
-                newer._clients[digest] = known
+        """Go on with other keys; whose key stays keeps the count of its answers, by its digest."""
         self._clients = newer._clients
+
+    def to_json(self) -> bytes:
+        """For another process that lets the same clients in; it has digests, and no key."""
+        return json.dumps({digest: asdict(client) for digest, client in self._clients.items()}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Keys":
+        """What `to_json` has written."""
+        return cls({digest: Client(**fields) for digest, fields in json.loads(data).items()})
 
 
 Name = Annotated[str, Field(min_length=1, max_length=1024)]

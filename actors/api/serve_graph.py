@@ -2,8 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from actors.actor import Actor, Tap
 from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
 from actors.api.exposition import registry_of
-from actors.api.front import Behind, Front, OwnFront
+from actors.api.front import Behind, Front, OwnFront, spans_to
 from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.routes.operations import server_version
@@ -62,11 +61,12 @@ async def serve_graph(
     here. Raises ConfigError if it cannot.
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
-    with stopping.until_cut(), _spans(options.otlp_traces_endpoint, served.name) as spans:
+    with stopping.until_cut(), spans_to(options.otlp_traces_endpoint, served.name) as spans:
         metrics, keys, roster = _metrics(config, options, spans), options.keys(), Roster()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
-            nursery.start_soon(_reload_keys, keys, options.api_keys)
+            front = front or OwnFront(served, codec, options, keys, spans)
+            nursery.start_soon(_reload_keys, keys, options.api_keys, front)
             async with (
                 open_graph(
                     config,
@@ -83,15 +83,14 @@ async def serve_graph(
             ):
                 live = Live(metrics, _facts(served, config), nursery, roster, forecast, stopping.drain)
                 registry = _registry(metrics, served, config, options, emulation)
-                behind = Behind(llm, registry, live, stopping.drain, emulation)
-                front = front or OwnFront(served, codec, options, keys, spans)
+                behind = Behind(llm, registry, live, stopping.drain, keys, emulation)
                 port = await serving.start(front.serve, behind)
                 stopping.ready.set()
                 on_ready(options.url(port))
             nursery.cancel_scope.cancel()
 
 
-async def _reload_keys(keys: Keys | None, file: str | None) -> None:
+async def _reload_keys(keys: Keys | None, file: str | None, front: Front) -> None:
     """Read the keys again at every SIGHUP, if they are in a file; one that cannot be read changes nothing."""
     if keys is None or file is None:
         return
@@ -100,26 +99,11 @@ async def _reload_keys(keys: Keys | None, file: str | None) -> None:
         async for _ in signals:
             try:
                 keys.replace(Keys.read(path))
+                await front.keys_changed()
             except ConfigError as error:
                 log.warning("%s; the keys stay as they are", error)
             else:
                 log.info("the keys of %s are read again", path)
-
-
-@contextmanager
-def _spans(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
-    """Spans that go to this collector, the last of them at the end; without one nothing is even imported."""
-    if endpoint is None:
-        yield None
-        return
-    from actors.api.exposition.otlp import tracer_provider
-    from actors.api.exposition.spans import Spans
-
-    provider = tracer_provider(endpoint)
-    try:
-        yield Spans(provider.get_tracer("sundog"), model)
-    finally:
-        provider.shutdown()
 
 
 def _registry(

@@ -37,15 +37,6 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = None
     http: HttpSettings = USUAL
 
-    def __post_init__(self) -> None:
-        for option, given, why in (
-            ("--api-keys", self.api_keys, "limits of keys are counted in one process"),
-            ("--limit-connections", self.http.max_connections, "they are counted in one process"),
-            ("--otlp-traces-endpoint", self.otlp_traces_endpoint, "spans are of one process"),
-        ):
-            if given is not None and self.num_processes > 1:
-                raise ConfigError(f"{option} needs --api-processes 1: {why}")
-
     def keys(self) -> Keys | None:
         """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
         if self.api_keys is not None and self.api_key is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.core.adapter import Adapter
+from actors.core.request import TraceHeaders
 from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, Generate, Reading, Refused
 
@@ -54,6 +55,7 @@ class Asked:
     slo_e2e_s: float | None
     adapter: Adapter | None
     session: str | None
+    trace_headers: TraceHeaders
 
     def answered_by(self, answer: "Taken | Refused") -> "Asked":
         """Names its answer, for a type checker."""
@@ -102,6 +104,7 @@ def asked(generate: Generate, first_stream: int) -> Asked:
         generate.slo_e2e_s,
         generate.adapter,
         generate.session,
+        generate.trace_headers,
     )
 
 
@@ -135,4 +138,5 @@ def generate_of(asked: Asked) -> Generate:
         slo_e2e_s=asked.slo_e2e_s,
         adapter=asked.adapter,
         session=asked.session,
+        trace_headers=asked.trace_headers,
     )

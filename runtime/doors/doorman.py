@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from actors.actor import Actor, ActorDied, Handled, Ref, Reply, answer
+from actors.api.seats import Full, Leave, OwnSeats
 from actors.front.async_llm import FromClients
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Refused, ResetPrefixCache
 from actors.reply import Ask
@@ -23,10 +24,13 @@ from runtime.doors.messages import (
     Failed,
     Fetch,
     Fetched,
+    LeaveSeat,
     Number,
     Order,
     Part,
     Ready,
+    Seated,
+    TakeSeat,
     ToDoor,
     ToServer,
 )
@@ -46,6 +50,9 @@ class Server(Protocol):
 
     async def order(self, order: Order) -> Number: ...
 
+    @property
+    def seats(self) -> OwnSeats: ...
+
     def count(self, answered: Answered) -> None: ...
 
 
@@ -61,6 +68,8 @@ class Doorman(Actor[ToServer]):
         self._streams: dict[int, tuple[str, DeltaStream]] = {}
         self._num_unfinished: dict[str, int] = {}
         """The choices of each request that have not ended."""
+        self._seats: dict[int, Leave] = {}
+        """What the door has taken, by its tickets."""
         self._due: list[int] = []
         self._is_due = trio.Event()
         self.ready: Reply[Ready | Failed] = Reply()
@@ -82,6 +91,10 @@ class Doorman(Actor[ToServer]):
                 return answer(message, self._later(partial(self._server.fetch, message)))
             case Order():
                 return answer(message, self._later(partial(self._server.order, message)))
+            case TakeSeat():
+                return answer(message, self._take_seat(message))
+            case LeaveSeat():
+                self._leave_seat(message.ticket)
             case Answered():
                 self._server.count(message)
             case Ready() | Failed():
@@ -109,6 +122,21 @@ class Doorman(Actor[ToServer]):
             reply: Reply[R] = Reply()
             reply.fail(error)
             return reply
+
+    def _take_seat(self, message: TakeSeat) -> Reply[Seated]:
+        reply: Reply[Seated] = Reply()
+        try:
+            self._seats[message.ticket] = self._server.seats.take_now(message.whose, message.most)
+        except Full as full:
+            reply.set(Seated(full.room_in_s))
+        else:
+            reply.set(Seated(None))
+        return reply
+
+    def _leave_seat(self, ticket: int) -> None:
+        """Unless it was given none."""
+        if (leave := self._seats.pop(ticket, None)) is not None:
+            leave()
 
     def _cancel(self, request_id: str) -> None:
         with suppress(ActorDied):
@@ -162,6 +190,8 @@ class Doorman(Actor[ToServer]):
         return Part(number, delta)
 
     def leave(self) -> None:
-        """The door is gone, and `send_deltas` with it: cancel what it has asked for."""
+        """The door is gone, and `send_deltas` with it: cancel what it asked for, free what it took."""
         for name in list(self._num_unfinished):
             self._cancel(name)
+        for ticket in list(self._seats):
+            self._leave_seat(ticket)

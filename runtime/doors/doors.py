@@ -13,6 +13,7 @@ import trio
 from actors.actor import ActorDied, Ref
 from actors.api.exposition import OwnExposition
 from actors.api.front import Behind
+from actors.api.seats import OwnSeats
 from actors.config import ConfigError
 from actors.engine.supervisor import Backoff
 from runtime.doors.doorman import Doorman
@@ -55,11 +56,12 @@ class Doors:
         self._backoff = Backoff()
         self._receptions: dict[int, Ref[ToDoor]] = {}
         """Of the doors that are open."""
-        self._is_held = False
+        self._is_held = self._has_keys = False
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
         """Serve until told to stop, and until the last answer has ended or the grace is over."""
         shared = Shared(self, behind)
+        self._has_keys = behind.keys is not None
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as opening:
                 for number in range(self._num_doors):
@@ -84,6 +86,10 @@ class Doors:
             for reception in self._receptions.values():
                 nursery.start_soon(ask, reception)
         return Number(sum(numbers))
+
+    async def keys_changed(self) -> None:
+        """Have every door let in whom the server lets in now."""
+        await self.order(Order("keys"))
 
     async def _keep(
         self, number: int, behind: Behind, shared: "Shared", *, task_status: trio.TaskStatus[None]
@@ -149,6 +155,8 @@ class Doors:
                 raise ConfigError(ready.why)
             if self._is_held:
                 await reception.ask(Order("hold"))
+            if self._has_keys:  # they may have changed since it fetched them
+                await reception.ask(Order("keys"))
             self._receptions[number] = reception
             opened()
             if stop.is_set():
@@ -198,12 +206,15 @@ class Shared:
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry)
-        self._live = behind.live
+        self._live, self._keys = behind.live, behind.keys
+        self.seats = OwnSeats()
         self.order = doors.order
 
     async def fetch(self, fetch: Fetch) -> Fetched:
         if fetch.what == "live":
             return Fetched(await self._live.event(), "")
+        if fetch.what == "keys":
+            return Fetched(b"" if self._keys is None else self._keys.to_json(), "")
         return Fetched(*await self._exposition.scrape(fetch.accept))
 
     def count(self, answered: Answered) -> None:

@@ -1,7 +1,9 @@
 """What a door has of the server, at the other end of its link."""
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import overload
 
 import trio
@@ -10,7 +12,9 @@ from actors.actor import ActorDied, Ref
 from actors.api import LLM
 from actors.api.desk import Desk
 from actors.api.exposition import Exposition
+from actors.api.keys import Keys
 from actors.api.live import Watched
+from actors.api.seats import Full, Leave, Seats
 from actors.messages import (
     Accepted,
     Cancel,
@@ -24,7 +28,7 @@ from actors.messages import (
 )
 from actors.stream import Delta, DeltaStream
 from runtime.doors.asking import asked
-from runtime.doors.messages import Answered, Fetch, Order, ToServer
+from runtime.doors.messages import Answered, Fetch, LeaveSeat, Order, TakeSeat, ToServer
 
 
 class Streams:
@@ -156,6 +160,29 @@ class FarLive:
         return (await self._server.ask(Fetch("live", ""))).content
 
 
+class FarSeats:
+    """What is counted for all doors together (`actors.api.seats.Seats`)."""
+
+    def __init__(self, server: Ref[ToServer]) -> None:
+        self._server = server
+        self._tickets = itertools.count()
+
+    async def take(self, whose: str, most: int | None) -> Leave:
+        ticket = next(self._tickets)
+        try:
+            seated = await self._server.ask(TakeSeat(ticket, whose, most))
+        except trio.Cancelled:
+            self._leave(ticket)
+            raise
+        if seated.room_in_s is not None:
+            raise Full(seated.room_in_s)
+        return partial(self._leave, ticket)
+
+    def _leave(self, ticket: int) -> None:
+        with suppress(ActorDied):
+            self._server.tell(LeaveSeat(ticket))
+
+
 class Far:
     """All that a door needs of the server."""
 
@@ -166,5 +193,17 @@ class Far:
         self.desk: Desk = FarDesk(server)
         self.exposition: Exposition = FarExposition(server)
         self.live: Watched = FarLive(server, stop)
+        self.seats: Seats = FarSeats(server)
         self.stop = stop
         self.open = on_open
+        self._server = server
+        self._keys: Keys | None = None
+
+    async def keys(self) -> Keys | None:
+        """Whom the server lets in; they change when it orders that they be fetched again."""
+        content = (await self._server.ask(Fetch("keys", ""))).content
+        if content and self._keys is not None:
+            self._keys.replace(Keys.from_json(content))
+        elif content:
+            self._keys = Keys.from_json(content)
+        return self._keys

@@ -31,6 +31,7 @@ class Reception(Actor[ToDoor]):
         self._nursery = nursery
         self._desk: Desk | None = None
         """This door's own, once it is open."""
+        self.far: Far | None = None
 
     def obey_at(self, desk: Desk) -> None:
         """The door is open."""
@@ -64,6 +65,8 @@ class Reception(Actor[ToDoor]):
                     await desk.release()
                 case "wait":
                     await desk.until_empty()
+                case "keys" if self.far is not None:
+                    await self.far.keys()
                 case "count":
                     number = await desk.num_under_way()
         reply.set(Number(number))
@@ -90,7 +93,7 @@ async def _door(open_door: OpenDoor, number: int, connected: socket.socket) -> N
         await nursery.start(reception.live)
         nursery.start_soon(_until_gone, link, nursery.cancel_scope)
         server: Ref[ToServer] = await link.open(f"doorman-{number}", "door")
-        far = Far(server, streams, stop, reception.obey_at)
+        reception.far = far = Far(server, streams, stop, reception.obey_at)
         async with trio.open_nursery() as serving:
             try:
                 server.tell(Ready(await serving.start(partial(open_door, far))))

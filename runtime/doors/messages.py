@@ -29,9 +29,9 @@ class Deltas:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A door asks for what only the server knows: /metrics as `accept` wants it, or the live page's event."""
+    """A door asks for what only the server knows: /metrics as `accept` wants it, the page's event, keys."""
 
-    what: Literal["metrics", "live"]
+    what: Literal["metrics", "live", "keys"]
     accept: str
 
     def answered_by(self, answer: "Fetched") -> "Fetch":
@@ -64,15 +64,44 @@ class Order:
     """An operator's order: a door asks the server to have every door do it, and the server asks the doors.
 
     Answered by a number, summed over all doors: of answers that were ended, or that are under way. `hold`
-    lets no new answer begin, `release` does again, `wait` returns when none is under way.
+    lets no new answer begin, `release` does again, `wait` returns when none is under way, `keys` when the
+    door has fetched them again.
     """
 
-    what: Literal["abort", "hold", "release", "wait", "count"]
+    what: Literal["abort", "hold", "release", "wait", "count", "keys"]
     answer_ids: tuple[str, ...] | None = None
 
     def answered_by(self, answer: "Number") -> "Order":
         """Names its answer, for a type checker."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSeat:
+    """A door asks for one more of what `whose` may have `most` of, at all doors together (`Seats.take`)."""
+
+    ticket: int
+    """The door's own number, by which it is given back."""
+    whose: str
+    most: int | None
+
+    def answered_by(self, answer: "Seated") -> "TakeSeat":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """It is taken; or there is room in so many seconds."""
+
+    room_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSeat:
+    """A door gives back what it has taken under this ticket, if it was given any."""
+
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +130,11 @@ class Stop:
     """The server tells a door to turn new requests away, finish what is under way, and end."""
 
 
-ToServer = Asked | Cancel | CheckHealth | ResetPrefixCache | Drain | Fetch | Answered | Order | Ready | Failed
+FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Drain
+ToServer = FromClient | Fetch | TakeSeat | LeaveSeat | Answered | Order | Ready | Failed
 ToDoor = Deltas | Order | Stop
 
 DOOR_MESSAGES: tuple[type, ...] = (
     *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Drain, Done),
-    *(Fetch, Fetched, Answered, Order, Number, Ready, Failed, Deltas, Stop),
+    *(Fetch, Fetched, TakeSeat, Seated, LeaveSeat, Answered, Order, Number, Ready, Failed, Deltas, Stop),
 )

@@ -33,11 +33,6 @@ def test_a_port_in_use_is_refused_before_the_model_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--api-processes", "2", "--api-keys", "k.toml"), ("--api-keys needs --api-processes 1", "limits")),
-        (
-            ("--api-processes", "2", "--otlp-traces-endpoint", "http://127.0.0.1:1"),
-            ("--otlp-traces-endpoint needs --api-processes 1", "spans"),
-        ),
         (("--stall-timeout", "0"), ("--stall-timeout", "86,400")),
         (("--load-timeout", "0"), ("--load-timeout", "86,400")),
         (("--on", "rays"), ("--on is rays", "ray:HOST:PORT")),

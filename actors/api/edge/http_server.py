@@ -21,6 +21,7 @@ from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.tcp_connection import TcpConnection
 from actors.api.edge.tls import Tls
 from actors.api.edge.turned_away import Addresses
+from actors.api.seats import OwnSeats, Seats
 
 log = logging.getLogger("sundog.api")
 
@@ -82,13 +83,15 @@ async def serve_http(
     drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
     settings: HttpSettings = USUAL,
+    seats: Seats | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
-    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together.
+    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together,
+    and count an address's connections in the same `seats`.
     Raises ConfigError if it cannot listen or has no certificate.
     """
     tls = None if settings.tls is None else settings.tls.context()
@@ -98,10 +101,10 @@ async def serve_http(
     context = WorkerContext(None)
     writes = WritePass()
     open_connections = OpenConnections(settings.keep_alive_s, settings.head_s, settings.stalled_answer_s)
-    addresses = Addresses(settings.max_connections)
+    addresses = Addresses(settings.max_connections, seats or OwnSeats())
 
     async def serve_connection(stream: trio.SocketStream) -> None:
-        with addresses.entered(stream) as is_welcome:
+        async with addresses.entered(stream) as is_welcome:
             if not is_welcome:
                 return await addresses.turn_away(stream, tells=tls is None)
             connection = TcpConnection(

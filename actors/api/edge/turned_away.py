@@ -1,11 +1,13 @@
 """How many connections an address may have, and what one more is told."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import trio
+
+from actors.actor import ActorDied
+from actors.api.seats import Full, Seats
 
 log = logging.getLogger("sundog.api")
 
@@ -22,26 +24,31 @@ ANSWER = (
 class Addresses:
     """Connections by the address that they come from; `most` None for no limit."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int | None, seats: Seats) -> None:
         self._most = most
-        self._num_open: Counter[str] = Counter()
+        self._seats = seats
         self._remark_at_s = float("-inf")
 
-    @contextmanager
-    def entered(self, stream: trio.SocketStream) -> Iterator[bool]:
+    @asynccontextmanager
+    async def entered(self, stream: trio.SocketStream) -> AsyncIterator[bool]:
         """Count a connection while it is open; False if its address has as many as it may."""
+        if self._most is None:
+            yield True
+            return
         address = _address_of(stream)
-        if self._most is not None and self._num_open[address] >= self._most:
+        try:
+            leave = await self._seats.take(f"connections of {address}", self._most)
+        except Full:
             self._remark(address)
             yield False
             return
-        self._num_open[address] += 1
+        except ActorDied:  # of a server that ends, and its doors with it
+            yield False
+            return
         try:
             yield True
         finally:
-            self._num_open[address] -= 1
-            if not self._num_open[address]:
-                del self._num_open[address]
+            leave()
 
     def _remark(self, address: str) -> None:
         if trio.current_time() >= self._remark_at_s:

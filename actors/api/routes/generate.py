@@ -20,6 +20,7 @@ from actors.api.keys import Client
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.sse import ChunkWriter, Events
 from actors.api.responses.view import ChoiceView, Wanted
+from actors.api.seats import Full, Leave
 from actors.api.transfer import FIELD
 from actors.api.translated.parts import Shaped, TranslatingWriter
 from actors.clock import now_s, sleep_until
@@ -135,8 +136,8 @@ async def ask(
     """
     await context.in_flight.pass_gate()
     client = request.client
-    if client is not None and client.is_full:
-        raise _full(client)
+    if client is not None and client.seat is not None:
+        request.at_end.callback(await _seat(context, client, client.seat))
     if (emulation := context.emulation) is None:
         fault = no_fault(request.headers)
     else:
@@ -165,9 +166,6 @@ async def ask(
     names = tuple([generate.request_id or "" for generate in generates])
     context.in_flight.begin(answer_id, names)
     request.at_end.callback(context.in_flight.end, answer_id, names)
-    if client is not None:
-        client.begin()
-        request.at_end.callback(client.end)
     choices = await start_choices(context.llm, generates, field, request.at_end)
     if context.emulation is not None:
         context.emulation.taken(request.began_s)
@@ -176,14 +174,18 @@ async def ask(
     return answer_id, choices
 
 
-def _full(client: Client) -> ApiError:
-    return ApiError(
-        429,
-        f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",
-        None,
-        "rate_limit_exceeded",
-        retry_after(client.room_in_s()),
-    )
+async def _seat(context: ApiContext, client: Client, seat: str) -> Leave:
+    """Have the answer counted for its client; returns what ends that. Raises a 429 if it has all it may."""
+    try:
+        return await context.seats.take(seat, client.max_requests)
+    except Full as full:
+        raise ApiError(
+            429,
+            f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",
+            None,
+            "rate_limit_exceeded",
+            retry_after(full.room_in_s),
+        ) from None
 
 
 async def fetched(
