@@ -22,6 +22,7 @@ import trio
 from sim.clock import run_virtual
 from sundog import fast
 from sundog.__main__ import SELDOM
+from tests.patience import be_patient
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +37,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(SELDOM, 50, 50)
+    be_patient()
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")

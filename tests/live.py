@@ -17,11 +17,10 @@ from typing import Any
 import httpx
 
 from tests import warm
+from tests.patience import START_S, STOP_S
 
 PYTHON = os.environ.get("SUNDOG_PYTHON", sys.executable)
 """What runs servers, where the tests themselves run in an environment without one."""
-START_S = 120
-STOP_S = 60
 Process = subprocess.Popen[str] | warm.Forked
 EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
 
@@ -58,7 +57,7 @@ class Live:
         self.process.send_signal(number)
 
     def health(self) -> httpx.Response:
-        return httpx.get(f"{self.url}/health", timeout=10)
+        return httpx.get(f"{self.url}/health", timeout=START_S)
 
     def until_health(self, status: int) -> float:
         """Wait until /health has this status; how many seconds it took."""

@@ -11,6 +11,7 @@ from actors.clock import Event, call_at, now_s
 from sim.clock import run_virtual
 from tests.actors.clerk import Clerk, Note, leaves
 from tests.actors.places import Place
+from tests.patience import HANGS_S
 
 # --- 1: one message at a time, in order ------------------------------------------------------------
 
@@ -77,7 +78,10 @@ async def test_2_a_second_waiter_raises_instead_of_hanging(place: Place) -> None
             await reply.wait()
         nursery.start_soon(wait, name="the-reader")
         await trio.sleep(place.tick_s)
-        with trio.fail_after(10), pytest.raises(RuntimeError, match="one reader, and the task the-reader"):
+        with (
+            trio.fail_after(HANGS_S),
+            pytest.raises(RuntimeError, match="one reader, and the task the-reader"),
+        ):
             await reply.wait()
         with pytest.raises(RuntimeError, match="one reader"):
             reply.then(lambda value, error: None)
@@ -93,7 +97,7 @@ async def test_2_a_second_callback_raises_instead_of_replacing_the_first(place: 
     reply.then(lambda value, error: got.append(value))
     with pytest.raises(RuntimeError, match="one reader"):
         reply.then(lambda value, error: got.append(-1))
-    with trio.fail_after(10), pytest.raises(RuntimeError, match="one reader"):
+    with trio.fail_after(HANGS_S), pytest.raises(RuntimeError, match="one reader"):
         await reply.wait()
     reply.set(3)
     assert got == [3]
@@ -121,7 +125,7 @@ async def test_3_a_reply_is_settled_when_its_actor_ends(place: Place, ends_by: s
         else:
             ref.close()
         for reply in replies:
-            with trio.fail_after(10), pytest.raises(ActorDied, match="clerk"):
+            with trio.fail_after(HANGS_S), pytest.raises(ActorDied, match="clerk"):
                 await reply.wait()
     clerk.later[0].set(5)
     with pytest.raises(ActorDied):
@@ -384,7 +388,7 @@ async def test_8_on_the_wall_clock_a_call_that_fails_is_logged(caplog: pytest.Lo
     for delay_s in (0.0, 0.005):
         call_at(now_s() + delay_s, Event.TIMEOUT, "", failing("a bug in the call"))
     call_at(now_s() + 0.01, Event.TIMEOUT, "", rang.set)
-    with trio.fail_after(10):
+    with trio.fail_after(HANGS_S):
         await rang.wait()
     assert len(warnings_of(caplog)) == 2 and "a bug in the call" in caplog.text
 

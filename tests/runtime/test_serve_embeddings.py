@@ -30,7 +30,7 @@ class Embedder:
     model: PreTrainedModel
 
     def ask(self, **body: object) -> httpx.Response:
-        return httpx.post(f"{self.server.url}/v1/embeddings", json=body, timeout=60)
+        return httpx.post(f"{self.server.url}/v1/embeddings", json=body)
 
     def vector(self, prompt: list[int]) -> np.ndarray:
         """By transformers' own forward: the mean, scaled."""
@@ -137,7 +137,7 @@ def test_a_mistake_is_refused_by_its_field(
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_text_is_refused_by_a_model_of_vectors(embedder: Embedder, path: str) -> None:
     body = {"prompt": "w1", "messages": [{"role": "user", "content": "w1"}]}
-    answer = httpx.post(f"{embedder.server.url}/v1/{path}", json=body, timeout=60)
+    answer = httpx.post(f"{embedder.server.url}/v1/{path}", json=body)
     assert answer.status_code == 404
     assert "The model does not support" in answer.json()["error"]["message"]
     assert "/v1/embeddings" in answer.json()["error"]["message"]

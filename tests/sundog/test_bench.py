@@ -130,7 +130,7 @@ def test_ctrl_c_keeps_what_is_done(server: Live, work: Path, tmp_path: Path) -> 
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until_busy(server, process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and "interrupted after" in said, said
     assert names(tmp_path) == ["run.partial", "slow.toml"]
     assert open_run(tmp_path / "run.partial").remark is not None
@@ -174,7 +174,7 @@ def test_a_server_that_dies_midway_is_errors_by_kind(work: Path, tmp_path: Path)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         until_busy(server, process)
         server.process.kill()
-        found = json.loads(process.communicate(timeout=60)[0])
+        found = json.loads(process.communicate(timeout=120)[0])
     errors = found["client"]["errors"]
     assert process.returncode == 0
     assert errors.keys() <= {"no connection", "cut stream", "connection lost"} and errors["no connection"]

@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_replay_in_one_line(tmp_path: Path) -> None:
     while process.poll() is None and not any(tmp_path.iterdir()):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out == "" and "Traceback" not in err
     assert sum(line.startswith("sundog: ") for line in err.splitlines()) == 1, err

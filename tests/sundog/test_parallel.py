@@ -160,6 +160,6 @@ def test_an_emulated_server_has_no_ranks_in_step() -> None:
         [*SERVE, "--simulate", "h100", *MIXTRAL, "-dp", "2", "--enable-expert-parallel"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 2 and "leave it at 1" in done.stderr, done.stderr

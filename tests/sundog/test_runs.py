@@ -144,7 +144,7 @@ def interrupted(folder: Path, number: int) -> "subprocess.Popen[str]":
 def test_a_run_that_ctrl_c_ends_is_readable_and_says_that_it_is_a_part(tmp_path: Path) -> None:
     """Beside its place, with figures and journal up to the instant; the next run goes on."""
     process = interrupted(tmp_path / "run", signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode not in (0, 2)
     assert stdout == "" and "run.partial" in stderr
     assert names(tmp_path) == ["run.partial"]
@@ -165,7 +165,7 @@ def test_a_run_that_ctrl_c_ends_is_readable_and_says_that_it_is_a_part(tmp_path:
 def test_a_run_that_was_killed_can_be_explained(tmp_path: Path) -> None:
     """Its journal is read up to where it breaks off; a report says what is missing."""
     process = interrupted(tmp_path / "run", signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert names(tmp_path) == ["run.partial"]
     explained = sundog("explain", tmp_path / "run.partial")
     assert explained.returncode == 0 and "is a part of a run" in explained.stderr
@@ -179,7 +179,7 @@ def test_two_replays_do_not_write_one_folder(tmp_path: Path) -> None:
         refused(sundog("replay", TRACE, "--limit", 5, "--out", tmp_path / "run"), "another run")
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
 
 
 def served(folder: Path, number: int) -> None:
@@ -204,7 +204,7 @@ def served(folder: Path, number: int) -> None:
     assert answer.status_code == 200, answer.text
     time.sleep(0.3)
     os.kill(process.pid, number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
 
 
 def test_a_server_that_starts_again_keeps_the_record_of_the_one_that_was_killed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from actors.api.keys import Keys
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from actors.stream import Delta, DeltaStream
 from tests.live import EMULATED, Live, live
+from tests.patience import HANGS_S
 
 MODEL = ServedModel("tiny/story", max_model_len=256, created=1_700_000_000)
 
@@ -145,7 +146,7 @@ async def _serving(
     api_key: str | None = None,
     **app_options: Any,
 ) -> AsyncIterator[Site]:
-    with trio.fail_after(30):  # only a hanging test meets this limit
+    with trio.fail_after(HANGS_S):  # only a hanging test meets this limit
         async with trio.open_nursery() as engine, trio.open_nursery() as server:
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)

@@ -10,6 +10,7 @@ import trio
 from actors.api import HttpSettings
 from tests.actors.api.http2_client import Http2
 from tests.actors.api.wire import completion
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
 
@@ -24,7 +25,7 @@ async def test_an_answer_that_is_not_read_is_reset_and_the_others_go_on(serving:
         site.llm.word_size, site.llm.gap_s = 10_000, 0.05
         client = Http2(stream, window=20_000)
         stalled = await client.ask(body)
-        with trio.fail_after(10):
+        with trio.fail_after(HANGS_S):
             await client.until(h2.events.StreamReset, stalled)
             if body is LONG:
                 await site.llm.until(lambda llm: len(llm.cancelled) == 1)
@@ -36,11 +37,11 @@ async def test_an_answer_that_is_not_read_is_reset_and_the_others_go_on(serving:
 
 async def test_an_answer_that_is_read_slowly_comes_whole(serving: Any) -> None:
     """Its window opens now and then: it takes several times as long as a stall may."""
-    async with serving(settings=HttpSettings(stalled_answer_s=0.4)) as site, await site.connect() as stream:
+    async with serving(settings=HttpSettings(stalled_answer_s=1.0)) as site, await site.connect() as stream:
         site.llm.word_size = 1_000
         client = Http2(stream, window=4_000)
         slow, data = await client.ask(LONG), b""
-        with trio.fail_after(20):
+        with trio.fail_after(HANGS_S):
             while not data.endswith(b"data: [DONE]\n\n"):
                 await trio.sleep(0.1)
                 for event in client.http.receive_data(bytes(await stream.receive_some())):
@@ -58,7 +59,7 @@ async def test_a_connection_whose_answers_were_reset_is_idle_again(serving: Any)
     async with serving(settings=settings) as site, await site.connect() as stream:
         site.llm.word_size = 10_000
         client = Http2(stream, window=1_000)
-        with trio.fail_after(10):
+        with trio.fail_after(HANGS_S):
             await client.until(h2.events.StreamReset, await client.ask(LONG))
             while await stream.receive_some():
                 pass

@@ -25,7 +25,7 @@ async def with_client(site: Any, use: Callable[[Any], T], key: str = "none") -> 
     """Use the synchronous client in a thread; it retries nothing."""
 
     def run() -> T:
-        with anthropic.Anthropic(base_url=site.url, api_key=key, max_retries=0, timeout=20) as client:
+        with anthropic.Anthropic(base_url=site.url, api_key=key, max_retries=0) as client:
             return use(client)
 
     return await trio.to_thread.run_sync(run)

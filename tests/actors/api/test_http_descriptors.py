@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.live import EMULATED, Live, live
+from tests.patience import HANGS_S
 
 LIMIT = 64
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -22,7 +23,7 @@ def server() -> Iterator[Live]:
 
 
 def connect(server: Live) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), 15)
+    return socket.create_connection(("127.0.0.1", server.port), HANGS_S)
 
 
 def status(client: socket.socket) -> bytes:
@@ -48,7 +49,7 @@ def test_idle_connections_make_room_for_new_ones(server: Live) -> None:
     with ExitStack() as crowd:
         clients = [crowd.enter_context(connect(server)) for _ in range(2 * LIMIT)]
         for client in clients:
-            client.settimeout(15)
+            client.settimeout(HANGS_S)
             assert status(client) == b"200"
     assert len([line for line in server.said if "ulimit" in line]) == 1
     server.assert_sound()

@@ -17,6 +17,7 @@ from actors.api.edge.tls import Tls
 from actors.core.config import ConfigError
 from tests.actors.api.http2_client import Http2
 from tests.actors.api.wire import GET, JSON, completion
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
 
@@ -170,7 +171,7 @@ async def test_a_window_that_never_opens_holds_up_neither_others_nor_the_end(
         if leaves:
             await trio.aclose_forcefully(stream)
         site.stop.set()
-        with trio.fail_after(5):
+        with trio.fail_after(HANGS_S):
             await site.stopped.wait()
         await trio.aclose_forcefully(stream)
 
@@ -263,7 +264,7 @@ async def test_an_address_has_no_more_connections_than_it_may(serving: Any, exch
             assert await third.receive_some() == b""
         assert (await exchange(first, GET))[0] == 200 and not site.llm.asked
         await first.aclose()
-        with trio.fail_after(5):
+        with trio.fail_after(HANGS_S):
             while True:
                 async with await site.connect() as another:
                     if (await exchange(another, GET))[0] == 200:
@@ -293,7 +294,7 @@ async def test_a_head_that_has_begun_is_soon_given_up_and_an_idle_connection_is_
         await site.connect() as slow,
     ):
         assert (await exchange(slow, GET))[0] == 200
-        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(HANGS_S), pytest.raises(trio.BrokenResourceError):
             for byte in JSON * 100:
                 await slow.send_all(bytes([byte]))
                 await trio.sleep(0.02)

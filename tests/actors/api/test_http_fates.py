@@ -19,6 +19,7 @@ from actors.core.batch import Batch
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity
 from tests.actors.fakes import EOS, Bytes, FakeBackend, engine_config
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
 
@@ -69,7 +70,7 @@ async def served() -> AsyncIterator[tuple[World, httpx.AsyncClient]]:
         world.url = url
         ready.set()
 
-    with trio.fail_after(20):
+    with trio.fail_after(HANGS_S):
         async with trio.open_nursery() as nursery:
             serve = partial(serve_graph, on_ready=on_ready, stop=stop)
             model, vocabulary = ServedModel("m", 128, 0), Vocabulary(eos_token_id=EOS, size=256)

@@ -125,8 +125,8 @@ def check_answer(client: httpx.Client, path: str, body: dict[str, object]) -> in
     headers = {"Content-Type": "application/json"}
     deadline_s = time.monotonic() + 0.1
     with client.stream("POST", f"/v1/{path}", content=content, headers=headers) as response:
-        data = b""
-        for piece in response.iter_bytes():
+        data = response.read() if response.status_code >= 400 else b""
+        for piece in () if data else response.iter_bytes():
             data += piece
             if time.monotonic() > deadline_s:
                 break
@@ -165,7 +165,7 @@ def fuzz(server: Live, num_bodies: int) -> None:
 
 def assert_serves(server: Live) -> None:
     """It answers well, falls idle with every block free, and complained of nothing."""
-    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Hello", "max_tokens": 3}, timeout=20)
+    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "Hello", "max_tokens": 3})
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] > 0
     server.assert_sound()
 
@@ -182,7 +182,7 @@ def test_no_body_hurts_the_embedded_model(embedded: Live) -> None:
 
 def test_the_numbers_that_once_ended_the_process(embedded: Live) -> None:
     """Each reaches the sampler or is refused; either way the server lives."""
-    with httpx.Client(base_url=embedded.url, timeout=20) as client:
+    with httpx.Client(base_url=embedded.url) as client:
         for fields in (
             {"top_k": 2**63},
             {"top_k": 2**31 - 1},
@@ -252,10 +252,7 @@ def test_a_body_is_limited_and_the_limit_is_named(emulated: Live) -> None:
     """413 at what `--max-body-mib` says, whether its length is announced or not."""
     for body in (b"x" * (13 * 2**20 + 1), iter([b"x" * 2**20] * 14)):
         answer = httpx.post(
-            f"{emulated.url}/v1/completions",
-            content=body,
-            headers={"Content-Type": "application/json"},
-            timeout=20,
+            f"{emulated.url}/v1/completions", content=body, headers={"Content-Type": "application/json"}
         )
         assert answer.status_code == 413 and str(13 * 2**20) in answer.json()["error"]["message"]
     assert_serves(emulated)
@@ -265,13 +262,12 @@ def test_a_body_is_limited_and_the_limit_is_named(emulated: Live) -> None:
 def test_a_body_of_millions_of_values_holds_up_nobody(emulated: Live, piece: bytes) -> None:
     """It is refused, and others are answered while it is read."""
     body = b'{"prompt": [' + piece * (12 * 2**20 // len(piece)) + b"1]}"
-    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=emulated.url, timeout=10) as others:
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=emulated.url) as others:
         refused = pool.submit(
             httpx.post,
             f"{emulated.url}/v1/completions",
             content=body,
             headers={"Content-Type": "application/json"},
-            timeout=30,
         )
         while not refused.done():
             assert others.get("/health").status_code == 200

@@ -8,6 +8,7 @@ import trio
 
 from tests.actors.api.wire import GET, completion
 from tests.live import Live
+from tests.patience import HANGS_S
 from tests.soak.manners import MANNERS, left_over
 
 pytestmark = pytest.mark.wall_clock
@@ -18,7 +19,7 @@ WHOLE = completion(max_tokens=6)
 
 async def until_nothing_is_left(num_tasks: int) -> None:
     """As many tasks as before; only a test that hangs meets the limit."""
-    with trio.fail_after(20):
+    with trio.fail_after(HANGS_S):
         while trio.lowlevel.current_statistics().tasks_living > num_tasks:
             await trio.sleep(0.01)
 

@@ -21,7 +21,7 @@ async def with_client(site: Any, use: Callable[[openai.OpenAI], T], key: str = "
     """Use the synchronous client in a thread; it retries nothing."""
 
     def run() -> T:
-        with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
+        with openai.OpenAI(base_url=f"{site.url}/v1", api_key=key, max_retries=0) as client:
             return use(client)
 
     return await trio.to_thread.run_sync(run)

@@ -18,6 +18,7 @@ from actors.config import EngineConfig
 from actors.front.codec import Vocabulary
 from actors.messages import Batch, Capacity, StepResult
 from tests.live import EMULATED, Live, live
+from tests.patience import HANGS_S
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def stream(server: Live, num_tokens: int) -> Iterator[socket.socket]:
     """A running stream whose first bytes have come."""
     body = json.dumps({"prompt": "x", "max_tokens": num_tokens, "ignore_eos": True, "stream": True})
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), 10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), HANGS_S) as client:
         client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         yield client
@@ -89,7 +90,7 @@ async def test_a_signal_while_the_model_loads_cuts_at_once() -> None:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(10), pytest.raises(KeyboardInterrupt):
+            with trio.fail_after(HANGS_S), pytest.raises(KeyboardInterrupt):
                 nursery.start_soon(interrupt_at, backend.loading)
                 await serve_graph(
                     EngineConfig(),

@@ -30,7 +30,7 @@ def server() -> Iterator[Live]:
 
 
 def do(server: Live, method: str, path: str, **fields: Any) -> httpx.Response:
-    return httpx.request(method, f"{server.url}/{path}", headers=KEY, timeout=30, **fields)
+    return httpx.request(method, f"{server.url}/{path}", headers=KEY, **fields)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

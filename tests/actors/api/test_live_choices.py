@@ -13,12 +13,12 @@ CHAT: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 
 def client_of(server: Live) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def refused(server: Live, path: str = "completions", **fields: object) -> dict[str, Any]:
     prompt = {"prompt": "Hi"} if path == "completions" else {"messages": CHAT}
-    answer = httpx.post(f"{server.url}/v1/{path}", json={**prompt, **fields}, timeout=60)
+    answer = httpx.post(f"{server.url}/v1/{path}", json={**prompt, **fields})
     assert answer.status_code == 400, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error
@@ -105,7 +105,7 @@ def test_usage_of_a_chunk_is_that_of_its_choice(torch_server: Live) -> None:
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
-    with httpx.stream("POST", f"{torch_server.url}/v1/completions", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{torch_server.url}/v1/completions", json=body) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
     assert lines.pop() == "[DONE]"
     *chunks, last = map(json.loads, lines)
@@ -120,7 +120,7 @@ def test_a_client_that_leaves_ends_all_choices(any_server: Live) -> None:
     """Nothing runs for it any more: an engine with one running slot has it free for the next."""
     body = {"prompt": "The fox", "n": 4, "max_tokens": 300, "ignore_eos": True, "stream": True}
     for _ in range(3):
-        with httpx.stream("POST", f"{any_server.url}/v1/completions", json=body, timeout=60) as response:
+        with httpx.stream("POST", f"{any_server.url}/v1/completions", json=body) as response:
             next(response.iter_lines())
     assert any_server.complete(max_tokens=2).status_code == 200
     any_server.assert_sound()

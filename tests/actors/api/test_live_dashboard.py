@@ -14,7 +14,7 @@ from tests.live import EMULATED, Live, live
 
 def events(url: str, **headers: str) -> Iterator[Any]:
     """What the page is told, one instant after another."""
-    with httpx.stream("GET", f"{url}/dashboard/events", headers=headers, timeout=30) as answer:
+    with httpx.stream("GET", f"{url}/dashboard/events", headers=headers) as answer:
         answer.raise_for_status()
         for line in answer.iter_lines():
             if line.startswith("data: "):
@@ -70,8 +70,8 @@ def test_who_waits_is_told_why_and_how_long(narrow_server: Live) -> None:
     assert httpx.get(f"{url}/dashboard/events").status_code == 401
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}
     with (
-        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth, timeout=60) as first,
-        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth, timeout=60) as second,
+        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth) as first,
+        httpx.stream("POST", f"{url}/v1/completions", json=body, headers=auth) as second,
     ):
         assert (first.status_code, second.status_code) == (200, 200)
         for now in events(url, **auth):
@@ -88,7 +88,7 @@ def test_each_replica_is_run_ahead_for_its_own_queue() -> None:
     body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True}
     with live(*EMULATED, "--replicas", "2", "--max-num-seqs", "1") as server, ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60))
+            stack.enter_context(httpx.stream("POST", f"{server.url}/v1/completions", json=body))
         for now in events(server.url):
             waiting = [each for each in now["waiting"] if each["forecast_ttft_s"] is not None]
             if len(waiting) == 2:

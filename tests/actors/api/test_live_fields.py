@@ -14,7 +14,7 @@ CHAT: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 def post(server: Live, path: str, **body: Any) -> httpx.Response:
     headers = body.pop("headers", {})
-    return httpx.post(f"{server.url}/v1/{path}", json=body, headers=headers, timeout=60)
+    return httpx.post(f"{server.url}/v1/{path}", json=body, headers=headers)
 
 
 def complete(server: Live, prompt: Any = FOX, **fields: Any) -> Any:
@@ -40,7 +40,7 @@ def refused(server: Live, path: str, **body: Any) -> Any:
 
 def chunks(server: Live, path: str, **body: Any) -> list[Any]:
     fields = {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "stream": True, **body}
-    with httpx.stream("POST", f"{server.url}/v1/{path}", json=fields, timeout=60) as response:
+    with httpx.stream("POST", f"{server.url}/v1/{path}", json=fields) as response:
         assert response.status_code == 200
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
     assert lines.pop() == "[DONE]"
@@ -128,7 +128,7 @@ def test_a_prompt_is_cut_to_as_many_tokens_as_were_asked_for(any_server: Live) -
 
 def test_a_prompt_beyond_the_context_fits_when_it_is_cut(torch_server: Live) -> None:
     """-1 leaves room for the answer that was asked for; another limit must itself fit."""
-    context = httpx.get(f"{torch_server.url}/v1/models", timeout=60).json()["data"][0]["max_model_len"]
+    context = httpx.get(f"{torch_server.url}/v1/models").json()["data"][0]["max_model_len"]
     long = [5] * (context + 50)
     answer = complete(torch_server, long, truncate_prompt_tokens=-1, max_tokens=10)
     assert answer["usage"]["prompt_tokens"] == context - 10
@@ -198,7 +198,7 @@ def test_a_clients_own_request_id_is_kept(any_server: Live) -> None:
     """From the body or the header, which counts more; two at a time may share one."""
     assert complete(any_server, request_id="mine")["id"] == "cmpl-mine"
     assert chat(any_server, headers={"X-Request-Id": "yours"}, request_id="mine")["id"] == "chatcmpl-yours"
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client() as client:
         body = {"prompt": FOX, "max_tokens": 100, "ignore_eos": True, "stream": True, "request_id": "mine"}
         with client.stream("POST", f"{any_server.url}/v1/completions", json=body):
             assert complete(any_server, request_id="mine")["id"] == "cmpl-mine"

@@ -108,7 +108,7 @@ def test_a_character_of_several_tokens_is_shown_with_its_last(torch_server: Live
 def test_what_is_impossible_is_a_number_of_json(torch_server: Live) -> None:
     """Minus infinity would be no JSON."""
     fields = {"prompt": FOX, "max_tokens": 2, "logprobs": 20, "allowed_token_ids": [5]}
-    answer = httpx.post(f"{torch_server.url}/v1/completions", json=fields, timeout=60)
+    answer = httpx.post(f"{torch_server.url}/v1/completions", json=fields)
 
     def no_constant(name: str) -> None:
         raise AssertionError(name)

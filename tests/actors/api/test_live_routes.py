@@ -10,7 +10,7 @@ from tests.live import Live
 
 
 def post(server: Live, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}/{path}", json=body, timeout=60)
+    return httpx.post(f"{server.url}/{path}", json=body)
 
 
 def test_a_text_becomes_the_tokens_that_it_is_served_as(any_server: Live) -> None:
@@ -71,7 +71,7 @@ def test_the_load_is_the_number_of_requests_being_answered(emulated_server: Live
 
     url = f"{emulated_server.url}/v1/completions"
     body = {"prompt": FOX, "max_tokens": 4000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", url, json=body, timeout=60) as response:
+    with httpx.stream("POST", url, json=body) as response:
         lines = response.iter_lines()
         next(lines)
         assert load() == 1

@@ -23,7 +23,7 @@ def choices(
         for each in asked:
             headers = each.pop("headers", {})
             body = {"prompt": PROMPTS[0], "max_tokens": 2, **each}
-            answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60)
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers)
             assert answer.status_code == 200, answer.text
         assert server.stop() == 0
     return list(load(folder).choices.values())

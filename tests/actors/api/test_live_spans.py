@@ -103,7 +103,6 @@ def test_a_request_is_a_trace_of_its_client() -> None:
                 f"{server.url}/v1/completions",
                 json={"prompt": "Once", "max_tokens": 5, "temperature": 0.5, "tenant": "alice"},
                 headers=TRACED,
-                timeout=60,
             )
             assert server.complete(max_tokens=0).status_code == 400
             assert httpx.get(f"{server.url}/metrics").status_code == 200
@@ -151,12 +150,12 @@ def test_what_a_client_does_not_sample_is_passed_on_and_not_kept() -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     with collecting() as collector:
         with traced_server(collector.url) as server:
-            quiet = httpx.post(f"{server.url}{url}", json=body, headers=NOT_SAMPLED, timeout=60)
+            quiet = httpx.post(f"{server.url}{url}", json=body, headers=NOT_SAMPLED)
             odd = httpx.post(
                 f"{server.url}{url}", json=body | {"n": 3}, headers={"traceparent": "00-zz-1"}, timeout=60
             )
             long = {"prompt": "Once", "max_tokens": 4000, "stream": True, "ignore_eos": True}
-            with httpx.stream("POST", f"{server.url}/v1/completions", json=long, timeout=60) as stream:
+            with httpx.stream("POST", f"{server.url}/v1/completions", json=long) as stream:
                 next(stream.iter_lines())
             server.until_it_says(": abort")
         spans = collector.named()

@@ -28,7 +28,7 @@ def order(server: Live, waiting: dict[str, tuple[dict[str, Any], dict[str, str]]
 
     def ask(name: str, fields: dict[str, Any], headers: dict[str, str]) -> None:
         body = {"prompt": "The fox", "max_tokens": 40, "ignore_eos": True, **fields}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60)
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
         ended.append(name)
 
@@ -83,6 +83,6 @@ def test_terms_out_of_bounds_are_refused_by_name(
     """Of the field or the header."""
     body = json.dumps({"prompt": "x", **fields}).replace("Infinity", "1e400")
     headers = {"Content-Type": "application/json", **headers}
-    answer = httpx.post(f"{torch_server.url}/v1/completions", content=body, headers=headers, timeout=60)
+    answer = httpx.post(f"{torch_server.url}/v1/completions", content=body, headers=headers)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] in (param, "slo_e2e_s")

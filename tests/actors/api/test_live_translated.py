@@ -71,7 +71,7 @@ def test_text_is_the_chats_text(torch_server: Live) -> None:
 
 def complete(server: Live, path: str, **body: Any) -> Any:
     """The answer's object, of a body that is honoured."""
-    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}{path}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -131,7 +131,7 @@ def test_a_response_shows_log_probabilities(torch_server: Live) -> None:
 def test_a_response_may_drop_the_beginning_of_its_prompt(torch_server: Live) -> None:
     """With `truncation: auto`; else a prompt that is too long is refused."""
     long = {"input": "Once " * 3000, "max_output_tokens": 4}
-    refused = httpx.post(f"{torch_server.url}/v1/responses", json=long, timeout=60)
+    refused = httpx.post(f"{torch_server.url}/v1/responses", json=long)
     assert refused.status_code == 400 and "maximum context length" in refused.json()["error"]["message"]
     response = complete(torch_server, "/v1/responses", **long, truncation="auto")
     assert response["truncation"] == "auto" and response["usage"]["output_tokens"] == 4
@@ -149,5 +149,5 @@ def test_a_message_may_have_a_form(torch_server: Live) -> None:
         ({"effort": "much"}, "effort"),
     ):
         wrong = {**body, "output_config": config}
-        refused = httpx.post(f"{torch_server.url}/v1/messages", json=wrong, timeout=60)
+        refused = httpx.post(f"{torch_server.url}/v1/messages", json=wrong)
         assert refused.status_code == 400 and f"output_config.{param}" in refused.json()["error"]["message"]

@@ -13,6 +13,7 @@ from actors.front.readings import LONG, SHORT
 from actors.graph import open_graph
 from actors.messages import Accepted, Cancel, Generate, Refused, Sampling
 from tests.actors.fakes import Bytes, FakeBackend, Listener, engine_config, read
+from tests.patience import HANGS_S
 
 A_LONG_PROMPT = "x" * (SHORT + 1)
 A_LONGER_PROMPT = "x" * (LONG + 1)
@@ -133,7 +134,7 @@ async def test_hanging_up_waits_for_prompts_that_are_being_read() -> None:
 async def test_a_cut_does_not_wait_for_a_prompt_that_is_being_read() -> None:
     """The thread is abandoned: it changes nothing any more."""
     codec = Held(A_LONG_PROMPT)
-    with trio.fail_after(5), trio.CancelScope() as cut:
+    with trio.fail_after(HANGS_S), trio.CancelScope() as cut:
         async with graph(codec) as (client, _):
             client.request(long_request())
             await codec.begun()

@@ -54,7 +54,7 @@ def tokens(server: Live, prompt: list[int], bias: float, **fields: Any) -> list[
 
 def text(server: Live, token_ids: list[int]) -> str:
     body = {"tokens": token_ids}
-    shown: str = httpx.post(f"{server.url}/detokenize", json=body, timeout=60).json()["prompt"]
+    shown: str = httpx.post(f"{server.url}/detokenize", json=body).json()["prompt"]
     return shown
 
 
@@ -81,7 +81,7 @@ def test_calls_that_are_required_follow_the_reasoning(thinker: Live) -> None:
         "max_tokens": 60,
         "skip_special_tokens": False,
     }
-    answer = httpx.post(f"{thinker.url}/v1/chat/completions", json=body, timeout=60).json()
+    answer = httpx.post(f"{thinker.url}/v1/chat/completions", json=body).json()
     (call,) = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "f" and call["function"]["arguments"].lstrip().startswith("{")
 

@@ -55,7 +55,7 @@ def complete(server: Live, **fields: Any) -> Any:
 
 def refusal(server: Live, **fields: Any) -> dict[str, Any]:
     body = {"messages": ASK, "tools": TOOLS, "max_tokens": 5, **fields}
-    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    response = httpx.post(f"{server.url}/v1/chat/completions", json=body)
     assert response.status_code == 400, response.text
     error: dict[str, Any] = response.json()["error"]
     return error

@@ -12,6 +12,7 @@ from runtime.wire.frames import HEADER, MOST_BYTES, Frame, Frames, Kind, WireErr
 from runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note
 from tests.actors.places import MESSAGES, linked
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
 
@@ -58,7 +59,7 @@ async def converse(out: Relay, back: Relay) -> tuple[Clerk, list[object]]:
     """A short life of a channel: notes told and asked, and the hang-up; what was handled and answered."""
     clerk = Clerk()
     answers: list[object] = []
-    with trio.fail_after(10):
+    with trio.fail_after(HANGS_S):
         async with relayed(out, back) as (near, far), trio.open_nursery() as nursery:
             hold = clerk.ref("hold")
             await nursery.start(clerk.live)
@@ -145,7 +146,7 @@ async def test_an_end_that_lies_is_cut_by_name_and_harms_nobody(
         link.export(clerk)
         with liar:
             liar.send(said)
-            with trio.fail_after(10):
+            with trio.fail_after(HANGS_S):
                 await link.run()
         assert link.why_ended is not None and why in link.why_ended and why in caplog.text
         assert clerk.mailbox.num_callers == 1 and await hold.ask(Note("test", 1)) == 1
