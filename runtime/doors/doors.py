@@ -30,6 +30,7 @@ from runtime.doors.messages import (
 )
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
+from runtime.worker.forks import ForkServerDied
 from runtime.worker.place import Begun, Place
 
 log = logging.getLogger("sundog.api")
@@ -113,7 +114,7 @@ class Doors:
         """Run a door process to its end; raises DoorDied, ConfigError if it cannot listen."""
         try:
             begun = await self._place.begin(number)
-        except WireError as error:
+        except (WireError, ForkServerDied) as error:
             raise DoorDied(str(error)) from error
         link = Link(begun.connected, DOOR_MESSAGES, begun.name)
         try:

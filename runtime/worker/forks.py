@@ -52,6 +52,8 @@ class Forks:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._is_ready = False
+        self._children: set[int] = set()
+        """Of this fork server: those of one before it nobody can wait for."""
         self._one_at_a_time: trio.Lock | None = None
 
     def start(self) -> None:
@@ -70,6 +72,7 @@ class Forks:
             )
         control.setblocking(False)
         self._control, self._is_ready = control, False
+        self._children = set()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(self._orders)
@@ -103,9 +106,11 @@ class Forks:
             try:
                 with trio.fail_after(FORK_S, shield=True):
                     self._ask(FORK, replica, connected)
-                    return await self._answer(FORK)
+                    process = await self._answer(FORK)
             except trio.TooSlowError:
                 raise self._unanswered() from None
+            self._children.add(process)
+            return process
 
     async def ready(self) -> None:
         """Wait until the fork server, begun again if it has ended, has imported what engines need.
@@ -134,6 +139,9 @@ class Forks:
         """How an engine process ended, as `waitpid` says; None if nobody knows. It is killed if need be."""
         with suppress(ForkServerDied):
             async with self._alone():
+                if process not in self._children:
+                    return None
+                self._children.remove(process)
                 self._ask(REAP, process)
                 for _ in range(2):
                     with trio.move_on_after(LEAVE_S):

@@ -161,6 +161,28 @@ def test_a_door_that_dies_or_stands_still_is_replaced(server: Live, number: sign
     all_is_free(server)
 
 
+def test_doors_are_back_when_the_process_they_are_forked_from_dies(server: Live) -> None:
+    """They die with it, and nobody can say how; another is begun for both."""
+    (forks,) = psutil.Process(server.process.pid).children()
+    before = doors(server)
+    forks.kill()
+    until(lambda: not any(door.is_running() for door in before), "doors outlive it")
+    until(lambda: answers(server), "no door is back")
+    (again,) = psutil.Process(server.process.pid).children()
+    assert again.pid != forks.pid
+    all_is_free(server)
+
+
+def answers(server: Live) -> bool:
+    """Whether both doors are there, and answer."""
+    if any(not each.children() for each in psutil.Process(server.process.pid).children()):
+        return False
+    try:
+        return {server.complete(max_tokens=1).status_code for _ in range(MANY)} == {200}
+    except httpx.TransportError:
+        return False
+
+
 def test_a_server_with_doors_stops_in_two_steps() -> None:
     """Streams go on to their ends at each door, new requests are turned away, and nothing is left."""
     with live(*SERVE) as server:
