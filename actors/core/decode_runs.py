@@ -3,6 +3,7 @@
 Law: a run leaves the state that its steps would have left one by one: the same blocks in the same order.
 """
 
+from actors.core.policies.guard import Guarded
 from actors.core.state import SchedulerState
 
 
@@ -10,25 +11,31 @@ def run_length(state: SchedulerState) -> int:
     """How many steps, the planned one included, can change nothing but lengths.
 
     A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
-    waiting: blocks only become fewer, no request leaves the batch, and no rank or urgency changes unless the
-    policy is dynamic. Even then no order of the queue lets one of it run while no running slot is free.
+    waiting: blocks only become fewer, no request leaves the batch, and no answer of the policy changes unless
+    it is dynamic. Even then no order of the queue lets one of it run while no running slot is free.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
         # The step after it would be planned at once, or names a block when its token is known.
         return 1
-    if not lockstep.members or state.catching_up or _order_matters(state):
+    if not lockstep.members or state.catching_up or _policy_matters(state):
         return 1
     num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
     expiry = lockstep.next_expiry()
     return num_steps if expiry is None else min(num_steps, expiry - lockstep.planned + 1)
 
 
-def _order_matters(state: SchedulerState) -> bool:
-    """Whether the next step may admit a request because ranks have changed."""
-    if not (state.policy.is_dynamic and state.waiting):
+def _policy_matters(state: SchedulerState) -> bool:
+    """Whether the next step may admit a request because the policy answers otherwise than in this one."""
+    if not state.waiting:
         return False
-    return state.config.preempt_for_priority or len(state.running) < state.config.max_num_running
+    policy, config = state.policy, state.config
+    # What a user's policy says of urgency may turn with anything, whatever it declares.
+    if config.preempt_for_priority and (policy.is_dynamic or isinstance(policy, Guarded)):
+        return True
+    # A smaller quota lets a request in whose first chunk alone has to fit.
+    asks_quota = state.quota is not None and not config.scheduler_reserve_full_isl
+    return (policy.is_dynamic or asks_quota) and len(state.running) < config.max_num_running
 
 
 def extend(state: SchedulerState, num_steps: int) -> None:

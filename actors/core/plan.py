@@ -43,7 +43,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
         ask_quotas(state, draft)
     if state.config.preempt_for_priority:
         admit_urgent(state, draft)
-    if state.policy.prefills_first:
+    if state.policy.prefills_first and not draft.preempted:
         draft.reserved_blocks = blocks_to_grow(state, draft, state.running.values())
         admit_waiting(state, draft)
     _schedule_running(state, draft)

@@ -41,12 +41,12 @@ class Progress:
         self._num_tokens_looked_at = FEW_TOKENS
 
     def planned(self, state: SchedulerState, batch: Batch) -> None:
-        """Count a step; O(chunks)."""
+        """Count a step; O(chunks). An empty one counts even if it only says that the last request ended."""
         samples, num_tokens = batch.num_decodes > 0, 0
         for chunk in batch.chunks:
             samples = samples or chunk.samples
             num_tokens += chunk.num_tokens
-        if samples or not state.requests:
+        if samples:
             self.begin()
         elif num_tokens:
             self._num_empty_steps = 0
@@ -56,6 +56,9 @@ class Progress:
 
     def is_stalled(self, state: SchedulerState) -> bool:
         """Whether it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
+        if not state.requests:
+            self._num_tokens = 0
+            return False
         if self._num_empty_steps > max(MAX_EMPTY_STEPS, 2 * state.config.pipeline_parallel_size):
             return True
         if self._num_tokens < self._num_tokens_looked_at:

@@ -110,6 +110,7 @@ class Request:
         "block_ids",
         "block_keys",
         "decodes_on_wire",
+        "dropped_through",
         "in_lockstep",
         "joined",
         "last_step",
@@ -182,6 +183,8 @@ class Request:
         self.joined = 0
         self.last_step = 0
         """In a pipeline: the step in which it was scheduled last."""
+        self.dropped_through = 0
+        """In a pipeline: through this step, what is in flight for it is thrown away."""
         self.next_decode_step = 0
         """In a pipeline that is planned ahead: the first step that may compute what it samples next."""
         self.next_grow = 0

@@ -146,6 +146,8 @@ class SchedulerState:
         request.num_computed_tokens = 0
         request.num_drafts = 0
         request.num_preemptions += 1
+        if request.dropped_through > self.lockstep.done:
+            self._drop(request)  # as long as some of it is to be dropped, so is the rest, as in vLLM
         self.waiting.put_back(request)
 
     def finish(self, request: Request) -> None:
@@ -184,9 +186,7 @@ class SchedulerState:
             for request in reversed(list(self.running.values())):
                 self.preempt(request)
                 self.reset_ids.append(request.request_id)
-                request.num_in_flight = request.last_step = 0
-                for record in self.lockstep.in_flight:
-                    record.dropped.add(request.request_id)
+                self._drop(request)
         return self.kv.pool.forget_all()
 
     def check(self) -> None:
@@ -210,6 +210,13 @@ class SchedulerState:
         if submit.request_id in self.requests:
             raise ValueError(f"request {submit.request_id!r} exists already: ids must be unique")
         return Request(submit, self.config.max_model_len)
+
+    def _drop(self, request: Request) -> None:
+        """Throw away what is in flight for a request, so that it may run again at once."""
+        request.dropped_through = request.last_step
+        request.num_in_flight = request.last_step = 0
+        for record in self.lockstep.in_flight:
+            record.dropped.add(request.request_id)
 
     def _queue(self, request: Request) -> None:
         self.requests[request.request_id] = request

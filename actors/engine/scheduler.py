@@ -161,7 +161,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
                 return
             self._interrupt()
         self._aborted += self._inbox.take_all()
-        num_tokens = self._plan() if self._state.has_work else 0
+        # Who ended is told of it when the step ends: in a run, steps too late.
+        num_tokens = self._plan(may_run=not self._aborted) if self._state.has_work else 0
         # As in vLLM, stages are filled up with steps that compute nothing.
         goes_on = num_tokens or (self._state.is_pipelined and self._state.has_work)
         if self._steps and (len(self._steps) == self._depth or not goes_on):

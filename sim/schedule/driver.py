@@ -193,15 +193,17 @@ class Driver:
 
     async def _end_step(self) -> None:
         """Tell the Scheduler what comes while the oldest step executes, and its result."""
-        await sleep_until(float(self._step), Event.STEP_END)
+        if not self._backend.queue:
+            await trio.sleep_forever()  # The Scheduler has failed, and ends this task when it is its turn.
         batch, reply = self._backend.queue.popleft()
         first = self._step_of.pop(batch.step)
+        await sleep_until(float(first + 1), Event.STEP_END)
         num_steps = min(self._source.begin(batch), self._steps_until_anything(first))
         last = first + num_steps - 1
         sampled = self._source.sample(num_steps)
         if num_steps > 1:
             self._step += num_steps - 1
-            await sleep_until(float(self._step), Event.STEP_END)
+            await sleep_until(float(last + 1), Event.STEP_END)
         self._ending_step = last
         while self._meanwhile and self._meanwhile[0].step <= last:
             self._to_scheduler.tell(Abort(self._meanwhile.popleft().request_ids))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from actors.core.policies import POLICIES, has_urgency
 from actors.policy_file import find_policy
 from sim.schedule.decision_log import DecisionLog
 from sim.schedule.step_trace import parse_trace
+from sundog.cli import main
 from tests.actors.fakes import read
 from tests.actors.test_policy_failures import replayed
 from tests.actors.test_policy_file import written
@@ -109,6 +111,33 @@ def test_a_prompt_that_fills_the_context_ends_or_is_named(
     else:
         assert len(done.stderr.splitlines()) == 1 and reason in done.stderr, done.stderr
         assert lines[-2]["ev"] == "stall"
+
+
+def test_an_empty_step_that_says_an_end_counts_as_one_towards_a_stall() -> None:
+    """As in vLLM's loop: 51 in a row, that one included."""
+    trace = full_context(num_gpu_blocks=6, budget=64)
+    trace["config"] |= {"scheduler_reserve_full_isl": True, "enable_chunked_prefill": False}
+    short = trace["requests"][0] | {"id": "short", "prompt": [5], "max_tokens": 1, "arrival_step": 0}
+    trace["requests"] = [short, trace["requests"][0] | {"arrival_step": 2}]
+    lines = DecisionLog(parse_trace(trace)).run()
+    empty = [line for line in lines if line["ev"] == "sched" and not line["sched"]]
+    assert empty[0]["finished_flush"] == ["short"] and len(empty) == 51
+    assert lines[-2]["ev"] == "stall" and lines[-2]["waiting"] == ["full"]
+
+
+def test_a_policy_that_goes_round_in_circles_ends_a_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one line that names it, and exit code 2, too."""
+    trace = mean_trace(0)
+    trace["config"] |= {"policy": written(tmp_path, CIRCLES), "preempt_for_priority": True, "max_num_seqs": 1}
+    (tmp_path / "trace.json").write_text(json.dumps(trace | {"events": []}))
+    arguments = ["schedule", str(tmp_path / "trace.json"), "-o", str(tmp_path / "log.jsonl")]
+    monkeypatch.setattr(sys, "argv", ["sundog", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1 and "none gets a token" in error, error
 
 
 def test_a_policy_that_goes_round_in_circles_ends_a_simulation(

@@ -20,9 +20,10 @@ from sim.replay import counting_tokens, replay
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
 from sim.trace.write import write_trace
-from tests.core.policies.world import EXAMPLES
+from tests.core.policies.world import DOCS, EXAMPLES
 from tests.sim.test_replay import COST, digest, random_trace
 
+RATE_LIMIT = f"{DOCS / 'rate_limit.py'}:RateLimit:per_minute=400"
 NAMES = [*(name for name in POLICIES if name != "decode-first"), *EXAMPLES]
 LIMITS = SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=256, max_model_len=280)
 CAPACITY = Capacity(40, 16)
@@ -57,6 +58,18 @@ def test_every_policy_replays_and_decode_runs_change_no_byte(name: str) -> None:
     wanted = {row.request_id: row.num_output_tokens for row in tenants(5)}
     assert dict(zip(columns.request_id, columns.num_output_tokens, strict=True)) == wanted
     assert sum(columns.num_preemptions) > 0
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_who_is_refused_is_told_in_the_same_step_with_runs_or_without(is_async: bool) -> None:
+    """Not at the end of a run that begins as it is refused."""
+    config = EngineConfig(replace(LIMITS, max_num_seqs=2, async_scheduling=is_async), find_policy(RATE_LIMIT))
+    runs, alone = (
+        replay(tenants(5), replace(config, decode_runs=decode_runs), COST, CAPACITY)
+        for decode_runs in (True, False)
+    )
+    assert digest(runs) == digest(alone)
+    assert 3 < summarize(runs).num_refused < len(list(tenants(5))) - 3
 
 
 def test_what_policies_look_at_survives_writing_and_reading(tmp_path: Path) -> None:

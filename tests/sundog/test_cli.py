@@ -37,6 +37,7 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--port", "0", "--pipeline-parallel-size", "2"], "use --tensor-parallel-size"),
         (["replay", TRACE, "--tokenizer", "runtime/assets/sundog-tiny"], "leave out --tokenizer"),
         (["schedule", "README.md", "-o", "/dev/null", "--num-gpu-blocks", "9"], "not a known"),
+        (["schedule", GOLDEN], "Missing option '-o'"),
         (["schedule", TRACE, "-o", "/dev/null"], "--num-gpu-blocks is not given"),
         (
             ["schedule", TRACE, "-o", "/dev/null", "--num-gpu-blocks", "9", "--replicas", "2"],

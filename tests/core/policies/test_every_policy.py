@@ -1,11 +1,14 @@
 """What every policy keeps, with every option: requests, blocks, and the same decisions any way."""
 
+from functools import partial
+
 import pytest
 
 from actors.core.policies import POLICIES
+from actors.core.policies.guard import PolicyError
 from tests.core.drive import Driven, Log, Planned, Updated
-from tests.core.policies.world import EXAMPLES, HASTY_MLFQ, World, policy_trace
-from tests.core.traces import num_cases
+from tests.core.policies.world import EXAMPLES, HASTY_MLFQ, RESTLESS, World, policy_trace
+from tests.core.traces import Trace, num_cases
 
 NAMES = [*(name for name in POLICIES if name != "decode-first"), HASTY_MLFQ, *EXAMPLES]
 SEEDS = range(num_cases(40))
@@ -38,6 +41,53 @@ def test_decode_runs_change_no_end_and_no_block(policy: str) -> None:
         assert ends(logs[0]) == ends(logs[1]), f"seed {seed}"
         num_runs += any(e.batch.max_steps > 1 for e in logs[1] if isinstance(e, Planned))
     assert num_runs, "no trace had a run"
+
+
+def outcome(trace: Trace, *, decode_runs: bool) -> list[Updated] | str:
+    """Who ended when; or why requests take each other's place again and again, as such policies let them."""
+    try:
+        return ends(Driven(trace, counts=True, decode_runs=decode_runs).run())
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(PolicyError)
+        if failed is None:
+            raise
+        while isinstance(failed, BaseExceptionGroup):
+            failed = failed.exceptions[0]
+        return str(failed)
+
+
+@pytest.mark.parametrize("policy", RESTLESS)
+def test_decode_runs_change_nothing_under_policies_that_turn_with_anything(policy: str) -> None:
+    """With the time, the step, the queue or what was counted; whatever they declare."""
+    num_ended, seeds = 0, range(num_cases(12))
+    for seed in seeds:
+        trace = policy_trace(seed, f"{policy}:seed={seed}")
+        alone = outcome(trace, decode_runs=False)
+        assert outcome(trace, decode_runs=True) == alone, f"seed {seed}"
+        num_ended += not isinstance(alone, str)
+    assert num_ended > len(seeds) // 2
+
+
+def test_a_step_is_planned_at_the_same_time_alone_or_after_a_run() -> None:
+    """So that ranks that turn with the time turn alike; with steps planned ahead, too."""
+    num_ahead = 0
+    for seed in SEEDS:
+        trace = policy_trace(seed, "fcfs")
+        seen: list[dict[int, float]] = []
+        for decode_runs in (False, True):
+            driven = Driven(trace, counts=True, decode_runs=decode_runs)
+            times = dict[int, float]()
+            driven.watch = partial(note_time, driven, times)
+            driven.run()
+            seen.append(times)
+        assert seen[1].items() <= seen[0].items(), f"seed {seed}"
+        num_ahead += trace["config"]["async_scheduling"] and len(seen[1]) < len(seen[0])
+    assert num_ahead, "no trace that is planned ahead had a run"
+
+
+def note_time(driven: Driven, times: dict[int, float], event: Planned | Updated) -> None:
+    if isinstance(event, Planned):
+        times[event.step] = driven.state.view.now_s
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "vtc", "prefill-first", HASTY_MLFQ])

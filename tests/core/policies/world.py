@@ -28,6 +28,10 @@ EXAMPLES = [
     )
 ]
 """The policies of docs/policies.md, with parameters that matter in a few steps."""
+RESTLESS = [
+    f"{Path(__file__).parent / 'restless.py'}:{name}" for name in ("Still", "Moving", "Sparing", "Everything")
+]
+"""Policies whose every answer may turn in every step."""
 HASTY_MLFQ = "mlfq:quantum_steps=1,num_levels=3,prompt_tokens_per_step=2,starve_steps=5"
 """Demotes and promotes within the few steps of a random trace."""
 
@@ -88,6 +92,7 @@ def policy_trace(seed: int, policy: str) -> Trace:
     config["preempt_for_priority"] = has_urgency(find_policy(policy)) and (
         policy == "priority" or rng.random() < 0.6
     )
+    config["enable_chunked_prefill"] |= ":Sparing" in policy or ":Everything" in policy  # quotas need it
     for row in trace["requests"]:
         row["tenant"] = rng.choice([None, "a", "a", "b"])
         row["slo_ttft_s"] = rng.choice([None, 1.0, 5.0, 20.0])
