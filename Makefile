@@ -30,7 +30,7 @@ tests: $(VENV)/installed-test
 
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
-	$(BIN)/python -m pytest $(PARALLEL) --long
+	SUNDOG_FUZZ=3 $(BIN)/python -m pytest $(PARALLEL) --long
 
 # Engines, sweeps and the kernel's laws on a Ray cluster of this machine, which each of them begins and ends.
 test-ray: $(VENV)/installed-test

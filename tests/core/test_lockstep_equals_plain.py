@@ -14,7 +14,7 @@ from sim.schedule.step_trace import parse_trace
 from tests.core.drive import Driven, Log, Planned, Updated
 from tests.core.traces import Trace, batches, countable, num_cases, random_trace
 
-LOGGED = batches(num_cases(600), 60)
+LOGGED = batches(num_cases(360), 60)
 COUNTED = batches(num_cases(180), 60)
 
 

@@ -13,6 +13,7 @@ from sim.cost.work import CostModel, StepWork
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.trace.record import TraceRequest
+from tests.core.traces import num_cases
 from tests.sim.test_replay import digest, random_config, random_trace
 
 CAPACITY = Capacity(2048, 16)
@@ -96,7 +97,7 @@ def test_the_host_plans_one_batch_at_a_time(overlaps: bool) -> None:
     assert two == pytest.approx(50 * 0.04, rel=0.04)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(num_cases(12)))
 def test_tokens_are_conserved_and_runs_are_equal(seed: int) -> None:
     """Tiny pools, preemptions, both modes: every request gets its tokens, blocks are free in the end (`debug`
     checks it whenever an engine idles), and the same input gives the same bytes."""

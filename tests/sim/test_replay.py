@@ -32,6 +32,7 @@ from sim.oracle import Oracle
 from sim.record.recorder import Recorder
 from sim.replay import counting_tokens, replay
 from sim.trace.record import TraceRequest
+from tests.core.traces import num_cases
 
 COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead(step_s=0.004))
 
@@ -97,7 +98,7 @@ def digest(recorder: Recorder) -> str:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(num_cases(12)))
 def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int, is_async: bool) -> None:
     """One event for many steps, step by step, and touching everyone: the same times and counts."""
     trace, config = random_trace(seed), random_config(seed)
@@ -116,11 +117,12 @@ def test_a_replay_leaves_the_search_for_cycles_as_it_was() -> None:
 
     def trace() -> Iterator[TraceRequest]:
         for request in random_trace(0):
-            seen.append(gc.get_freeze_count())
+            if not seen:  # counting takes as long as the objects are many
+                seen.append(gc.get_freeze_count())
             yield request
 
     replay(trace(), random_config(0), COST, Capacity(120, 16))
-    assert min(seen) > 0 == gc.get_freeze_count() and gc.get_threshold() == before
+    assert seen[0] > 0 == gc.get_freeze_count() and gc.get_threshold() == before
 
 
 class Quitter(Actor):

@@ -11,7 +11,7 @@ from tests.core.policies.world import EXAMPLES, HASTY_MLFQ, RESTLESS, World, pol
 from tests.core.traces import Trace, num_cases
 
 NAMES = [*(name for name in POLICIES if name != "decode-first"), HASTY_MLFQ, *EXAMPLES]
-SEEDS = range(num_cases(40))
+SEEDS = range(num_cases(16))
 
 
 def ends(log: Log) -> list[Updated]:
