@@ -93,7 +93,7 @@ def run(*arguments: object, folder: Path | None = None) -> "subprocess.Completed
     if not can():
         return afresh(*arguments, folder=folder)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = Forked(begin(arguments, out, err, folder), None)
+        process = Forked(begin(arguments, out, err, folder, computes=computes(*arguments)), None)
         try:
             code = process.wait()
         except BaseException:

@@ -1,11 +1,9 @@
 """The real server, in a process of its own, as its clients and its operator meet it."""
 
-import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,46 +14,36 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-START_S = 120
-STOP_S = 60
+from tests.live import Live, Process, live
+from tests.patience import START_S, STOP_S
 
 
 @dataclass
 class Server:
-    process: subprocess.Popen[str]
-    url: str
+    """A server, and a client of it."""
+
+    live: Live
     client: openai.OpenAI
 
+    @property
+    def process(self) -> Process:
+        return self.live.process
+
+    @property
+    def url(self) -> str:
+        return self.live.url
+
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_S)
+        return self.live.stop()
 
 
 @contextmanager
 def sundog_serve(*arguments: str) -> Iterator[Server]:
     """A server on a free port; whatever happens, its process ends."""
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(START_S, process.kill)
-    watchdog.start()
-    try:
-        assert process.stderr is not None
-        lines = []
-        found = None
-        while found is None:  # Remarks may come before the address.
-            lines.append(process.stderr.readline())
-            assert lines[-1], f"the server said {''.join(lines)!r}"
-            found = re.search(r"http://[\w.:]+", lines[-1])
-        watchdog.cancel()
-        url = found.group()
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as client:
-            yield Server(process, url, client)
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+    with live("sundog", "serve", "--port", "0", *arguments) as running:
+        url = f"{running.url}/v1"
+        with openai.OpenAI(base_url=url, api_key="secret", max_retries=0) as client:
+            yield Server(running, client)
 
 
 @pytest.fixture(scope="module")

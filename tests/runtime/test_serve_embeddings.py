@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tests import warm
 from tests.runtime.embedders import as_sentence_transformer, make_embedder, states
 from tests.runtime.test_serve import START_S, Server, sundog_serve
 
@@ -164,8 +165,7 @@ def test_a_mistake_at_the_start_is_one_line(arguments: tuple[str, ...], reason: 
         config = (tmp_path / "config.json").read_text()
         (tmp_path / "config.json").write_text(config.replace("BertModel", "BertForMaskedLM"))
         arguments = (str(tmp_path),)
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run("sundog", "serve", "--port", "0", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1
 

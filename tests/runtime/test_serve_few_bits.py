@@ -1,11 +1,9 @@
 """`sundog serve --quantization`, as its operator and its clients meet it."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.runtime.test_serve import START_S, chat, sundog_serve
+from tests import warm
+from tests.runtime.test_serve import chat, sundog_serve
 
 
 def test_the_embedded_model_still_answers_in_8_bits() -> None:
@@ -21,7 +19,6 @@ def test_the_embedded_model_still_answers_in_8_bits() -> None:
     ],
 )
 def test_what_cannot_be_quantised_is_refused_in_one_line(options: list[str], reason: str) -> None:
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run("sundog", "serve", "--port", "0", *options)
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1

@@ -1,7 +1,5 @@
 """Adapters through the server's door: named by `model`, listed beside it, and never in each other's way."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,9 +10,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from runtime.serve import EMBEDDED_MODEL
+from tests import warm
 from tests.runtime.adapters import Changes, make_adapter, merge
 from tests.runtime.models import generate
-from tests.runtime.test_serve import START_S, Server, sundog_serve
+from tests.runtime.test_serve import Server, sundog_serve
 
 PROMPT = [1, *range(20, 60)]
 NUM_TOKENS = 12
@@ -107,7 +106,6 @@ def test_an_emulated_server_takes_adapters_by_name() -> None:
     ],
 )
 def test_a_mistake_in_the_adapters_is_one_line(arguments: tuple[str, ...], reason: str) -> None:
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run("sundog", "serve", "--port", "0", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr and done.stderr.count("\n") == 1

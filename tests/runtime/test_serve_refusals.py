@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from runtime.serve import EMBEDDED_MODEL
+from tests import warm
 from tests.runtime.every_model import build
 
 START_S = 120
@@ -41,8 +42,7 @@ def test_a_refusal_at_load_is_one_line(
     spoil(tmp_path)
     for file in EMBEDDED_MODEL.glob("tokenizer*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    command = [sys.executable, "-m", "sundog", "serve", str(tmp_path), "--port", "0", "--max-model-len", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run("sundog", "serve", tmp_path, "--port", "0", "--max-model-len", "64")
     assert done.returncode == 2
     assert done.stderr.startswith("sundog: ") and reason in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout

@@ -1,15 +1,14 @@
 """A load that never ends, at the start and at a restart: `--load-timeout` ends and names it."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from tests.live import START_S, live
+from tests import warm
+from tests.live import live
 from tests.runtime.worker.test_processes import engine, gone
 
 FAULTY = ("tests.runtime.worker.faulty_loads", "serve", "--port", "0")
@@ -27,8 +26,7 @@ def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_rank_that_does_not_load_ends_the_server_in_one_line(hangs: Path) -> None:
     """Which names it by what its Runner was doing, and the option."""
     hangs.write_text("1")
-    command = [sys.executable, "-m", *FAULTY, "-tp", "2", "--dtype", "float32", "--load-timeout", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run(*FAULTY, "-tp", "2", "--dtype", "float32", "--load-timeout", "3")
     lines = [line for line in done.stderr.splitlines() if "--load-timeout" in line]
     assert done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
     assert "the engine process " in lines[0] and "was not ready within 3 s" in lines[0]
