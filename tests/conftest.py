@@ -13,6 +13,7 @@ Helpers are imported as `tests.…`, so tests run from the repository's root: `p
 import gc
 import inspect
 import os
+import signal
 from functools import partial
 from importlib.util import find_spec
 
@@ -38,6 +39,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(SELDOM, 50, 50)
     be_patient()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; commands inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "wall_clock: runs under plain Trio, on the wall clock")
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")

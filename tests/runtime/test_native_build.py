@@ -19,6 +19,8 @@ RUNNABLE = build.variants_of(build.cpu_flags())
 QUICK = tuple("-O0" if flag == "-O3" else flag for flag in build.COMMON)
 """A build is looked at here, not what it can."""
 ALL_FLAGS = {build.CPU_NAMES.get(flag[2:], flag[2:]) for flag in build.VARIANTS["amx"]}
+STAND_IN = 'extern "C" int stands_in() { return 1; }'
+"""For the sources, where a library is built and not opened."""
 needs_avx2 = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
 
 
@@ -55,8 +57,18 @@ async def test_without_a_compiler_torch_answers_and_one_line_says_why(
     kernels.cache_clear()
 
 
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one small source in the place of the kernels'."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "small.cpp").write_text(STAND_IN)
+    monkeypatch.setattr(build, "HERE", folder)
+    return folder
+
+
 @needs_avx2
-def test_a_library_is_built_once(cache: Path) -> None:
+def test_a_library_is_built_once(cache: Path, sources: Path) -> None:
     """The second time it is found, whoever asks."""
     first = build.built(RUNNABLE[0])
     assert first.parent == cache / "sundog" / "native"
@@ -66,8 +78,10 @@ def test_a_library_is_built_once(cache: Path) -> None:
 
 
 @needs_avx2
-def test_two_processes_build_at_once(cache: Path) -> None:
-    code = f"from runtime.native import build; build.COMMON = {QUICK}; build.built({RUNNABLE[0]!r})"
+def test_two_processes_build_at_once(cache: Path, sources: Path) -> None:
+    """Both end well, and one library is there."""
+    here = f"from pathlib import Path; from runtime.native import build; build.HERE = Path({str(sources)!r})"
+    code = f"{here}; build.COMMON = {QUICK}; build.built({RUNNABLE[0]!r})"
     root = Path(__file__).parents[2]
     both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -96,10 +97,12 @@ def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:
 def test_a_terminal_talks_until_exit() -> None:
     """Ctrl-C stops the answer, or drops a line that is half typed, and the conversation goes on."""
     ours, theirs = pty.openpty()
-    with live(*EMULATED, "--step-scale", "30") as server:
+    with live(*EMULATED, "--step-scale", "30") as server, ExitStack() as stack:
         command = [sys.executable, "-m", "sundog", "chat", server.url]
         process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
         said = _until(ours, "> ")
         assert "qwen3-8b" in said and "/exit ends" in said
         os.write(ours, b"Tell me a story\n")

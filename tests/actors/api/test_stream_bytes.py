@@ -153,7 +153,7 @@ async def test_a_reader_that_stops_costs_its_own_memory_alone(serving: Any) -> N
                 assert b"w7 " in await answered(site, completion(stream=True, max_tokens=8))
                 site.llm.may_finish = trio.Event()
             site.llm.may_finish.set()
-            data = b""
+            data = bytearray()
             while not data.endswith(b"0\r\n\r\n"):
                 data += await stopped.receive_some()
     texts = re.findall(rb'"text":"([^"]*)"', data)
