@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from actors.core.config import ConfigError
+from runtime.own_cores import own_cores
 
 SMALL_BYTES = 2**25
 """Of weights: what a thread reads in a millisecond or two, as long as a server takes to read one request."""
@@ -13,7 +14,7 @@ SMALL_BYTES = 2**25
 
 def set_threads(num_threads: int) -> None:
     """Compute with `num_threads`; ConfigError where this process has fewer cores."""
-    num_cores = len(_cores())
+    num_cores = len(own_cores())
     if not 1 <= num_threads <= num_cores:
         raise ConfigError(f"--num-threads is {num_threads}: there are 1 to {num_cores} cores to compute with")
     torch.set_num_threads(num_threads)
@@ -28,7 +29,7 @@ def leave_a_core(model_dir: Path) -> None:
     """
     weight_bytes = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
     if weight_bytes <= SMALL_BYTES and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(_cores()) - 1)))
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(own_cores()) - 1)))
 
 
 def share_cores(part: int, num_parts: int) -> None:
@@ -37,15 +38,8 @@ def share_cores(part: int, num_parts: int) -> None:
     Parts do not overlap; where there are fewer cores than parts, nothing is changed. Call it in the main
     thread, before others are started.
     """
-    cores = _cores() if hasattr(os, "sched_setaffinity") else []
+    cores = own_cores() if hasattr(os, "sched_setaffinity") else []
     own = cores[part * len(cores) // num_parts : (part + 1) * len(cores) // num_parts]
     if len(cores) >= num_parts:
         os.sched_setaffinity(0, own)
         torch.set_num_threads(min(torch.get_num_threads(), len(own)))
-
-
-def _cores() -> list[int]:
-    """Those that this process may use; all of the machine's where the system does not tell."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

@@ -12,11 +12,6 @@ LOADED = 0.1
 """A machine is loaded if others have more of its cores than that."""
 
 
-def num_own_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Shares of all cores, from 0 to 1: this process, servers under it, their engines, and all others."""

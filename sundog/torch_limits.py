@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from actors.config import ConfigError
-from sundog.cores import num_own_cores
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 
@@ -60,8 +59,10 @@ def check_threads(serving: Serving, engine: Engine) -> None:
         raise ConfigError(f"{asked}: a simulated model computes nothing; leave it out")
     if serving.on is not None:
         raise ConfigError(f"{asked}: on a cluster, --ray-cpus says with how many; give that instead")
+    from runtime.own_cores import own_cores
+
     num_processes = engine.replicas * engine.tensor_parallel_size
-    num_cores = num_own_cores()
+    num_cores = len(own_cores())
     if serving.num_threads * num_processes > num_cores:
         each = "" if num_processes == 1 else f" for each of {num_processes} engine processes"
         raise ConfigError(

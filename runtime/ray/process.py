@@ -2,14 +2,15 @@
 
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
-import trio
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runtime.ray.actor import Facts, kill_process
 from runtime.ray.promises import end_of
+from runtime.worker.life import ended_or_killed
 
 LEAVE_S = 30.0
 """How long the process of Ray may take to say how an engine has ended."""
@@ -35,12 +36,8 @@ class RayProcess:
 
     async def ended(self) -> str:
         reaped = self.actor.reap.remote(self.process)
-        with trio.move_on_after(LEAVE_S):
-            return await end_of(reaped)
-        kill(self.facts)
-        with trio.move_on_after(KILL_S):
-            return await end_of(reaped)
-        return "does not end"
+        how = await ended_or_killed(partial(end_of, reaped), partial(kill, self.facts), LEAVE_S, KILL_S)
+        return "does not end" if how is None else how
 
 
 def kill(facts: Facts) -> None:

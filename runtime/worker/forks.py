@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -16,7 +17,7 @@ from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.worker.clock import set_clock
 from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
-from runtime.worker.life import how_it_ended
+from runtime.worker.life import ended_or_killed, how_it_ended
 from runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
@@ -143,10 +144,9 @@ class Forks:
                     return None
                 self._children.remove(process)
                 self._ask(REAP, process)
-                for _ in range(2):
-                    with trio.move_on_after(LEAVE_S):
-                        return await self._answer(REAP)
-                    _kill(process)
+                reaped, killed = partial(self._answer, REAP), partial(_kill, process)
+                if (status := await ended_or_killed(reaped, killed, LEAVE_S, LEAVE_S)) is not None:
+                    return status
                 self.close()
         return None
 

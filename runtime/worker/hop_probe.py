@@ -21,6 +21,7 @@ from actors.config import ConfigError
 from actors.hop_costs import HopCosts
 from actors.messages import Capacity, Load, Submit
 from actors.reply import answer
+from runtime.wire.answering import live_for
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
@@ -98,18 +99,7 @@ async def _round_trip(far: Ref[Submit | Load], name: str, num_tokens: int) -> fl
     return time.perf_counter() - begin_s
 
 
-async def _answer(connected: socket.socket) -> None:
-    await shake_hands(connected, WORKER_MESSAGES, b"", called=True)
-    link = Link(connected, WORKER_MESSAGES, "the probe")
-    async with trio.open_nursery() as nursery:
-        actor = Answering("answering")
-        hold = actor.ref("process")
-        await nursery.start(actor.live)
-        link.export(actor)
-        await link.run()
-        hold.close()
-
-
 if __name__ == "__main__":
     begin_life("sundog probe", int(sys.argv[2]))
-    trio.run(partial(_answer, socket.socket(fileno=int(sys.argv[1]))))
+    asker = socket.socket(fileno=int(sys.argv[1]))
+    trio.run(live_for, asker, WORKER_MESSAGES, Answering("answering"), "the probe")

@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
 from runtime.wire.link import Link
 
+T = TypeVar("T")
 PULSE_S = 0.5
 """How often a process says what its actors do."""
 LEAVE_S = 5.0
@@ -61,6 +63,18 @@ def how_it_ended(status: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+
+
+async def ended_or_killed(
+    end: Callable[[], Awaitable[T]], kill: Callable[[], None], leave_s: float, kill_s: float
+) -> T | None:
+    """How a process ended: by itself within `leave_s`, or killed within `kill_s`; None if it does not end."""
+    with trio.move_on_after(leave_s):
+        return await end()
+    kill()
+    with trio.move_on_after(kill_s):
+        return await end()
+    return None
 
 
 async def until_gone(link: Link, scope: trio.CancelScope) -> None:

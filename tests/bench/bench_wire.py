@@ -19,6 +19,7 @@ from actors.actor import Actor, Ref
 from actors.core.batch import Admission, Batch
 from actors.core.sampling import DEFAULTS
 from actors.messages import Abort, Capacity, Load, StepOutput
+from runtime.wire.answering import live_for
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.wire.records import Packer, Unpacker
@@ -76,18 +77,6 @@ async def measure(ref: Ref[Load | Abort]) -> tuple[float, float, float]:
     return statistics.median(asks), told_us, per_call_us(began_s, NUM_TELLS)
 
 
-async def child(connected: socket.socket) -> None:
-    await shake_hands(connected, MESSAGES, b"", called=True)
-    link = Link(connected, MESSAGES, "the bench")
-    async with trio.open_nursery() as nursery:
-        echo = Echo("echo")
-        hold = echo.ref("child")
-        await nursery.start(echo.live)
-        link.export(echo)
-        await link.run()
-        hold.close()
-
-
 async def parent(connected: socket.socket) -> None:
     await shake_hands(connected, MESSAGES, b"", called=False)
     link = Link(connected, MESSAGES, "the child")
@@ -141,7 +130,7 @@ def main() -> None:
     process = os.fork()
     if process == 0:
         near.close()
-        trio.run(partial(child, far))
+        trio.run(live_for, far, MESSAGES, Echo("echo"), "the bench")
         os._exit(0)
     far.close()
     try:

@@ -17,7 +17,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What torch is told on a machine of four cores; this process keeps its own."""
     told = list[int]()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(threads, "own_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1] if told else 4)
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     return told
@@ -40,7 +40,7 @@ def test_a_small_model_leaves_a_core_to_the_server(chosen: list[int], tmp_path: 
 
 def test_one_core_is_not_left(chosen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody must compute."""
-    monkeypatch.setattr(threads, "_cores", lambda: [2])
+    monkeypatch.setattr(threads, "own_cores", lambda: [2])
     leave_a_core(folder_of(1, tmp_path))
     assert chosen == [1]
 

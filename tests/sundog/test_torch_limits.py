@@ -58,12 +58,12 @@ def test_threads_that_cannot_be_had_are_refused(
     serving: Serving, engine: Engine, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a process begins."""
-    monkeypatch.setattr(torch_limits, "num_own_cores", lambda: 4)
+    monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
     with pytest.raises(ConfigError, match=refusal):
         check_placement(serving, engine)
 
 
 def test_as_many_threads_as_cores_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica its part."""
-    monkeypatch.setattr(torch_limits, "num_own_cores", lambda: 4)
+    monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
     check_placement(Serving(num_threads=2), Engine(replicas=2))

@@ -1,0 +1,10 @@
+"""The cores that this process may use."""
+
+import os
+
+
+def own_cores() -> list[int]:
+    """Their numbers; all of the machine's where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
