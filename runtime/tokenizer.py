@@ -19,11 +19,14 @@ SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 OTHER_FORMATS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
 CONTEXT_TOKENS = 8
+CHANGED_TEXT = "Invalid prefix encountered"
+"""The library's words where more tokens have changed the text of those before."""
 
 
 class Decoder:
     """The text of one stream of tokens, as soon as it is certain; special tokens have none if skipped.
 
+    A character that the end of the stream cuts off has no text, as in vLLM.
     `unspaced` holds the texts of tokens between which no space is put.
     """
 
@@ -40,28 +43,27 @@ class Decoder:
         self._stream = DecodeStream(
             list(prompt_ids[-CONTEXT_TOKENS:]), skip_special_tokens=skip_special_tokens
         )
-        self._held: list[int] = []
         self._last_is_special = False
 
     def step(self, token_id: int) -> str:
         """The text that this token makes certain, "" inside of a character."""
-        text = self._stream.step(self._tokenizer, token_id)
+        text = self._next(token_id)
         if self._unspaced:
             is_special = token_id in self._unspaced
             if is_special and self._last_is_special:
                 text = self._unspaced[token_id]
             self._last_is_special = is_special
-        if text is None:
-            self._held.append(token_id)
-            return ""
-        self._held.clear()
-        return str(text)
+        return "" if text is None else str(text)
 
-    def flush(self) -> str:
-        """The bytes of a character that the end of the stream cut off, as U+FFFD marks."""
-        text = self._tokenizer.decode(self._held, skip_special_tokens=self._skip) if self._held else ""
-        self._held.clear()
-        return str(text)
+    def _next(self, token_id: int) -> str | None:
+        """The stream's own text; bytes that are no character may change what is before them, as in vLLM."""
+        try:
+            return self._stream.step(self._tokenizer, token_id)
+        except Exception as error:  # the library raises bare Exception
+            if not str(error).startswith(CHANGED_TEXT):
+                raise
+        self._stream = DecodeStream([], skip_special_tokens=self._skip)
+        return self._stream.step(self._tokenizer, token_id)
 
 
 class Tokenizer:

@@ -115,8 +115,7 @@ class ActiveRequest:
             finish = REPEATED
         if finish is None:
             return delta
-        cut_off = "" if self.decoder is None else self.decoder.flush()
-        rest = self.stop_strings.flush() + cut_off
+        rest = self.stop_strings.flush()
         return delta.merged(Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason))
 
     def _repeats(self, token: int, repetition: Repetition) -> bool:

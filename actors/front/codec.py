@@ -16,10 +16,6 @@ class TokenDecoder(Protocol):
         """The text that this token completes; empty in the middle of a character."""
         ...
 
-    def flush(self) -> str:
-        """The rest of a character that the last token cut off."""
-        ...
-
 
 class TooManyTokens(Exception):
     """A prompt has at least `num_tokens` tokens, which is more than `most_tokens`."""

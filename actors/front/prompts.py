@@ -77,10 +77,10 @@ def _cut(tokens: Tokens, plain: Tokens, keep: int, from_right: bool) -> Tokens:
         return tokens
     around = len(tokens) - len(plain)
     starts = [at for at in range(around + 1) if tokens[at : at + len(plain)] == plain]
-    if not starts or around >= keep:
+    if not starts or around > keep:
         return tokens[:keep] if from_right else tokens[-keep:]
     first, num_plain = starts[0], keep - around
-    kept = plain[:num_plain] if from_right else plain[-num_plain:]
+    kept = plain[:num_plain] if from_right else plain[len(plain) - num_plain :]
     return tokens[:first] + kept + tokens[first + len(plain) :]
 
 

@@ -17,7 +17,8 @@ def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
     """
     if choices is None or not choices.matchers:
         return sample(logits_RV, choices)
-    return _advanced(choices, sample(logits_RV, choices, _masks(choices)))
+    masks = _masks(choices)
+    return _advanced(choices, sample(logits_RV, _freed(choices), masks))
 
 
 def _masks(choices: Choices) -> Bitmasks:
@@ -27,6 +28,14 @@ def _masks(choices: Choices) -> Bitmasks:
     for word_W, (_, matcher) in zip(word_MW, choices.matchers, strict=True):
         matcher.fill(word_W)
     return Bitmasks(np.array([row for row, _ in choices.matchers], np.int64), word_MW)
+
+
+def _freed(choices: Choices) -> Choices:
+    """Let every answer end that is complete: no ban of a client's holds for the tokens that end it."""
+    complete = {row for row, matcher in choices.matchers if matcher.is_complete}
+    if not complete:
+        return choices
+    return replace(choices, edits=tuple(pair for pair in choices.edits if pair[0] not in complete))
 
 
 def _advanced(choices: Choices, sampled: Sampled) -> Sampled:

@@ -117,9 +117,6 @@ class SamplingRows:
             for row, token in zip(rows, tokens, strict=True):
                 if row in self._rules:
                     self._rules[row].add(token)
-        for row, matcher in self._matchers.items():
-            if matcher.is_complete:
-                self._min_position[row] = 0  # nothing is left to say before `min_tokens`
 
     def forget(self, row: int) -> None:
         """No request is in this row any more."""

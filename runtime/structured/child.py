@@ -5,6 +5,7 @@ cannot be stopped. Here it can: whoever waits for this process ends it (`trial`)
 """
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -15,6 +16,11 @@ import llguidance
 from actors.core.constraint import Constraint, ConstraintKind
 from runtime.structured.limits import STACK_BYTES, TRIAL_BYTES, limits, one_line
 from runtime.structured.text import grammar_of
+
+PLACE = re.compile(
+    r'at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?', re.S
+)
+"""Where in the library's text of a grammar an error is."""
 
 
 def main() -> None:
@@ -42,7 +48,9 @@ def _answer(asked: dict[str, object]) -> dict[str, str]:
         return {"error": one_line(str(error))}
     reason = llguidance.LLMatcher.validate_grammar(grammar, None, limits=limits())
     if reason and not reason.startswith("WARNING"):
-        return {"error": one_line(reason)}
+        return {
+            "error": one_line(reason if kind is ConstraintKind.GRAMMAR else PLACE.sub("", reason, count=1))
+        }
     return {"grammar": grammar}
 
 

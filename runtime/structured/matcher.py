@@ -63,7 +63,6 @@ class Matcher:
         if self._after is not None:
             word_W[:] = -1
             return
-        may_end = self.is_complete
         if not self.is_complete:
             try:
                 inner.unsafe_compute_mask_ptr(word_W.ctypes.data, word_W.nbytes)
@@ -72,11 +71,14 @@ class Matcher:
             if self._is_broken(inner):
                 word_W[:] = 0
                 return
-            may_end = inner.is_accepting()
-        if may_end:
-            for token in self._ends:
-                if token < 32 * len(word_W):
-                    word_W[token // 32] |= np.int32(_BITS[token % 32])
+            if not inner.is_accepting():
+                return
+        end_W = np.zeros_like(word_W)
+        for token in self._ends:
+            if token < 32 * len(word_W):
+                end_W[token // 32] |= np.int32(_BITS[token % 32])
+        self.is_complete = not (word_W & ~end_W).any()
+        word_W |= end_W
 
     def accept(self, token: int) -> None:
         """The request has been given this token. 2 to 20 µs."""

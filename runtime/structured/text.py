@@ -1,6 +1,10 @@
-"""From a constraint to the grammar that llguidance reads. Text alone: no tokenizer, no model."""
+"""From a constraint to the grammar that llguidance reads. Text alone: no tokenizer, no model.
+
+As in vLLM, where only one text can follow, the model chooses among all tokens that begin it.
+"""
 
 import json
+import re
 from collections.abc import Mapping
 
 import llguidance
@@ -10,6 +14,10 @@ from runtime.structured.tags import tags_grammar
 
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 """Of JSON, unless a client says otherwise: bounded, so that no answer is whitespace to its end."""
+OPTIONS = re.compile(r"(?m)^\s*%llguidance\b.*")
+FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
+"""At the end, so that errors name the lines of what a client wrote."""
+LARK_START = re.compile(r"(?m)^\s*[?!]?start\s*(?:\.-?\d+)?\s*:")
 
 
 def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozenset()) -> str:
@@ -21,16 +29,35 @@ def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozense
         case ConstraintKind.JSON:
             return _json_grammar(constraint)
         case ConstraintKind.REGEX:
-            return llguidance.LLMatcher.grammar_from_regex(constraint.text)
+            return f"start: /{_ascii_regex(constraint.text)}/{FREE_TOKENS}"
         case ConstraintKind.CHOICE:
             choices = json.loads(constraint.text)
             # One terminal: as a rule, each choice would be an item of the parser's, which has 2,000 at most.
             words = " | ".join(json.dumps(choice) for choice in choices)
-            return llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {words}\n")
+            return f"start: CHOICE\nCHOICE: {words}{FREE_TOKENS}"
         case ConstraintKind.GRAMMAR:
-            return llguidance.grammar_from("grammar", constraint.text)
+            return _free(_lark(constraint.text))
         case ConstraintKind.STRUCTURAL_TAG:
-            return tags_grammar(json.loads(constraint.text), special_tokens)
+            return _free(tags_grammar(json.loads(constraint.text), special_tokens))
+
+
+def _ascii_regex(pattern: str) -> str:
+    r"""The expression as Lark writes it; `\d`, `\w` and `\s` are of ASCII, as in vLLM and in JSON schemas."""
+    return str(llguidance.regex_to_lark(pattern, "dws"))
+
+
+def _lark(grammar: str) -> str:
+    """A grammar in EBNF or Lark as Lark."""
+    is_lark = LARK_START.search(grammar) or OPTIONS.search(grammar)
+    return llguidance.grammar_from("lark" if is_lark else "grammar", grammar)
+
+
+def _free(lark: str) -> str:
+    """The grammar with free choice of tokens; options of its own stay."""
+    own = OPTIONS.search(lark)
+    if own is not None and own.group().partition("%llguidance")[2].strip() != "{}":
+        return lark
+    return OPTIONS.sub("", lark, count=1) + FREE_TOKENS
 
 
 def _json_grammar(constraint: Constraint) -> str:
@@ -44,13 +71,12 @@ def _json_grammar(constraint: Constraint) -> str:
     pattern = constraint.whitespace_pattern
     if pattern is None and constraint.any_whitespace:
         pattern = WHITESPACE
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(schema),
-        overrides={
-            "whitespace_flexible": constraint.any_whitespace,
-            **({"whitespace_pattern": pattern} if pattern is not None else {}),
-        },
-    )
+    options: dict[str, object] = {"whitespace_flexible": constraint.any_whitespace}
+    if pattern is not None:
+        options["whitespace_pattern"] = pattern
+    own = schema.get("x-guidance")
+    schema = {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **options}}
+    return f"start: %json {json.dumps(schema)}{FREE_TOKENS}"
 
 
 def _closed(schema: object) -> object:

@@ -150,9 +150,6 @@ class BytesDecoder:
     def step(self, token_id: int) -> str:
         return self._decoder.decode(bytes([token_id]))
 
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
 
 class Bytes:
     """A tokenizer whose tokens are the bytes of UTF-8."""

@@ -104,7 +104,6 @@ def test_incremental_text_is_the_full_text(folder: Path) -> None:
     decoder = tokenizer.decoder()
     pieces = [decoder.step(token) for token in ids]
     assert "".join(pieces) == tokenizer.decode(ids) == TEXT
-    assert decoder.flush() == ""
     assert not any("\ufffd" in piece for piece in pieces)
 
 
@@ -120,14 +119,26 @@ def test_incremental_text_after_a_prompt_is_the_rest(folder: Path) -> None:
 
 
 def test_tokens_at_random_lose_nothing_but_broken_characters(folder: Path) -> None:
-    """Random bytes, most of them no characters, give the full text too once flushed."""
+    """Random bytes, most of them no characters, give the full text too."""
     tokenizer = Tokenizer(folder)
     rng = random.Random(0)
     for _ in range(50):
         ids = [rng.randrange(4, tokenizer.vocab_size) for _ in range(30)]
         decoder = tokenizer.decoder()
-        text = "".join(decoder.step(token) for token in ids) + decoder.flush()
+        text = "".join(decoder.step(token) for token in ids)
         assert text.replace("\ufffd", "") == tokenizer.decode(ids).replace("\ufffd", "")
+
+
+def test_bytes_that_are_no_character_do_not_end_an_answer(tmp_path: Path) -> None:
+    """As in vLLM: one that changes what has been shown already has no text, and the text goes on after it."""
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {name: index for index, name in enumerate([*names, "z", "▁and"])}
+    fast = FastTokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    decoder = Tokenizer(tmp_path).decoder()
+    pieces = [decoder.step(token) for token in (ord("a"), 0xE4, 256, 257, ord("b"), 0xE4, 256)]
+    assert "".join(pieces) == "az andbz"
 
 
 def test_special_tokens_have_no_text(folder: Path) -> None:

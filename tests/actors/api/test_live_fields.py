@@ -122,6 +122,7 @@ def test_a_prompt_is_cut_to_as_many_tokens_as_were_asked_for(any_server: Live) -
     assert kept(truncate_prompt_tokens=3) == [ids[0], *ids[-2:]]
     assert kept(truncate_prompt_tokens=3, add_special_tokens=False) == ids[-3:]
     assert kept(truncate_prompt_tokens=3, truncation_side="right") == ids[:3]
+    assert kept(truncate_prompt_tokens=1) == ids[:1]
     assert kept(truncate_prompt_tokens=-1) == ids
     assert kept(prompt=[1, 2, 3, 4], truncate_prompt_tokens=2) == [3, 4]
 

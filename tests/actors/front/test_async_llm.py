@@ -100,6 +100,14 @@ async def test_a_character_of_many_bytes_is_shown_whole() -> None:
     assert not any("\ufffd" in delta.text for delta in deltas)
 
 
+@pytest.mark.parametrize("stop", [(), ("zz",)])
+async def test_a_character_that_the_end_cuts_off_has_no_text(stop: tuple[str, ...]) -> None:
+    """As in vLLM: its tokens count, and no mark stands for it."""
+    async with graph(text("a", "ok 日本")) as g:
+        whole = await read(await g.ask(request_id="a", max_tokens=7, stop=stop))
+    assert (whole.text, whole.num_tokens, whole.finish_reason) == ("ok 日", 7, "length")
+
+
 async def test_a_stop_string_ends_the_request_and_is_not_shown() -> None:
     """Split over many tokens; the engine gives the blocks back within a step."""
     async with graph(text("a", "One. Two. END and much more that nobody reads")) as g:

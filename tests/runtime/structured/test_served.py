@@ -105,6 +105,42 @@ def test_expressions_choices_and_grammars_are_matched_whole(
         assert got["finish_reason"] == "stop" and re.fullmatch(pattern, got["text"]), got
 
 
+def test_classes_of_characters_are_those_of_ascii(server: Live) -> None:
+    """As in vLLM: no other script's digits, whatever is drawn."""
+    pattern = r"\w{3} \d{3}[\d-]{2}\D"
+    for seed in range(8):
+        text = answer(server, {"regex": pattern}, seed=seed, temperature=2)["text"]
+        assert re.fullmatch(pattern, text, re.ASCII), text
+
+
+def test_a_grammar_in_lark_may_inline_its_start(server: Live) -> None:
+    outputs = {"grammar": '?start: NUMBER ("+" NUMBER)~2\nNUMBER: /[0-9]{2}/\n'}
+    assert re.fullmatch(r"\d\d(\+\d\d){2}", answer(server, outputs, temperature=0)["text"])
+
+
+def test_the_model_chooses_the_tokens_of_a_text_that_is_fixed(server: Live) -> None:
+    """As in vLLM: a token that only begins the text may be taken, and none is forced."""
+    outputs = {"choice": ["forever and ever"]}
+    plain = answer(server, outputs, temperature=0, return_token_ids=True)
+    banned = {str(token): -100 for token in plain["token_ids"][:1]}
+    other = answer(server, outputs, temperature=0, return_token_ids=True, logit_bias=banned)
+    assert plain["text"] == other["text"] == "forever and ever"
+    assert plain["token_ids"] != other["token_ids"]
+
+
+def test_an_answer_that_is_complete_ends_whatever_forbids_its_end(server: Live) -> None:
+    """It used to fail with all that it had said."""
+    letters = answer(server, {"choice": ["ab"]}, temperature=0, return_token_ids=True)["token_ids"]
+    for ban in (
+        {"allowed_token_ids": letters[:-1]},
+        {"min_tokens": 9},
+        {"logit_bias": {str(letters[-1]): -100}},
+    ):
+        got = answer(server, {"choice": ["ab"]}, temperature=0, max_tokens=9, **ban)
+        assert (got["text"], got["finish_reason"]) == ("ab", "stop"), ban
+    assert answer(server, {"choice": [""]}, min_tokens=4)["completion_tokens"] == 1
+
+
 def test_any_object_is_json(server: Live) -> None:
     """`response_format` of OpenAI, and `json_object` of vLLM; what is cut says so."""
     for fields in ({"response_format": {"type": "json_object"}}, {"outputs": {"json_object": True}}):
