@@ -1,5 +1,6 @@
 """Sampling: what each parameter allows, and what a seed fixes."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from actors.core.sampling import Sampling
 from runtime.sampling.edits import Edit
+from runtime.sampling.likeliest import likeliest
 from runtime.sampling.rows import SamplingRows, uniforms
 from runtime.sampling.sampler import sample
 
@@ -42,6 +44,27 @@ def test_greedy_takes_the_likeliest() -> None:
     logits_V = some_logits()
     tokens = draw(logits_V, Sampling(temperature=0.0, top_k=5, top_p=0.1, seed=3))
     assert set(tokens) == {int(logits_V.argmax())}
+
+
+NEGATIVE_NAN = torch.tensor([-1], dtype=torch.int16).view(torch.bfloat16).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("odd", [0.0, -0.0, 9.0, math.inf, -math.inf, math.nan, NEGATIVE_NAN])
+@pytest.mark.parametrize("shift", [0.0, -9.0])
+def test_the_likeliest_is_torchs_own_whatever_the_numbers(
+    dtype: torch.dtype, odd: float, shift: float
+) -> None:
+    """The first of equals; NaN where one is, of either sign, for then the row fails."""
+    logits_RV = (some_logits().expand(6, -1) + shift).clamp(max=8).to(dtype).clone()
+    logits_RV[1, 30], logits_RV[2, [3, 40]], logits_RV[3] = odd, odd, odd
+    logits_RV[4] = logits_RV[4].round()
+    if math.isnan(odd) and dtype is torch.bfloat16:
+        logits_RV.view(torch.int16)[5, 17] = -1
+    best_R, token_R = likeliest(logits_RV)
+    expected = logits_RV.max(-1)
+    assert torch.equal(best_R.nan_to_num(99.0), expected.values.nan_to_num(99.0))
+    assert token_R.tolist() == expected.indices.tolist()
 
 
 def test_draws_follow_the_softmax() -> None:
