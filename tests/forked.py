@@ -6,7 +6,7 @@ import signal
 import subprocess
 from typing import IO
 
-MOST_S = 120.0
+from tests.patience import START_S
 
 
 class Forked:
@@ -19,7 +19,7 @@ class Forked:
     def poll(self) -> int | None:
         return self._reap(os.WNOHANG)
 
-    def wait(self, timeout: float = MOST_S) -> int:
+    def wait(self, timeout: float = START_S) -> int:
         if self.returncode is None:
             descriptor = os.pidfd_open(self.pid)
             try:

@@ -23,7 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from tests.forked import MOST_S, Forked
+from tests.forked import Forked
+from tests.patience import START_S
 
 PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parents[1]
@@ -82,7 +83,7 @@ def afresh(*arguments: object, folder: Path | None = None) -> "subprocess.Comple
     """`python -m` with these arguments in a fresh interpreter, to its end."""
     command = [sys.executable, "-m", *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=MOST_S)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=START_S)
 
 
 def run(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from runtime.serve import EMBEDDED_MODEL
 from tests import warm
+from tests.patience import START_S
 from tests.runtime.every_model import build
-
-START_S = 120
 
 
 def lose_a_weight(folder: Path) -> None:

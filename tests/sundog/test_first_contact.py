@@ -16,9 +16,8 @@ import pytest
 
 from sundog.start_report import in_words
 from tests.live import EMULATED, Live, live
+from tests.patience import HANGS_S
 from tests.sundog.test_runs import refused, sundog
-
-MOST_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def test_a_name_of_the_hub_says_how_to_get_it() -> None:
 
 def ask(url: str, text: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "sundog", "chat", url, "--max-tokens", "12"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=MOST_S)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANGS_S)
 
 
 def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
@@ -90,7 +89,7 @@ def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
 def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:
     """By the first byte that is none."""
     command = [sys.executable, "-m", "sundog", "chat", server.url]
-    done = subprocess.run(command, input=b"Hell\xff?", capture_output=True, timeout=MOST_S)
+    done = subprocess.run(command, input=b"Hell\xff?", capture_output=True, timeout=HANGS_S)
     assert (done.returncode, done.stdout) == (2, b"") and b"not UTF-8 at byte 4" in done.stderr
 
 
@@ -118,7 +117,7 @@ def test_a_terminal_talks_until_exit() -> None:
         os.write(ours, b"/what\n")
         assert "/reset forgets" in _until(ours, "> ")
         os.write(ours, b"/exit\n")
-        assert process.wait(MOST_S) == 0
+        assert process.wait(HANGS_S) == 0
     os.close(ours)
 
 
@@ -129,7 +128,7 @@ def _until(terminal: int, words: str, interrupted: subprocess.Popen[bytes] | Non
     """
     said, begin_s = "", time.monotonic()
     while words not in said:
-        assert time.monotonic() - begin_s < MOST_S, said
+        assert time.monotonic() - begin_s < HANGS_S, said
         if interrupted is not None and not said:
             interrupted.send_signal(signal.SIGINT)
         if select.select([terminal], [], [], 2.0)[0]:

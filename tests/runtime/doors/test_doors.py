@@ -15,7 +15,7 @@ import pytest
 from tests.live import EMULATED, START_S, STOP_S, Live, Stream, live
 
 KEY = {"Authorization": "Bearer secret"}
-SERVE = (*EMULATED, "--api-processes", "2", "--admin-key", "secret", "--stall-timeout", "1", "--debug")
+SERVE = (*EMULATED, "--api-processes", "2", "--admin-key", "secret", "--stall-timeout", "3", "--debug")
 LONG: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
 MANY = 12
 """Connections, which the kernel deals out: one chance in 2,000 that one process gets all."""

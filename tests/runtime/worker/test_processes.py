@@ -19,11 +19,10 @@ from actors.messages import Accepted, Generate, Sampling
 from runtime.serve import RealModel, torch_backends
 from sundog.engine_process import GPU_FILES
 from sundog.options.engine import Engine
-from tests.live import STOP_S, Live, Stream, live
+from tests.live import Live, Stream, live
+from tests.patience import START_S, STOP_S
 
-SOON_S = 60.0
-"""Long enough on any machine; `python -m tests.bench processes` says how long it takes."""
-STALL_S = 2.0
+STALL_S = 4.0
 SERVE = ("sundog", "serve", "--port", "0", "--stall-timeout", str(STALL_S), "--max-num-seqs", "2", "--debug")
 LONG = {"max_tokens": 300, "ignore_eos": True}
 
@@ -43,7 +42,7 @@ def descendants(server: Live) -> list[psutil.Process]:
 def engine(server: Live) -> psutil.Process:
     """The engine process, once there is one."""
     (forks,) = psutil.Process(server.process.pid).children()
-    deadline_s = time.monotonic() + SOON_S
+    deadline_s = time.monotonic() + START_S
     while not (engines := forks.children()):
         assert time.monotonic() < deadline_s, "no engine process"
         time.sleep(0.01)
@@ -56,7 +55,7 @@ def is_there(process: psutil.Process) -> bool:
 
 def gone(processes: list[psutil.Process]) -> None:
     """Wait until none of these is there."""
-    deadline_s = time.monotonic() + SOON_S
+    deadline_s = time.monotonic() + START_S
     while left := [process for process in processes if is_there(process)]:
         assert time.monotonic() < deadline_s, f"{left} outlived their server"
         time.sleep(0.01)
@@ -64,9 +63,9 @@ def gone(processes: list[psutil.Process]) -> None:
 
 def all_blocks_are_free(server: Live) -> None:
     """As /metrics says once nothing runs."""
-    deadline_s = time.monotonic() + SOON_S
+    deadline_s = time.monotonic() + START_S
     while True:
-        text = httpx.get(f"{server.url}/metrics", timeout=SOON_S).text
+        text = httpx.get(f"{server.url}/metrics", timeout=START_S).text
         if re.search(r"^vllm:kv_cache_usage_perc.* 0(\.0)?$", text, re.MULTILINE):
             return
         assert time.monotonic() < deadline_s, text
@@ -85,7 +84,7 @@ def kill_and_check(server: Live, delay_s: float) -> None:
     time.sleep(delay_s)
     engine(server).kill()
     server.until_health(503)
-    assert server.until_health(200) < SOON_S
+    assert server.until_health(200) < START_S
     for stream in streams:
         assert "engine failed" in stream.whole()[-1]["error"]["message"]
     assert [stream.text for stream in waiting] == [plain] * 3
@@ -124,7 +123,7 @@ def test_an_engine_that_is_stopped_is_noticed_reported_and_replaced(server: Live
     stopped.send_signal(signal.SIGSTOP)
     server.until_health(503)
     assert "gave no sign of life for" in server.health().text or server.health().status_code == 200
-    assert server.until_health(200) < SOON_S
+    assert server.until_health(200) < START_S
     assert "engine failed" in stream.whole()[-1]["error"]["message"]
     said = "".join(server.said)
     assert "EngineStalled: the engine process gave no sign of life for" in said
@@ -139,7 +138,7 @@ async def test_a_core_elsewhere_answers_as_one_here(server: Live) -> None:
     """The same text, and the same log probabilities to the last digit."""
     asked = {"prompt": "The fox", "max_tokens": 20, "logprobs": 2, "temperature": 0}
     async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{server.url}/v1/completions", json=asked, timeout=SOON_S)
+        answer = await client.post(f"{server.url}/v1/completions", json=asked, timeout=START_S)
     elsewhere = answer.json()["choices"][0]
     model = RealModel.open(None)
     config = Engine(max_num_seqs=2).config(model.max_position_embeddings)
@@ -170,7 +169,7 @@ def test_the_process_that_engines_are_made_by_may_be_killed_too(server: Live) ->
 def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(server: Live) -> None:
     """kill -9 under load, even while its engine is stopped. The last test: its server does not come back."""
     asked = {"prompt": "The fox", "stream": True, **LONG}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=SOON_S) as answer:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=START_S) as answer:
         lines = answer.iter_lines()
         next(lines)
         left = descendants(server)

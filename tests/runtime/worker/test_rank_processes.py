@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -12,9 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
+from tests import warm
 from tests.live import Live, Stream, live
+from tests.patience import START_S
 from tests.runtime.worker.faulty_ranks import RAISES
-from tests.runtime.worker.test_processes import LONG, SOON_S, all_blocks_are_free, descendants, engine, gone
+from tests.runtime.worker.test_processes import LONG, all_blocks_are_free, descendants, engine, gone
 
 NUM_RANKS = 2
 STALL_S = 4.0
@@ -34,7 +34,7 @@ def server() -> Iterator[Live]:
 
 def ranks(server: Live) -> list[psutil.Process]:
     """All but rank 0, which is the engine process, once they are there."""
-    deadline_s = time.monotonic() + SOON_S
+    deadline_s = time.monotonic() + START_S
     while len(found := engine(server).children()) < NUM_RANKS - 1:
         assert time.monotonic() < deadline_s, "no ranks"
         time.sleep(0.01)
@@ -51,7 +51,7 @@ def ends_and_comes_back(server: Live, stream: Stream, before: list[psutil.Proces
     """The stream has an error event, all processes are gone, others answer; what was said."""
     assert "engine failed" in stream.whole()[-1]["error"]["message"]
     gone(before)
-    assert server.until_health(200) < SOON_S
+    assert server.until_health(200) < START_S
     answers(server)
     assert len(ranks(server)) == NUM_RANKS - 1
     return "".join(server.said)
@@ -150,8 +150,7 @@ def test_a_server_that_is_killed_leaves_no_rank() -> None:
 
 def test_fewer_heads_than_ranks_are_refused_in_one_line() -> None:
     """Before an engine process begins."""
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", "-tp", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON_S, check=False)
+    done = warm.run("sundog", "serve", "--port", "0", "-tp", "3")
     assert done.returncode == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "--tensor-parallel-size is 3" in line and "has 2 KV heads, fewer than ranks" in line
