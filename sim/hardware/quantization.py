@@ -91,6 +91,8 @@ def _grouped(fields: Fields, usual: Format) -> Format:
     if bits not in (4, 8):
         raise _not_known(fields, f"{usual.name} with {bits} bits")
     group = fields.count("group_size", 128, least=-1)
+    if group == 0:
+        raise ConfigError(f"{fields.source}: group_size is 0: give 128, say, or -1 for one scale a column")
     scales = (20 if usual is AWQ else 16) / group if group > 0 else 0
     return replace(usual, bits=bits + scales)
 

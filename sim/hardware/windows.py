@@ -25,6 +25,7 @@ def from_layer(fields: Fields) -> Windows:
     """Layers from `max_window_layers` on, where `use_sliding_window` is set (Qwen)."""
     num = fields.num_layers
     if not fields.flag("use_sliding_window"):
+        fields.words("layer_types", num, TYPES)  # refuses other kinds of layers
         return [None] * num
     first = fields.count("max_window_layers", 28, least=0)
     window = fields.count("sliding_window", 4096)

@@ -198,6 +198,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma-3-27b", {"text_config": []}, "text_config is not an object"),
     ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "layer_types must be a list of 24"),
     ("gpt-oss-20b", {"layer_types": ["linear_attention"] * 24}, "'linear_attention', which the cost model"),
+    ("qwen3-8b", {"layer_types": ["linear_attention"] * 36}, "'linear_attention', which the cost model"),
+    (
+        "llama-3.1-8b",
+        {"quantization_config": {"quant_method": "awq", "group_size": 0}},
+        "group_size is 0: give 128, say, or -1",
+    ),
     ("llama-3.1-8b", {"num_attention_heads": None}, "num_attention_heads is missing"),
     ("llama-3.1-8b", {"num_attention_heads": 0}, "num_attention_heads is 0"),
     ("llama-3.1-8b", {"num_attention_heads": -8}, "num_attention_heads is -8"),
