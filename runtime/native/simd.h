@@ -101,8 +101,12 @@ INLINE vf only(vf a, int first, int end) {
 #endif
 
 INLINE vf load(const bf16* p) { return as_float(left<16>(widen(&p->bits))); }
-// To the nearest bf16, to even between two. A NaN stays one: its upper half holds the quiet bit.
+// To the nearest bf16, to even between two. A NaN stays one: its upper half holds the quiet bit. Where the CPU rounds by
+// itself, numbers below the least normal one become 0.
 INLINE vi rounded(vf a) {
+#if defined(__AVX512BF16__)
+    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+#endif
     const vi x = as_int(a);
     const vi up = right<16>(add(x, add(set1_word(0x7fff), both(right<16>(x), set1_word(1)))));
 #if defined(__AVX512F__)
@@ -111,7 +115,12 @@ INLINE vi rounded(vf a) {
     return _mm256_blendv_epi8(up, set1_word(0x7fc0), as_int(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
 #endif
 }
-INLINE void store(bf16* p, vf a) { narrow(&p->bits, rounded(a)); }
+INLINE void store(bf16* p, vf a) {
+#if defined(__AVX512BF16__)
+    return _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a));
+#endif
+    narrow(&p->bits, rounded(a));
+}
 
 // The first n lanes, zeros behind them; and the first n lanes back.
 template <class T> INLINE vf load_part(const T* p, int n) {

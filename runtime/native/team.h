@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <immintrin.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -62,20 +63,25 @@ template <class F> void walk(int num_threads, int num_parts, F f) {
     else parallel(one, &call, unsigned(num_threads), 0);
 }
 
-// Room that a thread keeps from call to call, and that only grows.
+// Room that a thread keeps from call to call, and that only grows. Much room is on huge pages where the kernel gives
+// them: rows of it lie pages apart.
 class Room {
   public:
-    ~Room() { ::operator delete[](at_, std::align_val_t(64)); }
+    ~Room() { give_back(); }
     char* take(size_t num_bytes) {
         if (num_bytes > has_) {
-            ::operator delete[](at_, std::align_val_t(64));
-            at_ = (char*)::operator new[](num_bytes, std::align_val_t(64));
-            has_ = num_bytes;
+            give_back();
+            align_ = num_bytes < HUGE_PAGE / 2 ? 64 : HUGE_PAGE;
+            has_ = (num_bytes + align_ - 1) / align_ * align_;
+            at_ = (char*)::operator new[](has_, std::align_val_t(align_));
+            if (align_ == HUGE_PAGE) madvise(at_, has_, MADV_HUGEPAGE);
         }
         return at_;
     }
 
   private:
+    static constexpr size_t HUGE_PAGE = 2 << 20;
+    void give_back() { ::operator delete[](at_, std::align_val_t(align_)); }
     char* at_ = nullptr;
-    size_t has_ = 0;
+    size_t has_ = 0, align_ = 64;
 };

@@ -16,7 +16,7 @@
 namespace {
 
 // Keys, and rows of queries, that are multiplied at once.
-constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 384 : 192;
+constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 768 : 192;
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
