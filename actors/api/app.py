@@ -1,6 +1,6 @@
 """The app: its routes, and what happens around every request."""
 
-import uuid
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ ROUTES = (
 
 def new_id() -> str:
     """The unique part of an id."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def create_app(

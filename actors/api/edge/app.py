@@ -1,8 +1,11 @@
 """The bare Quart app: no timer that cuts streams, no files, and requests that know when they end."""
 
+from quart import Response
+from quart.ctx import RequestContext
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from werkzeug.routing import MapAdapter
+from werkzeug.wrappers import Response as WerkzeugResponse
 
 from actors.api.edge.request import ApiRequest, NoWebsocket, RequestRunner
 
@@ -21,6 +24,26 @@ class ApiApp(QuartTrio):
         return self.url_map.bind(
             "localhost", url_scheme=request.scheme, default_method=request.method, path_info=request.path
         )
+
+    async def full_dispatch_request(
+        self, request_context: RequestContext | None = None
+    ) -> Response | WerkzeugResponse:
+        """The same as Quart's without signals, sessions and hooks of blueprints, of which none is here."""
+        assert request_context is not None
+        try:
+            result = None
+            for before in self.before_request_funcs[None]:
+                if (result := await before()) is not None:  # type: ignore[misc]  # all hooks are async
+                    break
+            else:
+                result = await self.dispatch_request(request_context)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # it is answered
+            result = await self.handle_user_exception(error)
+        response = await self.make_response(result)
+        own = request_context._after_request_functions
+        for after in (*own, *reversed(self.after_request_funcs[None])):
+            response = await after(response)
+        return response
 
 
 def new_app(name: str, max_body_bytes: int, body_timeout_s: float) -> ApiApp:

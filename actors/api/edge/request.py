@@ -23,17 +23,33 @@ from functools import partial
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
-from quart import request
+from quart import Request, request
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from quart_trio.wrappers import TrioRequest
+from werkzeug.datastructures import Headers
 
 from actors.api.edge.direct import ABORT, DIRECT, Offer
 from actors.api.edge.inbox import Inbox, Take
 from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
 from actors.core.request import TraceHeaders
+
+
+class RequestHeaders(Headers):
+    """A request's headers. To ask for one that it does not have costs no exception."""
+
+    def __init__(self, items: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self._list.extend(items)
+        self._first = {name.lower(): value for name, value in reversed(items)}
+
+    def get(self, key, default=None, type=None):  # type: ignore[no-untyped-def, override]  # as Werkzeug's
+        """The first of this name."""
+        if type is not None:
+            return super().get(key, default, type)
+        return self._first.get(key.lower(), default)
 
 
 class ApiRequest(TrioRequest):
@@ -52,6 +68,11 @@ class ApiRequest(TrioRequest):
     _read: bytes | None = None
     began_s: float
     """When its headers had arrived, by `time.perf_counter`."""
+
+    @property
+    def blueprints(self) -> list[str]:
+        """Those whose hooks are to run: none has any."""
+        return []
 
     async def read_body(self) -> bytes:
         """The whole body; raises 413 if it is too large and 408 if it takes too long."""
@@ -97,6 +118,28 @@ class RequestRunner(TrioASGIHTTPConnection):
                 nursery.start_soon(_receive, receive, partial(_take, request, nursery.cancel_scope))
                 await self._answer(request, send)
                 nursery.cancel_scope.cancel()
+
+    def _create_request_from_scope(self, send: ASGISendCallable) -> Request:
+        scope = self.scope
+        if not scope["path"].startswith("/") or scope["http_version"] < "1.1":
+            return super()._create_request_from_scope(send)
+        client = scope["client"] or ("<local>",)
+        headers = [("Remote-Addr", client[0])]
+        for name, value in scope["headers"]:
+            headers.append((name.decode("latin1").title(), value.decode("latin1")))
+        return self.app.request_class(
+            scope["method"],
+            scope["scheme"],
+            scope["path"],
+            scope["query_string"],
+            RequestHeaders(headers),
+            scope["root_path"],
+            scope["http_version"],
+            max_content_length=self.app.config["MAX_CONTENT_LENGTH"],
+            body_timeout=self.app.config["BODY_TIMEOUT"],
+            send_push_promise=partial(self._send_push_promise, send),
+            scope=scope,
+        )
 
     async def _answer(self, request: ApiRequest, send: ASGISendCallable) -> None:
         await self._send_response(partial(_send, send), await self.app.handle_request(request))
