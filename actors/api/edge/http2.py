@@ -4,15 +4,19 @@ The socket's own limit does not see it: the client reads the connection, only no
 which a client has taken nothing for too long is reset; what else the connection carries goes on.
 """
 
+import logging
 from contextlib import suppress
 
 import trio
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
+from hypercorn.events import RawData
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import EventWrapper
+
+log = logging.getLogger("sundog.api")
 
 
 class Untaken(StreamBuffer):
@@ -53,6 +57,20 @@ class Protocol(ProtocolWrapper):
         self._protocol = protocol
         if isinstance(protocol, H2Protocol):
             protocol.stream_buffers = _Buffers()
+
+
+async def handled(protocol: ProtocolWrapper, data: bytes) -> bool:
+    """Let a connection's protocol handle what has come; False if nothing more is to be read."""
+    try:
+        await protocol.handle(RawData(data))
+    except (KeyError, UnicodeDecodeError) as error:
+        if not isinstance(http2 := protocol.protocol, H2Protocol):
+            raise
+        log.info("a client broke the rules of HTTP/2: %r", error)
+        for number in [n for n, stream in http2.streams.items() if not hasattr(stream, "scope")]:
+            del http2.streams[number]  # it never began, and could not be ended
+        return False
+    return bool(data)
 
 
 async def reset_stalled(http2: H2Protocol, after_s: float) -> bool:

@@ -15,7 +15,9 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
+from actors.api.edge.admission import Admission
 from actors.api.edge.direct import WritePass
+from actors.api.edge.exchange import Dates
 from actors.api.edge.listener import accept_for_ever, listen
 from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.tcp_connection import TcpConnection
@@ -99,7 +101,7 @@ async def serve_http(
     bound_port: int = listener.socket.getsockname()[1]
     config = settings.hypercorn_config()
     context = WorkerContext(None)
-    writes = WritePass()
+    writes, dates, admission = WritePass(), Dates(), Admission()
     open_connections = OpenConnections(settings.keep_alive_s, settings.head_s, settings.stalled_answer_s)
     addresses = Addresses(settings.max_connections, seats or OwnSeats())
 
@@ -113,6 +115,8 @@ async def serve_http(
                 context,
                 open_connections,
                 writes,
+                dates,
+                admission,
                 stream if tls is None else _secured(stream, tls),
             )
             await connection.run()
@@ -121,6 +125,7 @@ async def serve_http(
         async with trio.open_nursery() as guarded:
             await guarded.start(_abort_when_cancelled, open_connections)
             guarded.start_soon(writes.run)
+            guarded.start_soon(admission.run)
             open_connections.begin(guarded)
             async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
                 make_room = open_connections.abort_longest_idle

@@ -11,7 +11,16 @@ from collections.abc import Awaitable, Callable
 import trio
 from hypercorn.config import Config
 from hypercorn.trio.task_group import TaskGroup, _handle
-from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGIReceiveEvent, ASGISendEvent, Scope
+from hypercorn.typing import (
+    AppWrapper,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendEvent,
+    HTTPDisconnectEvent,
+    Scope,
+)
+
+from actors.api.edge.admission import Admission
 
 Take = Callable[[ASGIReceiveEvent], None]
 """Takes an event at once; it may run in the app's own stack, and must not raise."""
@@ -41,6 +50,16 @@ class Inbox:
         while self._events:
             take(self._events.popleft())
         self._has_room()
+
+    def close(self) -> None:
+        """The client has left."""
+        event: HTTPDisconnectEvent = {"type": "http.disconnect"}
+        if self._take is not None:
+            self._take(event)
+            return
+        self._events.append(event)
+        if self._arrived is not None:
+            self._arrived.set()
 
     def leave(self) -> None:
         """The app has ended: what comes is dropped, and the connection keeps nothing of its request."""
@@ -80,10 +99,35 @@ def _drop(event: ASGIReceiveEvent) -> None:
 class Requests(TaskGroup):
     """The tasks of one connection: each request is one, with an inbox."""
 
+    def __init__(self, admission: Admission) -> None:
+        super().__init__()
+        self._admission = admission
+        self._is_open = True
+
     async def spawn_app(
         self, app: AppWrapper, config: Config, scope: Scope, send: Callable[[ASGISendEvent | None], object]
     ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
         inbox = Inbox(config.max_app_queue_size)
-        threads = trio.to_thread.run_sync, trio.from_thread.run
-        self.spawn(_handle, app, config, scope, inbox.receive, send, *threads)
+        self.spawn_with(inbox, app, config, scope, send)
         return inbox.put
+
+    def spawn_with(
+        self,
+        inbox: Inbox,
+        app: AppWrapper,
+        config: Config,
+        scope: Scope,
+        send: Callable[[ASGISendEvent | None], object],
+    ) -> None:
+        """A request as a task, once it is admitted; its events come from this inbox."""
+
+        def begin() -> None:
+            if self._is_open:
+                threads = trio.to_thread.run_sync, trio.from_thread.run
+                self.spawn(_handle, app, config, scope, inbox.receive, send, *threads)
+
+        self._admission.enter(begin)
+
+    def close(self) -> None:
+        """The connection has ended: nothing begins any more."""
+        self._is_open = False

@@ -11,6 +11,7 @@
 - HTTP/2's answers wait for windows that will never open once the connection has ended, and frames of streams
   that are over are errors of Python. Cure: the buffers are closed, the connection is dropped. Those of a
   client that stalls are reset (`edge.http2`).
+- h11 and what is around it are a sixth of a request. Cure: plain requests pass by (`edge.exchange`).
 - A connection that fails unexpectedly must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
@@ -19,27 +20,32 @@ lock, cancel scope and checkpoint. Streamed answers are offered to be written pa
 
 import logging
 import os
+from functools import partial
 
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h2 import H2Protocol
-from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from actors.api.edge.admission import Admission
 from actors.api.edge.direct import ABORT, DIRECT, Body, WritePass
-from actors.api.edge.http2 import Protocol, reset_stalled
-from actors.api.edge.inbox import Requests
+from actors.api.edge.exchange import Dates, PlainRequests, scope_of
+from actors.api.edge.http2 import Protocol, handled, reset_stalled
+from actors.api.edge.inbox import Inbox, Requests
 from actors.api.edge.open_connections import OpenConnections
-from actors.api.edge.response import Feed
+from actors.api.edge.plain_head import Head
 
 log = logging.getLogger("sundog.api")
 
 
 class TcpConnection(TCPServer):
     """One accepted socket, kept in `open_connections` while it is served."""
+
+    _task_group: Requests
 
     def __init__(
         self,
@@ -48,13 +54,17 @@ class TcpConnection(TCPServer):
         context: WorkerContext,
         open_connections: OpenConnections,
         writes: WritePass,
+        dates: Dates,
+        admission: Admission,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
     ) -> None:
         self._is_plain = not isinstance(stream, trio.SSLStream)
-        offers = {ABORT: self.abort} | ({DIRECT: self._body} if self._is_plain else {})
+        offers = {ABORT: self.abort} | ({DIRECT: partial(Body, self, writes)} if self._is_plain else {})
         super().__init__(app, config, context, offers, stream)  # type: ignore[arg-type]  # plain too
         self._open_connections = open_connections
-        self._writes = writes
+        self._dates = dates
+        self._task_group = Requests(admission)
+        self._plain = PlainRequests()
         self._is_idle, self._head_has_begun = True, False
         self._peer_left = False
         self._held = b""
@@ -90,7 +100,7 @@ class TcpConnection(TCPServer):
             socket = plain.socket
             client = parse_socket_addr(socket.family, socket.getpeername())
             server = parse_socket_addr(socket.family, socket.getsockname())
-            async with Requests() as self._task_group:
+            async with self._task_group:
                 self.protocol = Protocol(
                     *(self.app, self.config, self.context, self._task_group, ConnectionState(self.state)),
                     *(not self._is_plain, client, server, self.protocol_send, protocol),
@@ -144,10 +154,6 @@ class TcpConnection(TCPServer):
         self._open_connections.keep_alive.stop(self)
         self._open_connections.heads.stop(self)
 
-    def _body(self, feed: Feed) -> Body:
-        """The body of an answer whose chunks bypass Hypercorn."""
-        return Body(self, self._writes, feed)
-
     async def write(self, data: bytes) -> None:
         """Write all; a connection that has ended takes everything."""
         await self.protocol_send(RawData(data=data))
@@ -166,6 +172,8 @@ class TcpConnection(TCPServer):
             await self.protocol.handle(Closed())
         finally:
             self._peer_left = True
+            self._plain.leave()
+            self._task_group.close()
             if isinstance(http2 := self.protocol.protocol, H2Protocol):
                 for buffer in tuple(http2.stream_buffers.values()):
                     await buffer.close()  # wakes what waits for it, and does not wait itself
@@ -174,19 +182,36 @@ class TcpConnection(TCPServer):
     async def _read_some(self) -> bool:
         """Handle what comes next; False once nothing more will."""
         try:
-            data = bytes(await self.stream.receive_some(MAX_RECV))
+            data = await self._plain.receive(self.stream)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             return False
-        try:
-            await self.protocol.handle(RawData(data))
-        except (KeyError, UnicodeDecodeError) as error:
-            if not isinstance(http2 := self.protocol.protocol, H2Protocol):
-                raise
-            log.info("a client broke the rules of HTTP/2: %r", error)
-            for number in [n for n, stream in http2.streams.items() if not hasattr(stream, "scope")]:
-                del http2.streams[number]  # it never began, and could not be ended
-            return False
-        return bool(data)
+        if data is None:
+            return True
+        if self._plain.is_busy:
+            await self._plain.take(data)
+            return bool(data)
+        is_between = self._is_idle and not self._head_has_begun
+        head = self._plain.head(self.protocol.protocol, data) if is_between else None
+        if head is None:
+            return await handled(self.protocol, data)
+        await self._begin(head)
+        await self._plain.take(data[head.num_bytes :])
+        return True
+
+    async def _begin(self, head: Head) -> None:
+        """Have a plain request answered."""
+        await self.protocol_send(Updated(idle=False))
+        inbox = Inbox(self.config.max_app_queue_size)
+        exchange = self._plain.begin(self, head, inbox, self._dates)
+        scope = scope_of(head, self.protocol.protocol)
+        self._task_group.spawn_with(inbox, self.app, self.config, scope, exchange.send)
+        await exchange.begin()
+
+    async def exchanged(self, *, may_go_on: bool) -> None:
+        """A plain request has been answered."""
+        may_go_on = may_go_on and not self.context.terminated.is_set()
+        await self.protocol_send(Updated(idle=True) if may_go_on else Closed())
+        self._plain.answered(may_go_on=may_go_on)
 
     @property
     def _speaks_http2(self) -> bool:
@@ -205,6 +230,8 @@ class TcpConnection(TCPServer):
         if isinstance(event, RawData):
             if self._held:
                 event, self._held = RawData(data=self._held + event.data), b""
+            if not event.data:
+                return
             num_sent = self.write_now(event.data)
             if num_sent == len(event.data):
                 return

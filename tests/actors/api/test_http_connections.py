@@ -11,7 +11,9 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from actors.actor import ActorDied
 from actors.api import HttpSettings
+from actors.api.edge.admission import Admission
 from actors.api.edge.direct import WritePass
+from actors.api.edge.exchange import Dates
 from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.tcp_connection import TcpConnection
 from actors.messages import Refused
@@ -238,5 +240,6 @@ async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogC
     not_a_stream: Any = object()
     open_connections = OpenConnections(1.0, 1.0, 1.0)
     config = HttpSettings().hypercorn_config()
-    await TcpConnection(app, config, WorkerContext(None), open_connections, WritePass(), not_a_stream).run()
+    edge = WorkerContext(None), open_connections, WritePass(), Dates(), Admission()
+    await TcpConnection(app, config, *edge, not_a_stream).run()
     assert "a connection failed" in caplog.text and not open_connections
