@@ -93,8 +93,7 @@ async def serve_http(
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
     bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together,
-    and count an address's connections in the same `seats`.
-    Raises ConfigError if it cannot listen or has no certificate.
+    and count connections in the same `seats`. Raises ConfigError if it cannot listen or has no certificate.
     """
     tls = None if settings.tls is None else settings.tls.context()
     listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
@@ -109,23 +108,15 @@ async def serve_http(
         async with addresses.entered(stream) as is_welcome:
             if not is_welcome:
                 return await addresses.turn_away(stream, tells=tls is None)
-            connection = TcpConnection(
-                ASGIWrapper(app),
-                config,
-                context,
-                open_connections,
-                writes,
-                dates,
-                admission,
-                stream if tls is None else _secured(stream, tls),
-            )
-            await connection.run()
+            transport = stream if tls is None else _secured(stream, tls)
+            edge = context, open_connections, writes, dates, admission
+            await TcpConnection(ASGIWrapper(app), config, *edge, transport).run()
 
     with listener.socket:  # also where a cancel comes before anybody accepts
         async with trio.open_nursery() as guarded:
             await guarded.start(_abort_when_cancelled, open_connections)
-            guarded.start_soon(writes.run)
-            guarded.start_soon(admission.run)
+            for run in (writes.run, admission.run):
+                guarded.start_soon(run)
             open_connections.begin(guarded)
             async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
                 make_room = open_connections.abort_longest_idle
