@@ -1,8 +1,9 @@
 """The FrontEnd: lets tokens reach their clients as late as the emulated server's own front end would.
 
 It stands between the Schedulers and AsyncLLM where that time is known, and nowhere else. What this server's
-own front end takes until a request is with its engine counts: only the rest is waited for. Laws: what it is
-told it passes on in order; what an engine said before it was lost is not passed on after.
+own front end takes until a request is with its engine counts, and how late its timers ring: only the rest is
+waited for. Laws: what it is told it passes on in order; what an engine said before it was lost is not passed
+on after.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ from actors.front.told import News
 from actors.messages import EngineDown, PolicyFailed, StepOutput
 
 WEIGHT = 0.1
-"""Of the newest request in the mean of what requests took."""
+"""Of the newest request in the mean of what requests took, and of the newest timer in how late they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Kept:
     """What is passed on when it is due; None once its engine is lost."""
 
     due_s: float
+    """When its client should have it; the timer is set as much earlier as timers ring late."""
     message: StepOutput | PolicyFailed | None
 
 
@@ -37,7 +39,7 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
     def __init__(self, request_s: float) -> None:
         super().__init__("front-end")
         self._request_s = request_s
-        self._own_s = 0.0
+        self._own_s = self._late_s = 0.0
         self._kept: deque[Kept] = deque()
         self._async_llm: Ref[StepOutput | PolicyFailed] | None = None
 
@@ -60,7 +62,7 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
             case PolicyFailed():
                 self._keep(message, self.clock.now_s())
             case Due():
-                self._pass_on(self._kept.popleft().message)
+                self._ring()
             case EngineDown():
                 for kept in self._kept:
                     if kept.message is not None and kept.message.replica == message.replica:
@@ -71,10 +73,18 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
     def _keep(self, message: StepOutput | PolicyFailed, begin_s: float) -> None:
         last_s = self._kept[-1].due_s if self._kept else 0.0
         due_s = max(begin_s + self._request_s - self._own_s, last_s)
-        if due_s <= self.clock.now_s() and not self._kept:
+        ring_s = due_s - self._late_s
+        if ring_s <= self.clock.now_s() and not self._kept:
             return self._pass_on(message)
         self._kept.append(Kept(due_s, message))
-        self.schedule(due_s, Event.ARRIVAL, Due())
+        self.schedule(ring_s, Event.ARRIVAL, Due())
+
+    def _ring(self) -> None:
+        """Pass on the oldest message, and note how late: on the wall, timers count whole milliseconds."""
+        kept = self._kept.popleft()
+        late_s = self._late_s + WEIGHT * (self.clock.now_s() - kept.due_s)
+        self._late_s = min(max(late_s, 0.0), self._request_s)
+        self._pass_on(kept.message)
 
     def _pass_on(self, message: StepOutput | PolicyFailed | None) -> None:
         assert self._async_llm is not None

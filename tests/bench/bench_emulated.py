@@ -76,9 +76,26 @@ def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
             rows = workload(share * limit_per_s, seconds)
             record = ClientRecord(server.model)
             measure(load, server, [row._replace(arrival_s=row.arrival_s / scale) for row in rows], record)
-            predicted = predict(load, simulated, Terms(), as_answered(rows, record))
+            late_s = as_sent(record)
+            predicted = predict(load, simulated, Terms(), as_answered(arrived(rows, record, scale), record))
             compare(name, share * limit_per_s, scale, summarize_client(record), predicted)
+            print(f"  the client sent {late_s * scale * 1e3:.2f} ms late on average, which is left out")
             print(f"  lag {json.dumps(httpx.get(f'{url}/load').json()['emulation'])}")
+
+
+def as_sent(record: ClientRecord) -> float:
+    """Have requests arrive when they were sent, not when they were due; the mean of the seconds between."""
+    columns = record.columns
+    late_s = [sent_s - due_s for sent_s, due_s in zip(columns.sent_s, columns.arrival_s, strict=True)]
+    columns.arrival_s[:] = columns.sent_s
+    return sum(late_s) / len(late_s)
+
+
+def arrived(rows: list[TraceRequest], record: ClientRecord, scale: float) -> list[TraceRequest]:
+    """The requests at the instants that the record has, on the server's clock."""
+    at_s = dict(zip(record.columns.request_id, record.columns.arrival_s, strict=True))
+    moved = [row._replace(arrival_s=at_s[row.request_id] * scale) for row in rows]
+    return sorted(moved, key=lambda row: row.arrival_s)
 
 
 def many(model: str, num_streams: int, num_tokens: int, scratch: Path) -> None:

@@ -20,6 +20,8 @@ from actors.api.edge.inbox import Inbox
 from actors.api.edge.plain_head import Head, read_head
 
 BODILESS = (204, 304)
+BEGAN = "sundog.began"
+"""What the scope's state calls the instant at which a request's head was read, by `time.perf_counter`."""
 
 
 class Connection(Protocol):
@@ -227,6 +229,6 @@ def scope_of(head: Head, http1: H11Protocol | H2Protocol) -> HTTPScope:
         "headers": head.headers,
         "client": http1.client,
         "server": http1.server,
-        "state": ConnectionState(http1.connection_state.copy()),
+        "state": ConnectionState(http1.connection_state | {BEGAN: time.perf_counter()}),
         "extensions": {},
     }

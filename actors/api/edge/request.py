@@ -31,6 +31,7 @@ from quart_trio.wrappers import TrioRequest
 from werkzeug.datastructures import Headers
 
 from actors.api.edge.direct import ABORT, DIRECT, Offer
+from actors.api.edge.exchange import BEGAN
 from actors.api.edge.inbox import Inbox, Take
 from actors.api.edge.response import FedResponse
 from actors.api.keys import Client
@@ -105,7 +106,8 @@ class RequestRunner(TrioASGIHTTPConnection):
             await _refuse_target(send)
             return
         assert isinstance(request, ApiRequest)
-        request.body_arrived, request.began_s = trio.Event(), time.perf_counter()
+        request.body_arrived = trio.Event()
+        request.began_s = self.scope["state"].get(BEGAN) or time.perf_counter()
         with ExitStack() as request.at_end:
             if (inbox := Inbox.behind(receive)) is not None:
                 # Or they keep each other until garbage is looked for.
