@@ -6,6 +6,7 @@ so one task, `WritePass`, frames and writes what every stream has, one write a c
 own task sleeps until its end. Laws:
 
 - A stream's bytes are those that would have gone through Hypercorn.
+- First tokens go before others: their clients wait for all that was computed before, the others for a step.
 - Nobody waits for a reader. What its socket does not take is left to the stream's own task, and what comes
   meanwhile merges in its feed: it costs memory for the text alone.
 - Everything else stays as it is: the app sees the request's beginning and end, a client that leaves cancels
@@ -16,6 +17,7 @@ body goes the usual way.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -55,12 +57,13 @@ class WritePass:
     """The task that writes for all streams of a server: `run` it."""
 
     def __init__(self) -> None:
-        self._due: list[Body] = []
+        self._first: deque[Body] = deque()
+        self._due: deque[Body] = deque()
         self._task: trio.lowlevel.Task | None = None
 
     def add(self, body: "Body") -> None:
         """It has something to write."""
-        self._due.append(body)
+        (self._due if body.has_begun else self._first).append(body)
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -68,14 +71,13 @@ class WritePass:
     async def run(self) -> None:
         """For ever."""
         while True:
-            if not self._due:
+            first, due = self._first, self._due
+            if not (first or due):
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
-            due, self._due = self._due, []
-            for start in range(0, len(due), AT_A_TIME):
-                for body in due[start : start + AT_A_TIME]:
-                    body.write()
-                await trio.lowlevel.checkpoint()
+            for _ in range(min(len(first) + len(due), AT_A_TIME)):
+                (first or due).popleft().write()
+            await trio.lowlevel.checkpoint()
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
@@ -85,12 +87,14 @@ class WritePass:
 class Body:
     """The body of one answer in HTTP/1.1's chunks."""
 
-    __slots__ = ("_connection", "_feed", "_is_with_task", "_rest", "_task", "_writes")
+    __slots__ = ("_connection", "_feed", "_is_with_task", "_rest", "_task", "_writes", "has_begun")
 
     def __init__(self, connection: Connection, writes: WritePass, feed: Feed) -> None:
         self._connection, self._writes, self._feed = connection, writes, feed
         self._task: trio.lowlevel.Task | None = None
         self._rest = b""
+        self.has_begun = False
+        """Whether anything of it has been written."""
         self._is_with_task = False
         """Whether its own task writes, or has ended, and the pass has nothing to do with it."""
 
@@ -117,6 +121,7 @@ class Body:
         data = self._feed.take()
         if not data:
             return
+        self.has_begun = True
         chunk = b"%x\r\n%b\r\n" % (len(data), data)
         if self._feed.is_over:
             self._connection.hold(chunk)

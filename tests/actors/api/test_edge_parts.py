@@ -1,11 +1,18 @@
 """The parts of the edge that stand alone: timers of many connections, and what a request is told."""
 
 import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import trio
+import trio.testing
 
+from actors.api.edge.admission import AT_A_TIME as ADMITTED_AT_A_TIME
+from actors.api.edge.admission import Admission
 from actors.api.edge.countdown import Countdown
+from actors.api.edge.direct import AT_A_TIME, Body, WritePass
 from actors.api.edge.inbox import Inbox
 
 BODY = {"type": "http.request", "body": b"x", "more_body": True}
@@ -113,3 +120,72 @@ async def test_a_connection_waits_for_an_app_that_is_slow_to_receive() -> None:
     with pytest.raises(trio.TooSlowError), trio.fail_after(1):
         await inbox.receive()
     assert num_put == 5 and Inbox.behind(inbox.receive) is inbox and Inbox.behind(put_all) is None
+
+
+class _Feed:
+    """One piece at a time."""
+
+    is_over = False
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+
+    def watch(self, on_unread: Callable[[], None]) -> None: ...
+
+    def take(self) -> bytes:
+        return self._name
+
+
+class _Kept:
+    """A connection that keeps what is written, in the order of all."""
+
+    def __init__(self, written: list[bytes]) -> None:
+        self._written = written
+
+    def write_now(self, data: bytes) -> int:
+        self._written.append(data[3:-2])
+        return len(data)
+
+    async def write(self, data: bytes) -> None: ...
+
+    def hold(self, data: bytes) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+@pytest.mark.wall_clock
+async def test_first_tokens_are_written_before_others() -> None:
+    """However many streams have something new: they have waited for longest, and nobody is left out."""
+    writes, written = WritePass(), list[bytes]()
+    old = [Body(_Kept(written), writes, _Feed(b"old")) for _ in range(2 * AT_A_TIME)]
+    for body in old:
+        body.write()
+    written.clear()
+    new = [Body(_Kept(written), writes, _Feed(b"new")) for _ in range(AT_A_TIME + 1)]
+    for body in (*old, *new):
+        writes.add(body)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writes.run)
+        with trio.fail_after(5):
+            while len(written) < len(old) + len(new):
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert written == [b"new"] * len(new) + [b"old"] * len(old)
+
+
+@pytest.mark.wall_clock
+async def test_requests_that_come_at_once_begin_by_and_by() -> None:
+    """In their order, and others have their turn between."""
+    admission, begun, turns = Admission(), list[int](), list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admission.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(9):
+            admission.enter(partial(begun.append, number))
+        while len(begun) < 9:
+            turns.append(len(begun))
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert begun == list(range(9))
+    assert turns[0] == ADMITTED_AT_A_TIME
+    assert all(later - sooner <= 2 * ADMITTED_AT_A_TIME for sooner, later in pairwise(turns))
