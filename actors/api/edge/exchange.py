@@ -211,6 +211,17 @@ class PlainRequests:
             self._exchange.leave()
 
 
+async def written(stream: trio.abc.Stream, lock: trio.Lock, data: bytes) -> bool:
+    """Write all, however long it takes; False, which may be the first sign of it, if the client has left."""
+    async with lock:
+        try:
+            with trio.CancelScope(shield=True):
+                await stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+    return True
+
+
 def scope_of(head: Head, http1: H11Protocol | H2Protocol) -> HTTPScope:
     """ASGI's scope of a request that h11 would have read, as Hypercorn makes it."""
     assert isinstance(http1, H11Protocol)

@@ -3,8 +3,7 @@
 - Hypercorn shields each write from cancellation, so a client that stops reading would hold up
   shutdown for ever. Cure: `abort` closes the socket under the write, and TCP_USER_TIMEOUT, set on
   the listening socket and inherited, ends a connection whose peer takes nothing.
-- After the peer has closed, Hypercorn keeps the descriptor until the keep-alive timer rings. Cure:
-  the timer stops when reading ends, and starts no more.
+- After the peer has closed, Hypercorn keeps the descriptor until its timer rings. Cure: it starts no more.
 - A head that trickles keeps its connection for as long as an idle one has. Cure: a timer of its own.
 - A timer of Hypercorn's is a task that begins and is cancelled with each request. Cure: `OpenConnections`
   has those of all connections.
@@ -12,7 +11,7 @@
   that are over are errors of Python. Cure: the buffers are closed, the connection is dropped. Those of a
   client that stalls are reset (`edge.http2`).
 - h11 and what is around it are a sixth of a request. Cure: plain requests pass by (`edge.exchange`).
-- A connection that fails unexpectedly must not end the server. Cure: it is logged and dropped.
+- A connection that fails must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
 lock, cancel scope and checkpoint. Streamed answers are offered to be written past Hypercorn (`edge.direct`).
@@ -33,7 +32,7 @@ from hypercorn.utils import parse_socket_addr
 
 from actors.api.edge.admission import Admission
 from actors.api.edge.direct import ABORT, DIRECT, Body, WritePass
-from actors.api.edge.exchange import Dates, PlainRequests, scope_of
+from actors.api.edge.exchange import Dates, PlainRequests, scope_of, written
 from actors.api.edge.http2 import Protocol, handled, reset_stalled
 from actors.api.edge.inbox import Inbox, Requests
 from actors.api.edge.open_connections import OpenConnections
@@ -235,7 +234,10 @@ class TcpConnection(TCPServer):
             num_sent = self.write_now(event.data)
             if num_sent == len(event.data):
                 return
-            event = RawData(data=event.data[num_sent:])
+            if not await written(self.stream, self.send_lock, event.data[num_sent:]):
+                self._plain.leave()
+                await self.protocol.handle(Closed())
+            return
         await super().protocol_send(event)
 
     def write_now(self, data: bytes) -> int:

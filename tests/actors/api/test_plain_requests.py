@@ -1,6 +1,8 @@
 """Plain requests pass by h11 and Hypercorn, and nobody can tell: the same bytes, however they arrive."""
 
 import re
+import socket
+import struct
 from typing import Any
 
 import h11
@@ -78,6 +80,19 @@ async def test_a_client_that_pipelines_and_leaves_is_cancelled(serving: Any) -> 
             await site.llm.until(lambda llm: len(llm.asked) == 1)
         await site.llm.until(lambda llm: len(llm.cancelled) == 1)
         assert len(site.llm.asked) == 1
+
+
+async def test_a_client_that_pipelines_without_end_and_leaves_is_cancelled(serving: Any) -> None:
+    """Nothing more is read behind so much, but what is written says that it has left."""
+    async with serving() as site:
+        site.llm.gap_s = 0.01
+        async with await site.connect() as stream:
+            await stream.send_all(completion(stream=True, max_tokens=3000))
+            with trio.move_on_after(0.5):
+                while True:
+                    await stream.send_all(GET * 1000)
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await site.llm.until(lambda llm: len(llm.cancelled) == 1)
 
 
 async def test_a_client_that_half_closes_is_told_nothing_wrong(serving: Any) -> None:
