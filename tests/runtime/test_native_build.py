@@ -1,6 +1,7 @@
 """Building the kernels: once for all processes, and what happens where they cannot be built."""
 
 import logging
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -139,7 +140,7 @@ def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
     refusal = "*-mamx-tile*) echo error: no -mamx-tile >&2; exit 1"
     old.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec g++ "$@"\n')
     old.chmod(0o755)
-    monkeypatch.setenv("CXX", str(old))
+    monkeypatch.setenv("CXX", shlex.quote(str(old)))
     monkeypatch.setattr(build, "cpu_flags", lambda: ALL_FLAGS)
     found = kernels()
     assert found is not None and not found.sundog_has_tiles()

@@ -136,7 +136,7 @@ def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
     path = tmp_path / "profile.toml"
     options = ["--seconds", 0, *SMALL, "--no-enable-prefix-caching"]
     command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", path, *options]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and "a request's way takes" in done.stderr, done.stderr
     assert "requests at random, not fitted to, are predicted with TTFT" in done.stderr
     read = read_profile(path)
