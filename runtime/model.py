@@ -212,6 +212,8 @@ class Model:
         Of a model whose head cannot be asked alone there are none.
         """
         if self._can_score is None:
+            if self._adapters is not None:  # the rows of the last step are not the probe's
+                self._adapters.begin(None, self._device)
             self._can_score = can_score(self._model)
         if not self._can_score:
             return self.logits(step, inputs), ()

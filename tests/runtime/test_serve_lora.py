@@ -66,6 +66,21 @@ def test_model_names_the_adapter_and_answers_as_the_merged_model(adapted: Adapte
     assert len(set(answers.values())) == 3
 
 
+def test_prompts_are_scored_by_the_adapter_they_name(adapted: Adapted) -> None:
+    """After a step of an adapter, whose rows are no concern of the first scores."""
+    adapted.ask("a", 1)
+    for name, changes in adapted.changes.items():
+        completion = adapted.server.client.completions.create(
+            model=name, prompt=PROMPT, max_tokens=1, extra_body={"prompt_logprobs": 0}
+        )
+        entries = completion.choices[0].model_dump()["prompt_logprobs"][1:]
+        merge(adapted.model, changes)
+        logprob_TV = adapted.model(torch.tensor([PROMPT])).logits[0].detach().log_softmax(-1)
+        merge(adapted.model, changes, -1)
+        for position, (token, entry) in enumerate(zip(PROMPT[1:], entries, strict=True)):
+            assert abs(entry[str(token)]["logprob"] - float(logprob_TV[position, token])) < 1e-3, name
+
+
 def test_models_are_listed_with_their_adapters(adapted: Adapted) -> None:
     """As vLLM lists them: the adapter's parent is the model, its root the folder."""
     cards = {card.id: card.model_dump() for card in adapted.server.client.models.list()}
