@@ -15,12 +15,34 @@ class Interrupt:
 
     A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
     after the run is ignored.
+
+    Where the step after the boundary is planned already, the Scheduler asks: with `goes_on` that step belongs
+    to the run, and the answer comes at the boundary.
     """
 
     step: int
+    goes_on: bool
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, goes_on: bool = False) -> None:
         self.step = step
+        self.goes_on = goes_on
+
+    def answered_by(self, answer: "Passed") -> "Interrupt":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(init=False, slots=True)
+class Passed:
+    """The answer to an Interrupt, through the Executor: `num_steps` of a run that goes on are done.
+
+    0 says that it does not go on: it ends at the boundary, with its result.
+    """
+
+    num_steps: int
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
 
 
 @dataclass(frozen=True, slots=True)

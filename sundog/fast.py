@@ -5,6 +5,7 @@ The same source files are compiled beside themselves, and give the same bytes so
 instead of used.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ MODULES = (
     "actors/engine/executor.py",
     "actors/engine/inbox.py",
     "actors/engine/phase.py",
+    "actors/engine/planned.py",
     "actors/front/codec.py",
     "actors/front/fan_out.py",
     "actors/front/health.py",
@@ -80,6 +82,7 @@ MODULES = (
     "sim/clock.py",
     "sim/record/accepted.py",
     "sim/record/columns.py",
+    "sim/record/groups.py",
     "sim/cost/overhead.py",
     "sim/cost/tables/model.py",
     "sim/cost/tables/attention.py",
@@ -127,13 +130,19 @@ def stale(root: Path = ROOT) -> list[str]:
     """
     if not (root / "pyproject.toml").exists():
         return []
-    changed = []
-    for name in MODULES:
-        source = root / name
-        libraries = source.parent.glob(f"{source.stem}.*.so")
-        if any(library.stat().st_mtime < source.stat().st_mtime for library in libraries):
-            changed.append(name)
-    return changed
+    libraries: dict[str, list[os.stat_result]] = {}
+    for folder in {os.path.dirname(name) for name in MODULES}:
+        # One listing of a folder: a pattern for each module takes 20 ms of every command.
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".so"):
+                    source = f"{folder}/{entry.name.partition('.')[0]}.py"
+                    libraries.setdefault(source, []).append(entry.stat())
+    return [
+        name
+        for name in MODULES
+        if any(library.st_mtime < (root / name).stat().st_mtime for library in libraries.get(name, ()))
+    ]
 
 
 def remove(root: Path = ROOT) -> None:

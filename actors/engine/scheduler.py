@@ -14,19 +14,19 @@ from actors.clock import Event
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.progress import Progress
-from actors.core.records import dataclass
 from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
 from actors.engine.phase import Phase
+from actors.engine.planned import BEGIN_STEP, BeginStep, Planned
 from actors.messages import (
     Abort,
     Batch,
-    Blocked,
     Done,
     Finish,
     Interrupt,
+    Passed,
     Refused,
     ResetPrefixCache,
     StepOutput,
@@ -36,35 +36,7 @@ from actors.messages import (
 from actors.owner import MessageTimer
 
 
-class BeginStep:
-    """The Scheduler tells itself to begin a step: an event of its own, so that whatever comes in
-    an instant is in the step that begins in it."""
-
-
-@dataclass(init=False, slots=True)
-class Planned:
-    """A step whose result is to come."""
-
-    batch: Batch
-    blocked: Blocked | None
-    num_free_blocks: int
-    num_waiting: int
-    start_s: float
-
-    def __init__(
-        self, batch: Batch, blocked: Blocked | None, num_free_blocks: int, num_waiting: int, start_s: float
-    ) -> None:
-        self.batch = batch
-        self.blocked = blocked
-        self.num_free_blocks = num_free_blocks
-        self.num_waiting = num_waiting
-        self.start_s = start_s
-
-
-BEGIN_STEP = BeginStep()
-
-
-class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep]):
+class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep | Passed]):
     """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
 
     The `start_s` that listeners are told is when the step's own work began, even if it was planned earlier.
@@ -103,12 +75,14 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._progress = Progress()
         self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
+        self._waited: tuple[tuple[int, int, int], ...] = ()
+        """Of the run that goes on beyond a boundary that has passed, what its StepOutput says."""
 
     @property
     def idle(self) -> bool:
         return self.phase is Phase.IDLE
 
-    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep) -> Handled:
+    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep | Passed) -> Handled:
         match message:
             case StepResult():
                 self._results.append(message)
@@ -118,6 +92,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
                 self._begin_step()
             case Submit() | Abort():
                 self._take(message)
+            case Passed():
+                self._pass(message.num_steps)
             case ResetPrefixCache():
                 return answer(message, self._reset(message))
             case _:
@@ -133,6 +109,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if self.phase is Phase.IDLE:
             self._begin_soon()
         elif self.phase is Phase.RUN:
+            self._interrupt(goes_on=isinstance(message, Submit) and self._may_go_on())
+        elif self.phase is Phase.PASSING and not isinstance(message, Submit):
             self._interrupt()
 
     def _reset(self, message: ResetPrefixCache) -> Reply[Done | Refused]:
@@ -144,16 +122,34 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self.phase = Phase.BEGINNING
         self.clock.enter(self.clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
 
-    def _interrupt(self) -> None:
-        self.phase = Phase.INTERRUPTED
-        self._executor.tell(Interrupt(self._steps[0].batch.step))
+    def _interrupt(self, *, goes_on: bool = False) -> None:
+        self.phase = Phase.PASSING if goes_on else Phase.INTERRUPTED
+        interrupt = Interrupt(self._steps[0].batch.step, goes_on)
+        if goes_on:
+            self.expect(self._executor.request(interrupt), self._executor.receiver)
+        else:
+            self._executor.tell(interrupt)
+
+    def _may_go_on(self) -> bool:
+        """Whether the step planned ahead of what came differs in nothing from those of the run."""
+        state = self._state
+        return self._depth > 1 and self._tracer is None and not (state.waiting and state.policy.is_dynamic)
+
+    def _pass(self, num_steps: int) -> None:
+        """A run goes on for the step that was planned ahead; the one after it is planned now."""
+        if num_steps:
+            state = self._state
+            extend(state, num_steps)
+            num_waiting = len(state.waiting) + self._inbox.num_new
+            self._waited = ((num_steps, num_waiting, state.kv.pool.num_free),)
+            self._begin_soon()
 
     # --- a step begins ---------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
         """Plan a step and send it, if there is work for one."""
         self._state.view.advance(self.clock.now_s())
-        if self._steps and self._steps[0].batch.max_steps > 1:
+        if self._steps and self._steps[0].batch.max_steps > 1 and not self._waited:
             self.phase = Phase.RUN
             if self._results:
                 return self._end_step()
@@ -194,7 +190,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def _end_step(self) -> None:
         """Take in the result of the oldest step, tell the listeners, and go on."""
         state, result = self._state, self._results.popleft()
-        if result.num_steps > 1:
+        if result.num_steps > 1 and not self._waited:
             extend(state, result.num_steps - 1)
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
             # Planned as it would have been when the run's last step began.
@@ -232,7 +228,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             ranks=state.waiting.take_ranks(),
             kv_events=state.kv.take_events(planned.batch, bool(finished)),
             vectors=result.vectors,
+            waited=self._waited,
         )
+        self._waited = ()
         self._last_end_s = result.end_times_s[-1]
         if not (state.is_pipelined and output.says_nothing):
             for listener in self._listeners:

@@ -7,6 +7,7 @@ from actors.messages import (
     Done,
     Interrupt,
     Load,
+    Passed,
     PolicyFailed,
     Refused,
     ResetPrefixCache,
@@ -28,4 +29,5 @@ MESSAGES: tuple[type, ...] = (
     Interrupt,
     Load,
     Capacity,
+    Passed,
 )

@@ -26,6 +26,7 @@ from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.run_files import JOURNAL
 from sim.files.zipped_lines import ZippedLines
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
+from sim.record.parts import parts
 
 FLUSH_LINES = 256
 FLUSH_S = 1.0
@@ -70,7 +71,7 @@ class JournalFile(Actor[Heard]):
             return
         match message:
             case StepOutput():
-                self._lines.append(_step_line(message, self._origin_s))
+                self._lines += [_step_line(part, self._origin_s) for part in parts(message)]
                 if not (message.num_running or message.num_waiting):
                     # Nothing may follow for long, and readers shall see what has happened.
                     self._flush_due_s = 0.0

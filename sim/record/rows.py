@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.records import dataclass
-from sim.record.columns import Columns, Groups, Steps
+from sim.record.columns import Columns, Steps
+from sim.record.groups import Groups
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
