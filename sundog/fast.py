@@ -74,6 +74,7 @@ MODULES = (
     "actors/core/routers/prefix_index.py",
     "actors/router/router.py",
     "actors/engine/ranks.py",
+    "actors/engine/run_under_way.py",
     "actors/engine/runner.py",
     "actors/engine/scheduler.py",
     "actors/step_output.py",

@@ -12,7 +12,7 @@
 | EXECUTING | the result of the oldest step | is read then | `_end_step` |
 | RUN | the result of a run of steps | `_interrupt` | `_end_step` |
 | INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
-| PASSING | that boundary, beyond which the run goes on for a step | `_interrupt`, unless a request | `_pass` |
+| PASSING | that boundary, a step before the run's end | `_interrupt`, unless a request | `_pass` |
 
 With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
 each step of a run counts as planned while the one before it runs, so that no message changes the next step:

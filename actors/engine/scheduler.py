@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event
-from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.progress import Progress
 from actors.core.speculate import cut
@@ -20,6 +19,7 @@ from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
 from actors.engine.phase import Phase
 from actors.engine.planned import BEGIN_STEP, BeginStep, Planned
+from actors.engine.run_under_way import RunUnderWay
 from actors.messages import (
     Abort,
     Batch,
@@ -68,6 +68,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._results: deque[StepResult] = deque()
         """Results that came while a step was beginning."""
         self._inbox = Inbox(state, tracer)
+        self._run = RunUnderWay(state, self._inbox, tracer)
         self._aborted: list[Finish] = []
         """Aborted and refused requests, which the next StepOutput names beside those that ended by tokens."""
         self._somebody_ended = False
@@ -75,8 +76,6 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._progress = Progress()
         self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
-        self._waited: tuple[tuple[int, int, int], ...] = ()
-        """Of the run that goes on beyond a boundary that has passed, what its StepOutput says."""
 
     @property
     def idle(self) -> bool:
@@ -109,7 +108,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if self.phase is Phase.IDLE:
             self._begin_soon()
         elif self.phase is Phase.RUN:
-            self._interrupt(goes_on=isinstance(message, Submit) and self._may_go_on())
+            is_request = isinstance(message, Submit)
+            if not (is_request and self._run.has_room_behind(self.clock.now_s())):
+                self._interrupt(goes_on=is_request and self._run.may_go_on())
         elif self.phase is Phase.PASSING and not isinstance(message, Submit):
             self._interrupt()
 
@@ -130,18 +131,10 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         else:
             self._executor.tell(interrupt)
 
-    def _may_go_on(self) -> bool:
-        """Whether the step planned ahead of what came differs in nothing from those of the run."""
-        state = self._state
-        return self._depth > 1 and self._tracer is None and not (state.waiting and state.policy.is_dynamic)
-
     def _pass(self, num_steps: int) -> None:
         """A run goes on for the step that was planned ahead; the one after it is planned now."""
         if num_steps:
-            state = self._state
-            extend(state, num_steps)
-            num_waiting = len(state.waiting) + self._inbox.num_new
-            self._waited = ((num_steps, num_waiting, state.kv.pool.num_free),)
+            self._run.passed(num_steps)
             self._begin_soon()
 
     # --- a step begins ---------------------------------------------------------------------------
@@ -149,11 +142,12 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def _begin_step(self) -> None:
         """Plan a step and send it, if there is work for one."""
         self._state.view.advance(self.clock.now_s())
-        if self._steps and self._steps[0].batch.max_steps > 1 and not self._waited:
+        if self._steps and self._steps[0].batch.max_steps > 1 and not self._run.waited:
             self.phase = Phase.RUN
             if self._results:
                 return self._end_step()
-            if self._inbox.is_empty and not self._somebody_ended:
+            if not self._somebody_ended and self._run.queues_inbox():
+                self._steps[0].num_waiting = len(self._state.waiting)
                 return
             self._interrupt()
         self._aborted += self._inbox.take_all()
@@ -190,8 +184,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def _end_step(self) -> None:
         """Take in the result of the oldest step, tell the listeners, and go on."""
         state, result = self._state, self._results.popleft()
-        if result.num_steps > 1 and not self._waited:
-            extend(state, result.num_steps - 1)
+        self._run.ended(result.end_times_s)
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
             # Planned as it would have been when the run's last step began.
             if result.num_steps > 1:
@@ -228,9 +221,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             ranks=state.waiting.take_ranks(),
             kv_events=state.kv.take_events(planned.batch, bool(finished)),
             vectors=result.vectors,
-            waited=self._waited,
+            waited=self._run.take_waited(),
         )
-        self._waited = ()
         self._last_end_s = result.end_times_s[-1]
         if not (state.is_pipelined and output.says_nothing):
             for listener in self._listeners:
