@@ -8,7 +8,7 @@ order within an instant means nothing.
 import enum
 import logging
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import TypeVar, TypeVarTuple
 
 import trio
@@ -81,18 +81,40 @@ Entry = tuple[float, int, str, int, Timer]
 class Agenda:
     """The time, and what is due when; a class of its own, for it is asked at every message."""
 
-    __slots__ = ("entries", "num_entered", "time_s")
+    __slots__ = ("entries", "num_entered", "soon", "time_s")
 
     def __init__(self) -> None:
         self.time_s = 0.0
         self.entries: list[Entry] = []
         """A heap."""
+        self.soon: Entry | None = None
+        """One that is due now, beside the heap: nearly always the next of all."""
         self.num_entered = 0
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
         """Have a timer called at an instant, when nothing is runnable; the past is now."""
         self.num_entered += 1
-        heappush(self.entries, (max(time_s, self.time_s), event, key, self.num_entered, timer))
+        if time_s > self.time_s:
+            heappush(self.entries, (time_s, event, key, self.num_entered, timer))
+        elif self.soon is None:
+            self.soon = (self.time_s, event, key, self.num_entered, timer)
+        else:
+            heappush(self.entries, (self.time_s, event, key, self.num_entered, timer))
+
+    def due(self, deadline_s: float) -> Timer | None:
+        """The next timer that is due by then, at whose instant it is from now on."""
+        entries, soon = self.entries, self.soon
+        if soon is not None and (not entries or soon < entries[0]):
+            if soon[0] > deadline_s:
+                return None
+            self.soon = None
+            return soon[4]
+        if not entries or entries[0][0] > deadline_s:
+            return None
+        time_s, _, _, _, timer = heappop(entries)
+        if not timer.is_stopped:
+            self.time_s = time_s
+        return timer
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

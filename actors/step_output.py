@@ -1,5 +1,7 @@
 """The Scheduler's message to its listeners, once for each batch."""
 
+from collections.abc import Sequence
+
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.kv_events import KvEvents
 from actors.core.logprobs import PromptLogprobs, TokenLogprobs
@@ -26,7 +28,7 @@ class StepOutput:
     replica: int
     batch: Batch
     start_s: float
-    end_times_s: tuple[float, ...]
+    end_times_s: Sequence[float]
     tokens: tuple[tuple[str, int], ...] | None
     finished: tuple[Finish, ...]
     num_running: int
@@ -48,7 +50,7 @@ class StepOutput:
         replica: int,
         batch: Batch,
         start_s: float,
-        end_times_s: tuple[float, ...],
+        end_times_s: Sequence[float],
         tokens: tuple[tuple[str, int], ...] | None,
         finished: tuple[Finish, ...],
         num_running: int,

@@ -183,7 +183,9 @@ class CostBackend:
         assert batch is not None
         self._batch = None
         try:
-            end_times_s = tuple(self._end_times_s)
+            end_times_s = self._end_times_s
+            if len(end_times_s) < FEW:  # of many steps it is an array, which is kept as it is
+                end_times_s = tuple(end_times_s)
             num_steps = len(end_times_s)
             self._pace.done(end_times_s[-1])
             sampled = self._source.sample(num_steps)

@@ -11,7 +11,6 @@ Law: the same program gives the same order of events in every run, however Trio 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from heapq import heappop
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
@@ -68,15 +67,13 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         if self.num_holds:
             return math.inf
         agenda = self.agenda
-        entries = agenda.entries
         self._stirred = False
         for _ in range(EVENTS_AT_ONCE):
-            if not (entries and entries[0][0] <= deadline):
+            timer = agenda.due(deadline)
+            if timer is None:
                 break
-            time_s, _, _, _, timer = heappop(entries)
             if timer.is_stopped:
                 continue
-            agenda.time_s = time_s
             try:
                 timer.call()
             except Exception as error:  # noqa: BLE001  # the watchdog raises it

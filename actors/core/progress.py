@@ -59,7 +59,8 @@ class Progress:
         if not state.requests:
             self._num_tokens = 0
             return False
-        if self._num_empty_steps > max(MAX_EMPTY_STEPS, 2 * state.config.pipeline_parallel_size):
+        num_empty = self._num_empty_steps
+        if num_empty > MAX_EMPTY_STEPS and num_empty > 2 * state.config.pipeline_parallel_size:
             return True
         if self._num_tokens < self._num_tokens_looked_at:
             return False

@@ -64,10 +64,9 @@ class RunUnderWay:
 
     def _note_late(self, end_times_s: Sequence[float]) -> int:
         """Plan the steps until the last boundary that requests came before; returns how many these are."""
-        state, num_planned, num_late = self._state, 0, 0
+        state, num_planned = self._state, 0
         waited: list[tuple[int, int, int]] = []
-        for late_s in self._late_s:
-            num_late += 1
+        for num_late, late_s in enumerate(self._late_s, 1):
             until = bisect_left(end_times_s, late_s) + 1
             if until >= len(end_times_s):
                 break

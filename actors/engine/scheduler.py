@@ -127,7 +127,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self.phase = Phase.PASSING if goes_on else Phase.INTERRUPTED
         interrupt = Interrupt(self._steps[0].batch.step, goes_on)
         if goes_on:
-            self.expect(self._executor.request(interrupt), self._executor.receiver)
+            passed = self._executor.request(interrupt)
+            self.expect(passed, self._executor.receiver)
         else:
             self._executor.tell(interrupt)
 
@@ -206,7 +207,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             replica=self._replica,
             batch=planned.batch,
             start_s=max(planned.start_s, self._last_end_s),
-            end_times_s=tuple(result.end_times_s),
+            end_times_s=result.end_times_s,
             tokens=result.tokens,
             finished=tuple(finished),
             num_running=len(state.running),

@@ -36,6 +36,7 @@ class Intake:
         "_codec",
         "_config",
         "_hash_block",
+        "_is_context",
         "_limit_tokens",
         "_limit_words",
         "_turnover",
@@ -54,6 +55,8 @@ class Intake:
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
+        self._is_context = True
+        """Whether the context bounds the length of requests, and not a smaller KV cache."""
         self._limit_words = self._said()
         self._codec = codec
         self._turnover = Turnover()
@@ -62,6 +65,7 @@ class Intake:
         """Note a replica's limits: no request may outgrow its KV cache."""
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
+        self._is_context = self._limit_tokens == self._config.scheduler.max_model_len
         self._limit_words = self._said()
 
     def effort(self, generate: Generate) -> int:
@@ -163,11 +167,6 @@ class Intake:
         answer = generate.sampling.max_tokens or 1
         truncates = generate.reading.truncate_prompt_tokens == -1
         return self._limit_tokens - (answer if truncates else 1)
-
-    @property
-    def _is_context(self) -> bool:
-        """Whether the context bounds the length of requests, and not a smaller KV cache."""
-        return self._limit_tokens == self._config.scheduler.max_model_len
 
     def _held_by(self) -> str:
         """The begin of a refusal; clients know a prompt that is too long by vLLM's words."""

@@ -18,6 +18,8 @@ class Columns:
     """
 
     __slots__ = (
+        "_append_absent",
+        "_append_none",
         "arrival_s",
         "finish_s",
         "first_scheduled_s",
@@ -50,6 +52,17 @@ class Columns:
         self.prefix_hit_tokens = array("q")
         self.recomputed_tokens = array("q")
         self.replica = array("q")
+        # Looked up once, for each request that arrives has a row.
+        self._append_absent = tuple(
+            [times.append for times in (self.first_scheduled_s, self.first_token_s, self.finish_s)]
+        )
+        counts = (
+            self.num_output_tokens,
+            self.num_preemptions,
+            self.prefix_hit_tokens,
+            self.recomputed_tokens,
+        )
+        self._append_none = tuple([each.append for each in counts])
 
     def __len__(self) -> int:
         return len(self.request_id)
@@ -61,13 +74,10 @@ class Columns:
         self.reason.append(None)
         self.arrival_s.append(arrival_s)
         self.num_prompt_tokens.append(num_prompt_tokens)
-        self.first_scheduled_s.append(ABSENT)
-        self.first_token_s.append(ABSENT)
-        self.finish_s.append(ABSENT)
-        self.num_output_tokens.append(0)
-        self.num_preemptions.append(0)
-        self.prefix_hit_tokens.append(0)
-        self.recomputed_tokens.append(0)
+        for append in self._append_absent:
+            append(ABSENT)
+        for append_count in self._append_none:
+            append_count(0)
         self.replica.append(-1)
         return len(self.request_id) - 1
 

@@ -74,9 +74,7 @@ class Groups:
             num_last,
         )
 
-    def _add_before(
-        self, output: StepOutput, num_first: int, num_other: int
-    ) -> tuple[float, int, int, int]:
+    def _add_before(self, output: StepOutput, num_first: int, num_other: int) -> tuple[float, int, int, int]:
         """A row for the steps of a run until more requests wait, and one for each later time.
 
         Returns what is left: its start, its number of steps, how many wait, and the first's intervals.

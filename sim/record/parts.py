@@ -27,11 +27,7 @@ def parts(output: StepOutput) -> Iterator[StepOutput]:
 
 
 def _part(
-    output: StepOutput,
-    batch: Batch,
-    span: tuple[float, int, int],
-    num_waiting: int,
-    num_free_blocks: int,
+    output: StepOutput, batch: Batch, span: tuple[float, int, int], num_waiting: int, num_free_blocks: int
 ) -> StepOutput:
     start_s, first, stop = span
     return StepOutput(
