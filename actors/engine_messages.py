@@ -13,11 +13,8 @@ from actors.core.request import Submit
 class Interrupt:
     """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
 
-    A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
-    after the run is ignored.
-
-    Where the step after the boundary is planned already, the Scheduler asks: with `goes_on` that step belongs
-    to the run, and the answer comes at the boundary.
+    A message came that the next step must see. One that comes after the run is ignored. Where the step after
+    the boundary is planned already, the Scheduler asks: it `goes_on` for that step, and is answered before.
     """
 
     step: int
@@ -32,17 +29,11 @@ class Interrupt:
         return self
 
 
-@dataclass(init=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class Passed:
-    """The answer to an Interrupt, through the Executor: `num_steps` of a run that goes on are done.
-
-    0 says that it does not go on: it ends at the boundary, with its result.
-    """
+    """The answer: `num_steps` of a run that goes on are done; 0 if it ends there, with its result."""
 
     num_steps: int
-
-    def __init__(self, num_steps: int) -> None:
-        self.num_steps = num_steps
 
 
 @dataclass(frozen=True, slots=True)
