@@ -101,12 +101,12 @@ def prices(num_streams: int, num_tokens: int, rounds: list[tuple[float, float]])
     return token, statistics.median(few / num_streams - FEW * token for few, _ in rounds)
 
 
-def alone(num_streams: int, num_tokens: int, step_scale: float) -> list[tuple[float, float]]:
-    """Processor time of few and of many tokens where nobody speaks HTTP."""
+def alone(num_streams: int, num_tokens: int, step_scale: float) -> list[tuple[float, ...]]:
+    """What `graph_alone` prints: the same where nobody speaks HTTP."""
     sizes = [str(num_streams), str(num_tokens), str(step_scale)]
     command = [sys.executable, "-m", "tests.bench.graph_alone", *sizes]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [(float(few), float(many)) for few, many in map(str.split, said.splitlines())]
+    return [tuple(map(float, line.split())) for line in said.splitlines()]
 
 
 def measure(server: Live, num_streams: int, num_tokens: int, step_scale: float) -> str:
@@ -118,7 +118,9 @@ def measure(server: Live, num_streams: int, num_tokens: int, step_scale: float) 
         for _ in range(ROUNDS)
     ]
     each, request = prices(num_streams, num_tokens, [(few.cpu_s, many.cpu_s) for few, many in rounds])
-    graph_each, graph_request = prices(num_streams, num_tokens, alone(num_streams, num_tokens, step_scale))
+    without = alone(num_streams, num_tokens, step_scale)
+    graph_each, graph_request = prices(num_streams, num_tokens, [(few, many) for few, many, *_ in without])
+    first_s, gap_s = (statistics.median(column) for column in list(zip(*without, strict=True))[2:])
     many = rounds[-1][1]
     kb = (max(many.peak_kb for _, many in rounds) - idle_kb) / num_streams
     p50, p99 = (many.gaps_s[int(len(many.gaps_s) * part)] for part in (0.5, 0.99))
@@ -126,7 +128,8 @@ def measure(server: Live, num_streams: int, num_tokens: int, step_scale: float) 
         f"{num_streams:5d} streams: {each * 1e6:5.1f} us a token ({(each - graph_each) * 1e6:.1f} HTTP),"
         f" {request * 1e6:5.0f} us a request ({(request - graph_request) * 1e6:.0f} HTTP);"
         f" {many.num_chunks / num_streams / num_tokens:.2f} chunks a token, gaps {p50 * 1e3:.1f} ms (p50)"
-        f" {p99 * 1e3:.1f} (p99), first token {many.first_s * 1e3:.0f} ms;"
+        f" {p99 * 1e3:.1f} (p99, {gap_s * 1e3:.1f} without HTTP),"
+        f" last first token {many.first_s * 1e3:.0f} ms ({first_s * 1e3:.0f});"
         f" {kb:.0f} kB a stream over {idle_kb / 1024:.0f} MB"
     )
 

@@ -3,12 +3,14 @@
     python -m tests.bench.graph_alone STREAMS TOKENS STEP_SCALE
 
 Plays that many requests at once, of few tokens and of many, a few times; each line has the processor time of
-both in seconds. `python -m tests.bench door` takes it from a server's.
+both in seconds, and of those with many the longest wait for a first token and the 99th percentile of the gaps
+between steps. `python -m tests.bench door` compares a server's with it.
 """
 
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 
 import trio
 
@@ -16,6 +18,7 @@ from actors.actor import Ref
 from actors.api.front import Behind
 from actors.api.serve_graph import serve_graph
 from actors.api.server_options import ServerOptions
+from actors.clock import now_s
 from actors.core.sampling import Sampling
 from actors.front.async_llm import FromClients
 from actors.messages import Accepted, Generate
@@ -44,24 +47,30 @@ class Inside:
         task_status.started(0)
         await self._played(behind.llm, "warm", FEW)
         for number in range(ROUNDS):
-            few = await self._played(behind.llm, f"few-{number}", FEW)
-            print(few, await self._played(behind.llm, f"many-{number}", self._num_tokens), flush=True)
+            few, *_ = await self._played(behind.llm, f"few-{number}", FEW)
+            print(few, *await self._played(behind.llm, f"many-{number}", self._num_tokens), flush=True)
         behind.stop.set()
 
-    async def _played(self, llm: Ref[FromClients], name: str, num_tokens: int) -> float:
-        """Processor seconds of all streams, at once."""
-        before_s, unfinished = time.process_time(), [DeltaStream()] * 0
+    async def _played(self, llm: Ref[FromClients], name: str, num_tokens: int) -> tuple[float, float, float]:
+        """Processor seconds of all streams at once, the last first token after so many, and long gaps."""
+        before_s, begin_s = time.process_time(), now_s()
+        unfinished, times_s = list[DeltaStream](), dict[DeltaStream, list[float]]()
         sampling = Sampling(max_tokens=num_tokens, ignore_eos=True)
         for number in range(self._num_streams):
             prompt = tuple(300 + (number * 31 + position * 7) % 700 for position in range(16))
             accepted = await llm.ask(Generate(prompt, sampling, request_id=f"{name}-{number}"))
             assert isinstance(accepted, Accepted), accepted
             unfinished.append(accepted.stream)
+            times_s[accepted.stream] = []
         while unfinished:
             await trio.sleep(LOOK_S)
             taken = [(stream, stream.take()) for stream in unfinished]
+            for stream, delta in taken:
+                times_s[stream] += () if delta is None else delta.times_s
             unfinished = [stream for stream, delta in taken if delta is None or delta.finish_reason is None]
-        return time.process_time() - before_s
+        cpu_s, every = time.process_time() - before_s, list(times_s.values())
+        gaps_s = sorted(later - sooner for ends in every for sooner, later in pairwise(ends))
+        return cpu_s, max(ends[0] for ends in every) - begin_s, gaps_s[int(len(gaps_s) * 0.99)]
 
 
 def main(num_streams: int, num_tokens: int, step_scale: float) -> None:
