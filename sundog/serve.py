@@ -92,8 +92,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     from sundog.door_process import front_of
     from sundog.start_report import StartReport
 
-    late = replace(options.answers, constrains_late=served.vocabulary.thought is not None)
-    options = replace(options, answers=late)
+    options = replace(options, answers=replace(options.answers, thought=served.vocabulary.thought))
 
     def ready(url: str) -> None:
         for text in (*served.remarks, *differing(served.defaults), report.line(served.name, served.device)):

@@ -3,13 +3,13 @@
 from actors.api.bodies.tools import ToolChoice
 from actors.api.context import AnswerFormats
 from actors.api.errors import invalid
-from actors.api.reasoning import STARTS_THINKING
+from actors.api.reasoning import starts_thinking
 from actors.api.responses.tool_shape import TextFormat
 from actors.api.tool_calls import FORMATS, LISTED
 
 
 def text_format(
-    choice: ToolChoice, parallel: bool, is_constrained: bool, answers: AnswerFormats
+    choice: ToolChoice, parallel: bool, is_constrained: bool, may_think: bool, answers: AnswerFormats
 ) -> TextFormat:
     """Raises 400 for calls that nobody could tell from text.
 
@@ -17,8 +17,8 @@ def text_format(
     """
     thinks = None
     if answers.reasoning_parser is not None:
-        at_once = is_constrained and not answers.constrains_late
-        thinks = STARTS_THINKING[answers.reasoning_parser] and not at_once
+        at_once = is_constrained and answers.thought is None
+        thinks = starts_thinking(answers.reasoning_parser, may_think) and not at_once
     match choice.kind:
         case "named":
             return TextFormat(named=choice.name, thinks=thinks)

@@ -12,6 +12,8 @@ from contextlib import ExitStack, suppress
 from actors.actor import ActorDied
 from actors.api.errors import refusal
 from actors.api.llm import LLM
+from actors.api.reasoning import ThoughtCount
+from actors.front.thought import ThoughtMarks
 from actors.messages import Accepted, Cancel, Generate, Refused
 from actors.stream import Delta, DeltaStream
 
@@ -64,7 +66,17 @@ class Asked:
 class Choice:
     """One choice of an answer, and how much of it has been read."""
 
-    __slots__ = ("_first", "_stream", "asked", "cut", "finished", "index", "is_first", "num_tokens")
+    __slots__ = (
+        "_first",
+        "_stream",
+        "asked",
+        "cut",
+        "finished",
+        "index",
+        "is_first",
+        "num_tokens",
+        "thoughts",
+    )
 
     def __init__(self, index: int, asked: Asked, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
@@ -75,6 +87,7 @@ class Choice:
         self.is_first = is_first
         """Whether it is the first of its prompt's: it is the one whose cached tokens count."""
         self.num_tokens = 0
+        self.thoughts: ThoughtCount | None = None
         self.finished = False
         self.cut: tuple[int, Callable[[], None]] | None = None
         """After how many tokens the answer is to be cut off, and how."""
@@ -111,6 +124,8 @@ class Choice:
     def _taken(self, delta: Delta) -> Delta:
         """Count it as read."""
         self.num_tokens += delta.num_tokens
+        if self.thoughts is not None:
+            self.thoughts.feed(delta)
         asked = self.asked
         if self.is_first and delta.num_cached_tokens > asked.num_cached_tokens:
             asked.num_cached_tokens = delta.num_cached_tokens
@@ -123,13 +138,21 @@ class Choice:
 
     def usage(self) -> dict[str, object]:
         """What this choice alone has cost so far, as vLLM counts it in the chunks of a stream."""
-        return usage_object(self.asked.num_prompt_tokens, self.num_tokens)
+        return usage_object(self.asked.num_prompt_tokens, self.num_tokens, num_thoughts=self.num_thoughts)
+
+    @property
+    def num_thoughts(self) -> int | None:
+        """How many of its tokens are reasoning; None where none is looked for."""
+        return None if self.thoughts is None else self.thoughts.num_tokens
 
 
 def usage_object(
-    num_prompt_tokens: int, num_tokens: int, num_cached_tokens: int | None = None
+    num_prompt_tokens: int,
+    num_tokens: int,
+    num_cached_tokens: int | None = None,
+    num_thoughts: int | None = None,
 ) -> dict[str, object]:
-    """OpenAI's `usage`."""
+    """OpenAI's `usage`; `num_thoughts` are the tokens of reasoning, None where none is looked for."""
     usage: dict[str, object] = {
         "prompt_tokens": num_prompt_tokens,
         "total_tokens": num_prompt_tokens + num_tokens,
@@ -137,6 +160,7 @@ def usage_object(
     }
     if num_cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": num_cached_tokens}
+    usage["completion_tokens_details"] = None if num_thoughts is None else {"reasoning_tokens": num_thoughts}
     return usage
 
 
@@ -158,7 +182,15 @@ class Choices:
             sum(asked.num_prompt_tokens for asked in prompts),
             sum(choice.num_tokens for choice in self.all),
             sum(asked.num_cached_tokens for asked in prompts),
+            None if self.all[0].thoughts is None else sum(choice.num_thoughts or 0 for choice in self.all),
         )
+
+    def count_thoughts(self, marks: ThoughtMarks | None, starts_thinking: bool) -> None:
+        """Count the tokens of reasoning, too; None where the model's marks are not one token each."""
+        if marks is None:
+            return
+        for choice in self.all:
+            choice.thoughts = ThoughtCount(marks, starts_thinking)
 
     def cut_after(self, num_tokens: int, cut: Callable[[], None]) -> None:
         """Have `cut` called before more than so many tokens of a choice are shown."""

@@ -4,6 +4,8 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import trio
 
@@ -16,12 +18,28 @@ from actors.api.llm import LLM
 from actors.api.seats import OwnSeats, Seats
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
+from actors.front.thought import ThoughtMarks
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.vector_sizes import VectorSizes
 
 log = logging.getLogger("sundog.api")
 
 MAX_REMARKS = 1000
+
+
+@cache
+def fingerprint(model: str, max_model_len: int) -> str:
+    """`sundog-VERSION-DIGEST`; the same for the same model and version."""
+    digest = hashlib.blake2b(f"{model} {max_model_len}".encode(), digest_size=4).hexdigest()
+    return f"sundog-{server_version()}-{digest}"
+
+
+def server_version() -> str:
+    """Sundog's, as it is installed."""
+    try:
+        return version("sundog")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +99,14 @@ class ServedModel:
 class AnswerFormats:
     """How the served model writes calls of tools and reasoning: names of parsers, None where it does not.
 
-    Without `auto_tools` only calls that a client requires are looked for. With `constrains_late` a grammar
-    holds from the end of the reasoning on.
+    Without `auto_tools` only calls that a client requires are looked for. With `thought` a grammar holds from
+    the end of the reasoning on, and its tokens are counted.
     """
 
     tool_call_parser: str | None = None
     auto_tools: bool = False
     reasoning_parser: str | None = None
-    constrains_late: bool = False
+    thought: ThoughtMarks | None = None
 
 
 PLAIN_ANSWERS = AnswerFormats()
@@ -124,6 +142,11 @@ class ApiContext:
     in_flight: InFlight = field(default_factory=InFlight)
     seats: Seats = field(default_factory=OwnSeats)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers say of the server that made them: its version, and a digest of what it serves."""
+        return fingerprint(self.model.name, self.model.max_model_len)
 
     @property
     def cards(self) -> list[dict[str, object]]:

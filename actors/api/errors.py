@@ -25,6 +25,7 @@ log = logging.getLogger("sundog.api")
 SHOWN_CHARACTERS = 60
 UNKNOWN_URL = "unknown_url"
 INVALID_INPUT = "invalid_user_input"
+NO_RESPONSE = "not_found"
 JSON = json.JSONEncoder(ensure_ascii=False)
 BROKEN = "The server could not finish this request; its log says why."
 
@@ -38,8 +39,12 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    is_malformed: bool = False
+    """Whether the body has another shape than its route's: a field is missing, or of another type."""
 
 
+NAMED_BY_CODE = {INVALID_INPUT: "InvalidUserInput", NO_RESPONSE: "invalid_request_error"}
+"""vLLM's `type` where the status does not say it."""
 ErrorShape = Callable[[ApiError], dict[str, object]]
 """How an error is spelled: the JSON object that the client reads."""
 
@@ -54,14 +59,23 @@ EXCEPTIONS = {
 
 
 def as_vllm(error: ApiError) -> dict[str, object]:
-    """`code` is the status; an unknown URL has HTTP's phrase, a missing key nothing but itself."""
+    """`code` is the status; an unknown URL has HTTP's phrase, a missing key nothing but itself.
+
+    A malformed body has the phrase, too, and `param` is the place in it: body.messages.0.role.
+    """
     if error.status == 401:
         return {"error": "Unauthorized"}
     phrase = HTTPStatus(error.status).phrase
-    kind = phrase if error.code == UNKNOWN_URL else EXCEPTIONS.get(error.status, phrase)
-    if error.code == INVALID_INPUT:
-        kind = "InvalidUserInput"
-    return _spelled(error, kind, error.status)
+    has_phrase = error.code == UNKNOWN_URL or error.is_malformed
+    kind = phrase if has_phrase else EXCEPTIONS.get(error.status, phrase)
+    kind = NAMED_BY_CODE.get(error.code or "", kind)
+    param = _place(error.param) if error.is_malformed else error.param
+    return {"error": {"message": error.message, "type": kind, "param": param, "code": error.status}}
+
+
+def _place(param: str | None) -> str:
+    """A field's place in the body, as pydantic names it."""
+    return "body" if param is None else "body." + param.replace("[", ".").replace("]", "")
 
 
 def as_openai(error: ApiError) -> dict[str, object]:
@@ -147,6 +161,8 @@ def install(app: Quart, spell: ErrorShape) -> None:
         return respond(error)
 
     async def answer_http_error(error: HTTPException) -> Response:
+        if isinstance(error, NotFound) and (there := _without_slash(app)) is not None:
+            return Response("", 307, {"Location": there})
         return respond(_of_http(error))
 
     async def answer_dead_engine(error: ActorDied) -> Response:
@@ -161,6 +177,21 @@ def install(app: Quart, spell: ErrorShape) -> None:
     app.register_error_handler(HTTPException, answer_http_error)
     app.register_error_handler(ActorDied, answer_dead_engine)
     app.register_error_handler(Exception, answer_bug)
+
+
+def _without_slash(app: Quart) -> str | None:
+    """Where the request would have found a route, had its path not ended with a slash."""
+    path = request.path.rstrip("/")
+    if path == request.path or not path.strip("/"):
+        return None
+    try:
+        app.url_map.bind("").match(path, method=request.method)
+    except NotFound:
+        return None
+    except HTTPException:
+        pass  # the route has another method, and says so itself
+    query = request.query_string.decode("latin-1")
+    return f"{path}?{query}" if query else path
 
 
 def _of_http(error: HTTPException) -> ApiError:

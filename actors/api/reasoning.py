@@ -3,10 +3,34 @@
 Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
 """
 
-from actors.front.thought import BEGIN, END
+from actors.front.thought import BEGIN, END, ThoughtMarks
+from actors.stream import Delta
 
-STARTS_THINKING = {"deepseek_r1": True, "qwen3": False}
-"""By the names that vLLM gives its parsers: whether an answer is reasoning before any mark says so."""
+
+def starts_thinking(parser: str, may_think: bool) -> bool:
+    """Whether an answer is reasoning before any mark says so, under the names that vLLM gives its parsers.
+
+    Templates of Qwen's may have written the first mark; `may_think` is their `enable_thinking`.
+    """
+    return parser == "deepseek_r1" or may_think
+
+
+class ThoughtCount:
+    """How many tokens of one answer are reasoning, its marks and its end not among them."""
+
+    def __init__(self, marks: ThoughtMarks, starts_thinking: bool) -> None:
+        self._marks = marks
+        self._thinks = starts_thinking
+        self.num_tokens = 0
+
+    def feed(self, delta: Delta) -> None:
+        """Count what is new."""
+        has_end_token = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str)
+        for token in delta.token_ids[:-1] if has_end_token else delta.token_ids:
+            if token in (self._marks.begin, self._marks.end):
+                self._thinks = token == self._marks.begin
+            elif self._thinks:
+                self.num_tokens += 1
 
 
 class ThoughtParser:

@@ -10,13 +10,12 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from actors.actor import Actor, Tap
-from actors.api.context import ServedModel
+from actors.api.context import ServedModel, server_version
 from actors.api.emulation import Emulation
 from actors.api.exposition import registry_of
 from actors.api.front import Behind, Front, OwnFront, spans_to
 from actors.api.keys import Keys
 from actors.api.live import Live
-from actors.api.routes.operations import server_version
 from actors.api.server_options import ServerOptions
 from actors.api.signals import Stopping, obey_signals
 from actors.config import ConfigError, EngineConfig

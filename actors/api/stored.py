@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from actors.api.errors import ApiError, shown
+from actors.api.errors import NO_RESPONSE, ApiError, shown
 from actors.api.json_object import Json
 from actors.api.translated.response import ResponseObject
 
@@ -38,14 +38,14 @@ class StoredResponses:
         if len(self._kept) > MOST_STORED:
             self._kept.popitem(last=False)
 
-    def get(self, name: str, param: str | None = None) -> StoredResponse:
+    def get(self, name: str, param: str = "response_id") -> StoredResponse:
         """Raises 404 for one that is not kept, or not any more."""
         if not self.keeps:
             why = "with --api-processes above 1 none is kept, send the whole conversation"
-            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, "not_found")
+            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, NO_RESPONSE)
         stored = self._kept.get(name)
         if stored is None:
-            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, "not_found")
+            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, NO_RESPONSE)
         return stored
 
     def forget(self, name: str) -> None:

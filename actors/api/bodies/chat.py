@@ -24,9 +24,17 @@ from actors.messages import ChatMessage, Reading
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {}
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call")
+TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Parts of a message that are text, and the field that holds it."""
 
 
-ContentInput = str | Annotated[list[str | dict[str, object]], Field(max_length=MAX_PARTS)]
+ContentInput = str | Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)]
 
 
 def as_text(value: object) -> str:
@@ -44,15 +52,13 @@ def as_text(value: object) -> str:
 
 
 def _text_of_part(index: int, part: object) -> str:
-    if isinstance(part, str):
-        return part
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise ValueError(f'[{index}] must be a part like {{"type": "text", "text": "…"}}')
-    if part["type"] != "text":
+    if (field := TEXT_PARTS.get(part["type"])) is None:
         raise ValueError(f"[{index}] is of type {shown(part['type'])}, which is not supported; only text is")
-    if not isinstance(part.get("text"), str):
-        raise ValueError(f"[{index}].text must be a string")
-    text: str = part["text"]
+    text = part.get(field)
+    if not isinstance(text, str):
+        raise ValueError(f"[{index}].{field} must be a string")
     return text
 
 
@@ -64,14 +70,16 @@ class MessageBody(JsonObject):
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
     tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Name | None = None
+    name: Name | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """The same under its former name."""
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for content that no template is given."""
         for name in UNSUPPORTED_IN_MESSAGE:
             if value := (self.model_extra or {}).get(name):
                 raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
-        if self.content is None and self.role != "assistant":
-            raise invalid(f"{where}.content is required.", f"{where}.content")
         for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
             if getattr(self, name) and self.role != role:
                 message = f"{where}.{name} is only allowed in a message of the role {role}."
@@ -85,6 +93,11 @@ class MessageBody(JsonObject):
             more["tool_calls"] = [call.for_template() for call in self.tool_calls]
         if self.tool_call_id is not None:
             more["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            more["name"] = self.name
+        thought = self.reasoning_content if self.reasoning is None else self.reasoning
+        if thought is not None and self.role == "assistant":
+            more |= {"reasoning": thought, "reasoning_content": thought}
         return more
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from actors.api.bodies.bounds import (
+    INT32_MAX,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
@@ -30,6 +31,13 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "kv_transfer_params": (),
     "mcp_servers": ([],),
 }
+BILLING = "x-anthropic-billing-header"
+"""How Claude Code begins the block that accounts for a request."""
+LEAST_BUDGET = 1024
+BUDGET = (
+    'thinking.budget_tokens is not supported: leave it out, or send thinking = {"type": "adaptive"} and'
+    " bound the whole answer with max_tokens."
+)
 HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
 
 
@@ -78,6 +86,7 @@ class Thinking(JsonObject):
     """Whether the model thinks aloud."""
 
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX)] | None = None
 
 
 class OutputFormat(JsonObject):
@@ -110,7 +119,7 @@ class PromptBody(JsonObject):
         chat = passed_on(self.model_extra, SHARED) | {"messages": list(self._messages())}
         if self.tools:
             chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
-        if self.tool_choice is not None:
+        if self.tool_choice is not None and (self.tools or self.tool_choice.type != "auto"):
             chat |= _choice(self.tool_choice)
         if self.thinking is not None and self.thinking.type != "adaptive":
             thinks = {"enable_thinking": self.thinking.type == "enabled"}
@@ -123,7 +132,7 @@ class PromptBody(JsonObject):
 
     def _messages(self) -> Iterator[Json]:
         if self.system:
-            yield {"role": "system", "content": _text(self.system, "system")}
+            yield {"role": "system", "content": _instructions(self.system)}
         for index, turn in enumerate(self.messages):
             where = f"messages[{index}].content"
             if isinstance(turn.content, str):
@@ -146,6 +155,8 @@ class MessagesBody(PromptBody):
 
     def chat(self) -> Json:
         """The body of the chat completion that answers it."""
+        if self.thinking is not None and self.thinking.budget_tokens is not None:
+            raise invalid(BUDGET, "thinking.budget_tokens")
         chat = self.prompt() | {"max_tokens": self.max_tokens, "stop": self.stop_sequences}
         for name in ("model", "temperature", "top_k", "top_p"):
             if (value := getattr(self, name)) is not None:
@@ -162,6 +173,17 @@ def _text(content: Content, where: str) -> str:
     return "\n".join(_text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
 
 
+def _instructions(system: Content) -> str:
+    """The system prompt: its blocks one after the other, as in vLLM.
+
+    A block that accounts for the request is left out: it differs each time, and no prefix would be cached.
+    """
+    if isinstance(system, str):
+        return system
+    texts = [_text_of(block, f"system[{index}]") for index, block in enumerate(system)]
+    return "".join(text for text in texts if not text.startswith(BILLING))
+
+
 def _text_of(block: Block, where: str) -> str:
     if block.type != "text":
         raise invalid(f"{where} is of type {shown(block.type)}: only text is supported here.", where)
@@ -171,17 +193,21 @@ def _text_of(block: Block, where: str) -> str:
 
 
 def _answer(blocks: list[Block], where: str) -> Json:
-    """An assistant's turn: its text and its calls; what it thought is not sent again."""
-    texts, calls = [], []
+    """An assistant's turn: its text, its calls and what it thought, for templates that show it again."""
+    texts, calls, thoughts = [], [], []
     for index, block in enumerate(blocks):
         if block.type == "tool_use":
             if block.name is None or block.id is None:
                 raise invalid(f"{where}[{index}] needs a name and an id.", f"{where}[{index}]")
             arguments = json.dumps(block.input or {})
             calls.append({"id": block.id, "function": {"name": block.name, "arguments": arguments}})
-        elif block.type not in ("thinking", "redacted_thinking"):
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type != "redacted_thinking":
             texts.append(_text_of(block, f"{where}[{index}]"))
     message: Json = {"role": "assistant", "content": "\n".join(texts)}
+    if any(thoughts):
+        message["reasoning"] = "".join(thoughts)
     return message | ({"tool_calls": calls} if calls else {})
 
 

@@ -5,6 +5,7 @@ half of a surrogate pair, 200 levels of nesting). Types are strict, null means a
 first wrong field and what it may hold.
 """
 
+import codecs
 import gc
 import re
 from collections.abc import Mapping
@@ -17,11 +18,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
-from actors.api.errors import ApiError, invalid, shown
+from actors.api.errors import ApiError, shown
 
 THREAD_FROM_BYTES = 2**17
 """Below, a body is parsed sooner (under 2 ms) than other streams would notice."""
 MAX_FIELDS = 1000
+BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_too")
+"""How pydantic's errors about a value begin whose type is right: vLLM's own code finds those."""
+KINDS = ("str", "int", "float", "bool", "dict")
+"""How pydantic names the branch of a union in a place; lists have brackets."""
 SUBJECT = re.compile(r"^\w+ should")  # Input, String, List
 BodyT = TypeVar("BodyT", bound="JsonObject")
 
@@ -83,7 +88,8 @@ def check_content_type(content_type: str | None, encoding: str | None) -> None:
 
 
 def parse(body_type: type[BodyT], data: bytes) -> BodyT:
-    """The body that `data` spells; raises 400 naming the first field that is wrong."""
+    """The body that `data` spells, with UTF-8's mark or without; raises 400 naming the first wrong field."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
@@ -96,22 +102,24 @@ def parse(body_type: type[BodyT], data: bytes) -> BodyT:
 
 
 def _not_json(message: str) -> ApiError:
-    return invalid(f"The body is not valid JSON: {message[:200]}.", None)
+    return ApiError(400, f"The body is not valid JSON: {message[:200]}.", is_malformed=True)
 
 
 def as_api_error(error: Mapping[str, object]) -> ApiError:
     """The 400 for an error of pydantic's."""
     location, message = error["loc"], str(error["msg"])
     assert isinstance(location, tuple)
-    if not location:
-        is_object = error["type"] == "value_error"
-        what = message.removeprefix("Value error, ") if is_object else "must be a JSON object"
-        return invalid(f"The body {what}.", None)
-    param = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)[1:]
-    if error["type"] == "missing":
-        return invalid(f"{param} is required.", param)
-    if error["type"] == "value_error":
+    kind = str(error["type"])
+    fields = [key for key in location if isinstance(key, int) or (key not in KINDS and "[" not in key)]
+    param = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in fields)[1:] or None
+    if kind == "value_error":
         # The validators of this package phrase an error as a predicate: "must be …".
-        return invalid(f"{param} {message.removeprefix('Value error, ')}.", param)
-    allowed = SUBJECT.sub("it should", message)
-    return invalid(f"{param} is {shown(error['input'])}: {allowed}.", param)
+        message = f"{param or 'The body'} {message.removeprefix('Value error, ')}."
+    elif param is None:
+        message = "The body must be a JSON object."
+    elif kind == "missing":
+        message = f"{param} is required."
+    else:
+        message = f"{param} is {shown(error['input'])}: {SUBJECT.sub('it should', message)}."
+    about_value = kind.startswith(BOUNDS) or (kind == "value_error" and " must be " not in message)
+    return ApiError(400, message, param, is_malformed=not about_value)

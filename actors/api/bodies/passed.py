@@ -43,11 +43,3 @@ def passed_on(extras: Mapping[str, object] | None, names: frozenset[str]) -> Jso
 def not_passed(extras: Mapping[str, object] | None, names: frozenset[str]) -> Json:
     """The others."""
     return {name: value for name, value in (extras or {}).items() if name not in names}
-
-
-def with_effort(chat: Json, effort: str | None) -> Json:
-    """`chat` with this reasoning effort; templates that can do without reasoning learn if it is wanted."""
-    if effort is None:
-        return chat
-    arguments = {"enable_thinking": effort != "none"} | (chat.get("chat_template_kwargs") or {})
-    return chat | {"reasoning_effort": effort, "chat_template_kwargs": arguments}

@@ -16,7 +16,8 @@ from actors.api.bodies.bounds import (
 )
 from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.passed import SAMPLED, passed_on, with_effort
+from actors.api.bodies.passed import SAMPLED, passed_on
+from actors.api.bodies.templated import Effort
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
 from actors.api.json_object import Json
@@ -55,6 +56,7 @@ class Item(JsonObject):
     name: Name | None = None
     arguments: str | None = None
     output: "str | Annotated[list[Text], Field(max_length=MAX_PARTS)] | None" = None
+    summary: "Annotated[list[Text], Field(max_length=MAX_PARTS)]" = Field(default=[])
 
 
 class Text(JsonObject):
@@ -71,6 +73,7 @@ class Function(JsonObject):
     name: Name | None = None
     description: str | None = None
     parameters: dict[str, object] | None = None
+    strict: bool | None = None
 
 
 class Format(JsonObject):
@@ -79,6 +82,8 @@ class Format(JsonObject):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: Name | None = None
     schema_: dict[str, object] | None = Field(None, alias="schema")
+    description: str | None = None
+    strict: bool | None = None
 
 
 class TextOptions(JsonObject):
@@ -89,9 +94,10 @@ class TextOptions(JsonObject):
 
 
 class Reasoning(JsonObject):
-    """How much the model thinks; of a `summary` there is none, all of it is shown."""
+    """How much the model thinks; all of it is shown, whatever `summary` is."""
 
-    effort: Name | None = None
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseBody(JsonObject):
@@ -101,14 +107,14 @@ class ResponseBody(JsonObject):
     model: ModelName | None = None
     instructions: str | None = None
     max_output_tokens: NumTokensFrom1 | None = None
-    metadata: dict[str, str] = Field(default={})
+    metadata: dict[str, str] | None = None
     parallel_tool_calls: bool = True
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
     include: list[Included] = Field(default=[])
     reasoning: Reasoning | None = None
-    top_logprobs: NumLogprobs = 0
+    top_logprobs: NumLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     temperature: Temperature | None = None
     text: TextOptions | None = None
@@ -142,39 +148,57 @@ class ResponseBody(JsonObject):
         if self.truncation == "auto":
             chat["truncate_prompt_tokens"] = -1
         if LOGPROBS in self.include:
-            chat |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+            chat |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         elif self.top_logprobs:
             raise invalid(f'top_logprobs are shown with include = ["{LOGPROBS}"] only.', "top_logprobs")
         if self.stream:
             chat |= {"stream": True, "stream_options": {"include_usage": True}}
-        return with_effort(chat, None if self.reasoning is None else self.reasoning.effort)
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return chat if effort is None else chat | {"reasoning_effort": effort}
 
 
 def _add(messages: list[Json], item: Item, where: str) -> None:
-    """Append what an item says: a message, a call of the assistant's, or what a call gave."""
+    """Add what an item says: a message, a call of the assistant's, what it thought, or what a call gave.
+
+    Items of one turn of the assistant's are one message.
+    """
+    before = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match item.type:
         case "message":
             if item.role is None:
                 raise invalid(f"{where}.role is required.", f"{where}.role")
-            messages.append({"role": item.role, "content": _text(item.content, f"{where}.content")})
+            said = {"role": item.role, "content": _text(item.content, f"{where}.content")}
+            if item.role == "assistant" and before is not None and before["content"] is None:
+                before |= said
+            else:
+                messages.append(said)
         case "function_call":
             if item.call_id is None or item.name is None:
                 raise invalid(f"{where} needs a call_id and a name.", where)
             function = {"name": item.name, "arguments": item.arguments or ""}
             call = {"id": item.call_id, "function": function}
-            if messages and messages[-1]["role"] == "assistant":
-                messages[-1].setdefault("tool_calls", []).append(call)
+            if before is not None:
+                before.setdefault("tool_calls", []).append(call)
             else:
-                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+                messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         case "function_call_output":
             if item.call_id is None:
                 raise invalid(f"{where}.call_id is required.", f"{where}.call_id")
             output = _text(item.output, f"{where}.output")
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         case "reasoning":
-            pass  # what was thought is not sent again
+            thought = "".join(part.text or "" for part in _thought(item))
+            if before is not None and "reasoning" not in before:
+                before["reasoning"] = thought
+            elif thought:
+                messages.append({"role": "assistant", "content": None, "reasoning": thought})
         case _:
             raise invalid(f"{where} is of type {shown(item.type)}, which is not supported.", where)
+
+
+def _thought(item: Item) -> list[Text]:
+    """What a piece of reasoning says, or else its summary."""
+    return item.content if isinstance(item.content, list) and item.content else item.summary
 
 
 def _text(content: str | list[Text] | None, where: str) -> str:

@@ -29,6 +29,16 @@ class FunctionBody(JsonObject):
     name: Name
     description: str | None = None
     parameters: dict[str, object] | None = None
+    strict: bool | None = None
+
+    def for_template(self) -> dict[str, object]:
+        """As vLLM gives it to templates: these keys in this order, null where nothing was sent."""
+        shown: dict[str, object] = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+        return shown if self.strict is None else shown | {"strict": self.strict}
 
 
 class ToolBody(JsonObject):
@@ -53,11 +63,15 @@ class CalledBody(JsonObject):
     function: CalledFunction
 
     def for_template(self) -> dict[str, object]:
-        """As templates expect it: the arguments as an object where they are one."""
-        arguments: object = self.function.arguments
-        with suppress(ValueError):  # what is no JSON is shown as it was
+        """As templates expect it: the arguments as an object.
+
+        Those that are none are shown as an empty one, as in vLLM: a model may have written them, and refusing
+        its call would end the conversation.
+        """
+        arguments: object = None
+        with suppress(ValueError):
             arguments = jiter.from_json((self.function.arguments or "{}").encode(), allow_inf_nan=False)
-        function = {"name": self.function.name, "arguments": arguments}
+        function = {"name": self.function.name, "arguments": arguments if isinstance(arguments, dict) else {}}
         return {"id": self.id, "type": self.type, "function": function}
 
 
@@ -76,11 +90,11 @@ def as_tool_choice(value: object) -> ToolChoice:
     function = value.get("function") if isinstance(value, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(value, Mapping) or value.get("type") != "function" or not isinstance(name, str):
-        raise ValueError(f"must be {CHOICES}")
+        raise ValueError(f"is unknown: send {CHOICES}")
     return ToolChoice("named", name)
 
 
-Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[ToolBody], Field(min_length=1, max_length=MAX_TOOLS)]
 ToolChoiceField = Annotated[
     ToolChoice, PlainValidator(as_tool_choice, json_schema_input_type=str | dict[str, object])
 ]
@@ -90,12 +104,12 @@ def choice_of(choice: ToolChoice | None, tools: Sequence[ToolBody]) -> ToolChoic
     """What a request chose, auto if it only gives tools; raises 400 for what its tools do not allow."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
-    if not tools and choice.kind in ("required", "named"):
-        raise invalid("tool_choice asks for a call, but tools is empty: give tools.", "tool_choice")
+    if not tools and choice.kind != "none":
+        raise invalid("tool_choice is about tools, and there are none: give tools.", "tool_choice")
     if choice.kind == "named" and choice.name not in {tool.function.name for tool in tools}:
         message = f"tool_choice names {shown(choice.name)}, which is not among the tools."
         raise invalid(message, "tool_choice")
-    return choice if tools else ToolChoice("none")
+    return choice
 
 
 def constraint_of(choice: ToolChoice, tools: Sequence[ToolBody], parallel: bool) -> Constraint | None:
@@ -131,5 +145,5 @@ def _json(schema: Mapping[str, object]) -> Constraint:
 
 
 def for_template(tools: Sequence[ToolBody]) -> list[dict[str, object]]:
-    """The tools as templates expect them: as they were sent."""
-    return [tool.model_dump(exclude_none=True) for tool in tools]
+    """The tools as templates expect them."""
+    return [{"type": tool.type, "function": tool.function.for_template()} for tool in tools]

@@ -44,6 +44,10 @@ class ResponseShape(Protocol):
         """One choice's entry in a chunk of a stream."""
         ...
 
+    def chunk_usage(self, usage: Json) -> Json:
+        """What a chunk in the middle of a stream shows of its choice's usage."""
+        ...
+
 
 class CompletionShape:
     """Text completions."""
@@ -74,6 +78,9 @@ class CompletionShape:
             "prompt_token_ids": view.prompt_ids if is_first else None,
             "token_ids": view.token_ids(delta),
         }
+
+    def chunk_usage(self, usage: Json) -> Json:
+        return {name: value for name, value in usage.items() if value is not None}
 
 
 class ChatShape:
@@ -122,8 +129,8 @@ class ChatShape:
             {
                 "choices": [_choice(view, {"role": self._role, "content": ""})],
                 "prompt_token_ids": view.prompt_ids,
+                "prompt_text": view.prompt_text,
             }
-            | ({} if view.prompt_text is None else {"prompt_text": view.prompt_text})
             for view in views
         ]
         return chunks + [
@@ -137,6 +144,9 @@ class ChatShape:
         if delta.finish_reason is not None:
             choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
         return choice | {"token_ids": view.token_ids(delta)}
+
+    def chunk_usage(self, usage: Json) -> Json:
+        return usage
 
 
 def _choice(view: ChoiceView, delta: Json) -> Json:

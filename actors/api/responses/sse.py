@@ -33,11 +33,18 @@ class Writer(Protocol):
 
 
 class ChunkWriter:
-    """Writes the chunks of one answer; `head` holds what all of them repeat."""
+    """Writes the chunks of one answer; `head` holds what all of them repeat, the last has `fingerprint`."""
 
     def __init__(
-        self, shape: ResponseShape, head: Json, choices: Choices, views: list[ChoiceView], spell: ErrorShape
+        self,
+        shape: ResponseShape,
+        head: Json,
+        choices: Choices,
+        views: list[ChoiceView],
+        spell: ErrorShape,
+        fingerprint: str | None = None,
     ) -> None:
+        self._fingerprint = fingerprint
         self._shape = shape
         self._head = head
         self._spell = spell
@@ -69,14 +76,19 @@ class ChunkWriter:
         if is_plain and self._around_text:
             before, after = self._around_text[choice.index]
             return f"{before}{encode_basestring_ascii(delta.text)}{after}".encode()
-        usage = choice.usage() if self._wanted.usage == "always" else None
+        usage = self._shape.chunk_usage(choice.usage()) if self._wanted.usage == "always" else None
         body: Json = {"choices": [self._shape.chunk(view, delta, is_first)]}
+        if delta.finish_reason is not None and self._wanted.usage == "never":
+            body["system_fingerprint"] = self._fingerprint
         return (opening + self._chunk(body, usage)).encode()
 
     def _opening(self) -> str:
         self._has_begun = True
-        always = self._wanted.usage == "always"
-        usage = usage_object(self._choices.all[0].asked.num_prompt_tokens, 0) if always else None
+        first = self._choices.all[0]
+        begun = usage_object(
+            first.asked.num_prompt_tokens, 0, num_thoughts=None if first.thoughts is None else 0
+        )
+        usage = self._shape.chunk_usage(begun) if self._wanted.usage == "always" else None
         return "".join([self._chunk(body, usage) for body in self._shape.openings(self._views)])
 
     def error(self, message: str) -> bytes:
@@ -87,7 +99,9 @@ class ChunkWriter:
         """The usage chunk, if it was asked for, and the end mark."""
         if self._wanted.usage == "never":
             return DONE
-        return self._chunk({"choices": []}, self._choices.usage()).encode() + DONE
+        body: Json = {"choices": [], "system_fingerprint": self._fingerprint}
+        usage = {name: value for name, value in self._choices.usage().items() if value is not None}
+        return self._chunk(body, usage).encode() + DONE
 
 
 class Events:

@@ -18,6 +18,7 @@ from actors.api.responses.view import Wanted
 from actors.api.routes.completions import text_of
 from actors.api.routes.generate import Answering
 from actors.api.translated.parts import Shaped
+from actors.core.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Chat:
     answer_id: str
     choices: Choices
     wanted: Wanted
+    sampling: Sampling
 
     @classmethod
     async def begin(
@@ -38,8 +40,12 @@ class Chat:
         turns = conversation(body.messages)
         sampling = body.sampling(body.token_limit, context.model.defaults)
         constrained = sampling.constraint is not None
-        form = text_format(body.chosen_tools, body.parallel_tool_calls, constrained, context.answers)
-        form = replace(form, shows_thoughts=body.include_reasoning)
+        form = replace(
+            text_format(
+                *(body.chosen_tools, body.parallel_tool_calls, constrained, body.may_think, context.answers)
+            ),
+            shows_thoughts=body.include_reasoning,
+        )
         if form.calls is not None and form.calls.keeps_special:
             sampling = replace(sampling, skip_special_tokens=False)
         role = body.answering_role
@@ -48,10 +54,16 @@ class Chat:
         answering = Answering(context, request, shape, body, adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
+        if form.thinks is not None:
+            choices.count_thoughts(context.answers.thought, form.thinks)
         if body.return_prompt_text:
             text = await text_of(context, choices.all[0].asked.prompt_token_ids)
             wanted = replace(wanted, prompt_texts=(text,))
-        return cls(answering, answer_id, choices, wanted)
+        return cls(answering, answer_id, choices, wanted, sampling)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.choices.all[0].asked.num_prompt_tokens
 
     @property
     def request_id(self) -> str:

@@ -4,10 +4,9 @@ from importlib.resources import files
 
 from quart import Blueprint, Response
 
-from actors.api.context import ApiContext
+from actors.api.context import ApiContext, server_version
 from actors.api.edge.response import json_response, text_response
 from actors.api.openapi import document
-from actors.api.routes.operations import server_version
 
 HTML = "text/html; charset=utf-8"
 

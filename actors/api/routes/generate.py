@@ -92,7 +92,10 @@ class Answering:
     def chunks(self, answer_id: str, choices: Choices, wanted: Wanted, shaped: Shaped | None = None) -> Feed:
         """The events of a streamed answer, `shaped` otherwise if asked for."""
         views = self._views(choices, wanted)
-        writer = ChunkWriter(self.shape, self._head(answer_id), choices, views, self.context.spell)
+        context = self.context
+        writer = ChunkWriter(
+            self.shape, self._head(answer_id), choices, views, context.spell, context.fingerprint
+        )
         return Events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
 
     async def whole(self, answer_id: str, choices: Choices, wanted: Wanted) -> Json:
@@ -103,7 +106,7 @@ class Answering:
         return (
             self._head(answer_id)
             | self.shape.whole(whole)
-            | {"usage": choices.usage()}
+            | {"system_fingerprint": self.context.fingerprint, "usage": choices.usage()}
             | self._handed(choices)
         )
 

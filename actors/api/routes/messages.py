@@ -17,9 +17,12 @@ from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import ApiError
 from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
+from actors.api.routes.renamed import renamed
 from actors.api.translated.message import MessageEvents, whole_message
 from actors.clock import run_blocking
 
+NAMES = {"stop": "stop_sequences"}
+"""What fields of a chat completion are called here."""
 BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
@@ -30,7 +33,8 @@ def messages_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/messages")
     async def create_message() -> Response:
         body = await _parsed(MessagesBody, context)
-        chat = await Chat.begin(context, current_request(), as_chat(body.chat()), "msg_")
+        with renamed(NAMES):
+            chat = await Chat.begin(context, current_request(), as_chat(body.chat()), "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
         return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
@@ -42,7 +46,9 @@ def messages_routes(context: ApiContext) -> Blueprint:
             raise ApiError(501, "This server counts tokens and has no tokenizer.")
         chat = as_chat(body.prompt())
         encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
-        return json_response({"input_tokens": len(await run_blocking(encode))})
+        num_tokens = len(await run_blocking(encode))
+        original = {"original_input_tokens": num_tokens}
+        return json_response({"input_tokens": num_tokens, "context_management": original})
 
     return routes
 

@@ -4,11 +4,9 @@ Health is 200 while new requests are taken, and 503 while every engine is restar
 from the first signal to stop on.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from quart import Blueprint, Response
 
-from actors.api.context import ApiContext
+from actors.api.context import ApiContext, server_version
 from actors.api.edge.response import json_response
 from actors.api.errors import retry_after
 from actors.api.in_flight import RETRY_AFTER_S
@@ -52,11 +50,3 @@ def operations_routes(context: ApiContext) -> Blueprint:
         return {"version": server_version()}
 
     return routes
-
-
-def server_version() -> str:
-    """Sundog's, as it is installed."""
-    try:
-        return version("sundog")
-    except PackageNotFoundError:
-        return "unknown"

@@ -12,12 +12,21 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import invalid
-from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
 from actors.api.routes.messages import as_chat
+from actors.api.routes.renamed import renamed
 from actors.api.stored import StoredResponse, StoredResponses
+from actors.api.translated.repeated import repeated
 from actors.api.translated.response import ResponseEvents, ResponseObject, whole_response
 from actors.messages import Cancel
+
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""What fields of a chat completion are called here."""
 
 
 def responses_routes(context: ApiContext) -> Blueprint:
@@ -32,10 +41,11 @@ def responses_routes(context: ApiContext) -> Blueprint:
         check_extras(not_passed(body.model_extra, SAMPLED | HARMLESS), context, UNSUPPORTED)
         previous = body.previous_response_id
         before = [] if previous is None else kept.get(previous, "previous_response_id").so_far
-        chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
-        response = ResponseObject(
-            chat.answer_id, context.model.name, int(time.time()), _repeated(body, kept.keeps)
-        )
+        with renamed(NAMES):
+            chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
+        room_tokens = context.model.max_model_len - chat.num_prompt_tokens
+        asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
+        response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)
         if body.store:
             conversation = [*before, *body.messages()]
             kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
@@ -62,26 +72,3 @@ def responses_routes(context: ApiContext) -> Blueprint:
         return json_response(stored.response.as_json())
 
     return routes
-
-
-def _repeated(body: ResponseBody, keeps: bool) -> Json:
-    """What a response says of its request."""
-    asked = body.model_dump(
-        by_alias=True,
-        include={
-            "instructions",
-            "max_output_tokens",
-            "metadata",
-            "parallel_tool_calls",
-            "previous_response_id",
-        }
-        | {"store", "temperature", "tool_choice", "tools", "top_p", "top_logprobs", "truncation"},
-    )
-    form = (
-        {"type": "text"}
-        if body.text is None
-        else body.text.format.model_dump(by_alias=True, exclude_none=True)
-    )
-    reasoning = {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None}
-    asked["store"] = body.store and keeps
-    return asked | {"text": {"format": form}, "background": False, "reasoning": reasoning, "user": None}

@@ -6,10 +6,9 @@ from string import Template
 
 from quart import Blueprint, Response, request
 
-from actors.api.context import ApiContext
+from actors.api.context import ApiContext, server_version
 from actors.api.edge.response import json_response, text_response
 from actors.api.routes.documents import HTML
-from actors.api.routes.operations import server_version
 
 LINKS = {
     "/dashboard": "the live page: queue, batch, KV blocks",

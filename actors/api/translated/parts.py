@@ -41,6 +41,8 @@ class Used:
     num_prompt_tokens: int
     num_cached_tokens: int
     num_tokens: int
+    num_thoughts: int = 0
+    """How many of the new ones are reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def parts_of(chunk: Chunk) -> Iterator[Part]:
         return
     if usage := chunk.get("usage"):
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        yield Used(usage["prompt_tokens"], cached, usage["completion_tokens"])
+        thoughts = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens", 0)
+        yield Used(usage["prompt_tokens"], cached, usage["completion_tokens"], thoughts)
     for choice in chunk["choices"]:
         message = choice.get("message") or choice.get("delta") or {}
         if reasoning := message.get("reasoning"):

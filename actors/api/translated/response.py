@@ -6,6 +6,13 @@ from actors.api.json_object import Json
 from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
 
 Event = tuple[str, Json]
+NO_INPUT_DETAILS: Json = {"cache_write_tokens": 0, "input_tokens_per_turn": [], "cached_tokens_per_turn": []}
+NO_OUTPUT_DETAILS: Json = {
+    "tool_output_tokens": 0,
+    "output_tokens_per_turn": [],
+    "tool_output_tokens_per_turn": [],
+}
+"""What vLLM says of tools that a server runs itself: this one runs none."""
 
 
 class ResponseObject:
@@ -35,6 +42,12 @@ class ResponseObject:
             "output": [dict(item) for item in self._items],
             "usage": self._usage() if is_over else None,
         }
+
+    def with_a_message(self) -> Json:
+        """The whole response: one that says nothing has an empty message."""
+        if not self._items:
+            self._items.append(_item("message", self._item_id("message")) | {"status": self._status})
+        return self.as_json()
 
     def take(self, part: Part) -> list[Event]:
         """Note a part; returns the events that it is."""
@@ -71,7 +84,7 @@ class ResponseObject:
         more: Json = {"content_index": 0, "delta": part.text}
         if kind == "message":
             content["logprobs"] += part.logprobs
-            more["logprobs"] = list(part.logprobs)
+            more["logprobs"] = [_without_bytes(each) for each in part.logprobs]
         yield f"response.{name}.delta", self._place() | more
 
     def _call(self, part: Called) -> Iterator[Event]:
@@ -110,6 +123,8 @@ class ResponseObject:
         else:
             name, part = "output_text" if self._kind[0] == "message" else "reasoning_text", item["content"][0]
             logprobs: Json = {"logprobs": part["logprobs"]} if name == "output_text" else {}
+            if name == "output_text":
+                part["logprobs"] = part["logprobs"] or None
             yield f"response.{name}.done", place | {"content_index": 0, "text": part["text"]} | logprobs
             yield "response.content_part.done", place | {"content_index": 0, "part": dict(part)}
         yield "response.output_item.done", {"output_index": len(self._items) - 1, "item": dict(item)}
@@ -131,15 +146,16 @@ class ResponseObject:
         used = self._used
         return {
             "input_tokens": used.num_prompt_tokens,
-            "input_tokens_details": {"cached_tokens": used.num_cached_tokens},
+            "input_tokens_details": {"cached_tokens": used.num_cached_tokens} | NO_INPUT_DETAILS,
             "output_tokens": used.num_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": used.num_thoughts} | NO_OUTPUT_DETAILS,
             "total_tokens": used.num_prompt_tokens + used.num_tokens,
         }
 
     def answer(self) -> list[Json]:
         """What the assistant said, as messages for the turns that follow."""
-        texts = [item["content"][0]["text"] for item in self._items if item["type"] == "message"]
+        messages = [item for item in self._items if item["type"] == "message"]
+        texts = [part["text"] for item in messages for part in item["content"]]
         calls = [
             {"id": item["call_id"], "function": {"name": item["name"], "arguments": item["arguments"]}}
             for item in self._items
@@ -151,8 +167,16 @@ class ResponseObject:
 
 def _item(kind: str, item_id: str) -> Json:
     item: Json = {"type": kind, "id": item_id, "status": "in_progress", "content": []}
-    own: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
-    return item | own
+    if kind == "message":
+        return item | {"role": "assistant", "phase": None}
+    return item | {"summary": [], "encrypted_content": None}
+
+
+def _without_bytes(logprob: Json) -> Json:
+    """A token's log probabilities as events have them."""
+    shown = {name: value for name, value in logprob.items() if name != "bytes"}
+    tops = [{name: each[name] for name in ("token", "logprob")} for each in shown.get("top_logprobs") or ()]
+    return shown | {"top_logprobs": tops}
 
 
 def _part(name: str, text: str) -> Json:
@@ -164,7 +188,7 @@ def whole_response(response: ResponseObject, chat: Chunk) -> Json:
     """The response that a chat completion stands for."""
     for part in parts_of(chat):
         response.take(part)
-    return response.as_json()
+    return response.with_a_message()
 
 
 class ResponseEvents:

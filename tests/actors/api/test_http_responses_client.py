@@ -127,10 +127,10 @@ async def test_calls_and_their_results_are_items(serving: Any) -> None:
     ("fields", "param"),
     [
         ({"background": True}, "background"),
-        ({"include": ["thoughts"]}, "include[0]"),
+        ({"include": ["thoughts"]}, "body.include.0"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"extra_body": {"seed": "seven"}}, "seed"),
+        ({"text": {"verbosity": "low"}}, "body.text.verbosity"),
+        ({"extra_body": {"seed": "seven"}}, "body.seed"),
         ({"extra_body": {"kv_transfer_params": {}}}, "kv_transfer_params"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -140,7 +140,7 @@ async def test_calls_and_their_results_are_items(serving: Any) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"truncation": "left"}, "truncation"),
+        ({"truncation": "left"}, "body.truncation"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
