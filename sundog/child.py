@@ -1,6 +1,11 @@
-"""A server in a process of its own, for as long as it is measured."""
+"""A server in a process of its own, for as long as it is measured.
 
+`python -m sundog.child PARENT serve …` is `sundog serve …`, told to stop when the process `PARENT` dies.
+"""
+
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +25,8 @@ E2E_SUM, E2E_COUNT = "vllm:e2e_request_latency_seconds_sum", "vllm:e2e_request_l
 @contextmanager
 def serving(model: str | None, scratch: Path, *options: str) -> Iterator[str]:
     """`sundog serve` on a free port; its URL. Raises ConfigError with its last words if it does not start."""
-    command = [sys.executable, "-m", "sundog", "serve", *([model] if model else []), "--port", "0", *options]
+    command = [sys.executable, "-m", "sundog.child", str(os.getpid()), "serve", *([model] if model else [])]
+    command += ["--port", "0", *options]
     log = scratch / "server.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -57,3 +63,16 @@ def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
             raise ConfigError(f"the server did not start; it said: {last[0].removeprefix('sundog: ')}")
         time.sleep(0.05)
     raise ConfigError(f"the server did not start within {START_S:g} s")
+
+
+def main() -> None:
+    """Serve for no longer than the parent lives; `sys.argv` is then that of the command line."""
+    from runtime.worker.life import bind_to
+    from sundog.__main__ import main as run
+
+    bind_to(int(sys.argv.pop(1)), signal.SIGTERM)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -32,9 +32,14 @@ def begin_life(name: str, parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    bind_to(parent, signal.SIGKILL)
+
+
+def bind_to(parent: int, last: signal.Signals) -> None:
+    """Be sent this signal when the process `parent` dies, however it dies (Linux); end if it has died."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, last, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(ORPHANED)
 

@@ -9,7 +9,7 @@ import httpx
 
 from tests.live import EMULATED, START_S, Stream, live
 
-LONG: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True}
 KEY = {"Authorization": "Bearer secret"}
 
 

@@ -1,0 +1,30 @@
+"""The server that is measured: it ends with whoever measures it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.patience import START_S
+
+MEASURES = """
+import sys, time
+from pathlib import Path
+from sundog.child import serving
+with serving("llama-3.1-8b", Path(sys.argv[1]), "--simulate", "h100") as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_server_ends_when_who_measures_it_is_killed(tmp_path: Path) -> None:
+    """kill -9, which no code of its parent notices."""
+    command = [sys.executable, "-c", MEASURES, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as measures:
+        assert measures.stdout is not None
+        assert measures.stdout.readline().startswith("http://")
+        left = psutil.Process(measures.pid).children(recursive=True)
+        measures.kill()
+    assert left and not psutil.wait_procs(left, START_S)[1]
+    assert "stopping" in (tmp_path / "server.log").read_text()
