@@ -13,27 +13,14 @@ from actors.core.request import Submit
 class Interrupt:
     """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
 
-    A message came that the next step must see. One that comes after the run is ignored. Where the step after
-    the boundary is planned already, the Scheduler asks: it `goes_on` for that step, and is answered before.
+    A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
+    after the run is ignored.
     """
 
     step: int
-    goes_on: bool
 
-    def __init__(self, step: int, goes_on: bool = False) -> None:
+    def __init__(self, step: int) -> None:
         self.step = step
-        self.goes_on = goes_on
-
-    def answered_by(self, answer: "Passed") -> "Interrupt":
-        """Names its answer, for a type checker."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """The answer: `num_steps` of a run that goes on are done; 0 if it ends there, with its result."""
-
-    num_steps: int
 
 
 @dataclass(frozen=True, slots=True)

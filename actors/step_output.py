@@ -20,8 +20,6 @@ class StepOutput:
     `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
     is a token beside the one that it got; in `tokens` those of one request stand in order.
-    `waited` has, for each boundary inside a run that requests came before, the number of steps done by then,
-    of requests that waited then, and of free blocks; `num_waiting_planned` holds until the first.
     `kv_events` are recorded if a router asks for them, and come with steps that do more than decode on.
     """
 
@@ -43,7 +41,6 @@ class StepOutput:
     ranks: tuple[tuple[str, Rank], ...]
     vectors: tuple[tuple[str, bytes], ...]
     kv_events: KvEvents | None
-    waited: tuple[tuple[int, int, int], ...]
 
     def __init__(
         self,
@@ -65,7 +62,6 @@ class StepOutput:
         ranks: tuple[tuple[str, Rank], ...] = (),
         vectors: tuple[tuple[str, bytes], ...] = (),
         kv_events: KvEvents | None = None,
-        waited: tuple[tuple[int, int, int], ...] = (),
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -85,7 +81,6 @@ class StepOutput:
         self.ranks = ranks
         self.kv_events = kv_events
         self.vectors = vectors
-        self.waited = waited
 
     @property
     def step(self) -> int:

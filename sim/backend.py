@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from actors.actor import Reply
 from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
-from actors.messages import Capacity, Passed
+from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork
 from sim.cost.work_fold import WorkFold
 from sim.ticks import end_times_s, instant, to_s, to_ticks
@@ -78,7 +78,6 @@ class CostBackend:
         "_end_times_s",
         "_fold",
         "_pace",
-        "_passing",
         "_queue",
         "_reply",
         "_source",
@@ -94,8 +93,6 @@ class CostBackend:
         self._end_times_s: Sequence[float] = ()
         """Of the steps that are under way, or were last."""
         self._timer = _StepsEnd(self)
-        self._passing: _Passes | None = None
-        """The boundary that the run under way goes beyond by a step."""
         self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
@@ -113,43 +110,14 @@ class CostBackend:
 
     def interrupt(self) -> None:
         """End the run under way at its next step boundary."""
-        if self._passing is not None:
-            self._passing.stop()
-            self._passing.reply.set(Passed(0))
-            self._passing = None
-        num_steps = self._num_steps_begun()
-        if num_steps < len(self._end_times_s):
-            self._cut(num_steps)
-
-    def interrupt_later(self) -> Reply[Passed]:
-        """End the run under way a step after its next step boundary, at which the answer comes."""
-        reply: Reply[Passed] = Reply()
-        num_steps = self._num_steps_begun()
-        if num_steps >= len(self._end_times_s):
-            reply.set(Passed(0))
-            return reply
-        if num_steps + 1 < len(self._end_times_s):
-            self._cut(num_steps + 1)
-        self._passing = _Passes(self, reply, num_steps)
-        self._enter(self._end_times_s[num_steps - 1], self._passing)
-        return reply
-
-    def passed(self) -> None:
-        """The run goes on beyond the boundary."""
-        self._passing = None
-
-    def _num_steps_begun(self) -> int:
-        """Of the run under way; all steps of a batch that is no run, or of none."""
         if self._batch is None or len(self._end_times_s) == 1:
-            return len(self._end_times_s)
-        return bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
-
-    def _cut(self, num_steps: int) -> None:
-        """End the run under way after so many of its steps."""
-        self._timer.stop()
-        self._timer = _StepsEnd(self)
-        self._end_times_s = self._end_times_s[:num_steps]
-        self._wait()
+            return
+        num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
+        if num_steps < len(self._end_times_s):
+            self._timer.stop()
+            self._timer = _StepsEnd(self)
+            self._end_times_s = self._end_times_s[:num_steps]
+            self._wait()
 
     async def close(self) -> None:
         """Nothing was taken."""
@@ -166,11 +134,8 @@ class CostBackend:
         self._wait()
 
     def _wait(self) -> None:
-        self._enter(self._end_times_s[-1], self._timer)
-
-    def _enter(self, end_s: float, timer: Timer) -> None:
-        """Have a timer called when a step ends."""
-        self._run_clock().enter(end_s - self._pace.early_s, Event.STEP_END, self._pace.key, timer)
+        wake_s = self._end_times_s[-1] - self._pace.early_s
+        self._run_clock().enter(wake_s, Event.STEP_END, self._pace.key, self._timer)
 
     def _run_clock(self) -> RunClock:
         if self._clock is None:
@@ -211,17 +176,3 @@ class _StepsEnd(Timer):
 
     def call(self) -> None:
         self._backend.end()
-
-
-class _Passes(Timer):
-    """A run goes beyond a step boundary."""
-
-    __slots__ = ("_backend", "_num_steps", "reply")
-
-    def __init__(self, backend: CostBackend, reply: Reply[Passed], num_steps: int) -> None:
-        super().__init__()
-        self._backend, self.reply, self._num_steps = backend, reply, num_steps
-
-    def call(self) -> None:
-        self._backend.passed()
-        self.reply.set(Passed(self._num_steps))

@@ -100,14 +100,6 @@ class SchedulerState:
         """Whether another plan is due: something is unfinished, or ended without a batch since."""
         return bool(self.requests or self.finished_ids)
 
-    @property
-    def has_line(self) -> bool:
-        """Whether a request that arrives can only wait behind those that wait for one to end."""
-        config, waiting = self.config, self.waiting
-        if not waiting or waiting.ranks or config.preempt_for_priority or config.max_overtakes:
-            return False
-        return self.refuse is None
-
     def arrive(self, submit: Submit) -> Finish | None:
         """Queue a new request, unless the policy refuses it: then that is how it ends."""
         request = self._new(submit)

@@ -61,11 +61,6 @@ class WaitingQueue:
         """What was seen of ranks since they were last told; None where all ranks are the same."""
 
     @property
-    def ranks(self) -> bool:
-        """Whether the policy ranks requests; without ranks their order is that of arrival."""
-        return self._ranks is not None
-
-    @property
     def _is_dynamic(self) -> bool:
         """Whether the order may change while requests wait; without ranks it is that of arrival."""
         return self._ranks is not None and self._policy.is_dynamic

@@ -5,7 +5,7 @@ from typing import Never, Protocol, runtime_checkable
 
 from actors.actor import Actor, Ref, Reply
 from actors.engine.reports import ActorReport
-from actors.messages import Batch, Capacity, EngineRefs, Passed, PolicyFailed, StepOutput, StepResult
+from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
 
 class Backend(Protocol):
@@ -37,19 +37,6 @@ class DoesRuns(Protocol):
 
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""
-        ...
-
-
-@runtime_checkable
-class GoesOn(Protocol):
-    """What a backend that does runs also has if an interrupted run may go on beyond the boundary."""
-
-    def interrupt_later(self) -> Reply[Passed]:
-        """End the run under way a step after the next boundary, at which the answer comes.
-
-        A run that ends at the boundary by itself is left alone, and the answer comes at once. `interrupt`
-        before the boundary ends the run there after all.
-        """
         ...
 
 

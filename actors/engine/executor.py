@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.engine.ranks import AllRanks, RanksDisagree
-from actors.messages import Batch, Capacity, Interrupt, Load, Passed, StepResult
+from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Executor(Actor[Batch | Interrupt | Load]):
@@ -25,7 +25,7 @@ class Executor(Actor[Batch | Interrupt | Load]):
             case Batch():
                 return answer(message, self._execute(message))
             case Interrupt():
-                return answer(message, self._interrupt(message))
+                self._interrupt(message)
             case Load():
                 return answer(message, self._load(message))
             case _:
@@ -38,13 +38,9 @@ class Executor(Actor[Batch | Interrupt | Load]):
             return replies[0]
         return AllRanks(batch.step, [runner.receiver for runner in self._runners], replies).reply
 
-    def _interrupt(self, interrupt: Interrupt) -> Passed | Reply[Passed]:
-        """Ranks that go on have a Scheduler that goes on: several would have to agree on the boundary."""
-        if interrupt.goes_on and len(self._runners) == 1:
-            return self._runners[0].request(interrupt)
+    def _interrupt(self, interrupt: Interrupt) -> None:
         for runner in self._runners:
-            runner.tell(Interrupt(interrupt.step))
-        return Passed(0)
+            runner.tell(interrupt)
 
     async def _load(self, load: Load) -> Capacity:
         """The smallest capacity of all ranks."""

@@ -51,11 +51,6 @@ class Inbox:
         messages = self._messages
         return sum([isinstance(message, Submit) for message in messages]) if messages else 0
 
-    @property
-    def has_only_requests(self) -> bool:
-        """Whether nothing but requests is to take effect."""
-        return all([isinstance(message, Submit) for message in self._messages])
-
     def put(self, message: Submit | Abort | Reset) -> None:
         self._messages.append(message)
 

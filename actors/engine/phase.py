@@ -3,7 +3,6 @@
     IDLE ---message--> BEGINNING ---plan--> EXECUTING ---result--> BEGINNING, or IDLE without work
                            |                    ^
                            +--plan a run--> RUN +--message--> INTERRUPTED ---result--> (the same)
-                                                +--a request--> PASSING ---boundary--> BEGINNING
 
 | phase | what it waits for | a message comes | it ends with |
 |---|---|---|---|
@@ -12,13 +11,11 @@
 | EXECUTING | the result of the oldest step | is read then | `_end_step` |
 | RUN | the result of a run of steps | `_interrupt` | `_end_step` |
 | INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
-| PASSING | that boundary, a step before the run's end | `_interrupt`, unless a request | `_pass` |
 
 With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
 each step of a run counts as planned while the one before it runs, so that no message changes the next step:
 when the run ends, that next step is planned as it would have been one step earlier, and then the one after
-it, which sees every message. Where only requests came, the next step is one like those of the run, which
-goes on for it (PASSING): the step after it is planned at the boundary, and one result is told for all.
+it, which sees every message.
 """
 
 import enum
@@ -30,4 +27,3 @@ class Phase(enum.Enum):
     EXECUTING = "executing"
     RUN = "run"
     INTERRUPTED = "interrupted"
-    PASSING = "passing"

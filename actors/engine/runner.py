@@ -1,8 +1,8 @@
 """The Runner: one rank's shell around a Backend."""
 
-from actors.actor import Actor, Handled, Reply, Tap, answer
-from actors.engine.backend import Backend, DoesRuns, GoesOn
-from actors.messages import Batch, Interrupt, Load, Passed
+from actors.actor import Actor, Handled, Tap, answer
+from actors.engine.backend import Backend, DoesRuns
+from actors.messages import Batch, Interrupt, Load
 
 
 class Runner(Actor[Batch | Interrupt | Load]):
@@ -12,23 +12,19 @@ class Runner(Actor[Batch | Interrupt | Load]):
         super().__init__(name, capacity=4, tap=tap)
         self._backend = backend
         self._does_runs = backend if isinstance(backend, DoesRuns) else None
-        self._goes_on = backend if isinstance(backend, GoesOn) else None
 
     def handle(self, message: Batch | Interrupt | Load) -> Handled:
         match message:
             case Batch():
                 return answer(message, self._backend.execute(message))
             case Interrupt():
-                return answer(message, self._interrupt(message))
+                self._interrupt()
             case Load():
                 return answer(message, self._backend.load())
             case _:
                 self.unknown(message)
         return None
 
-    def _interrupt(self, interrupt: Interrupt) -> Passed | Reply[Passed]:
-        if interrupt.goes_on and self._goes_on is not None:
-            return self._goes_on.interrupt_later()
+    def _interrupt(self) -> None:
         if self._does_runs is not None:
             self._does_runs.interrupt()
-        return Passed(0)

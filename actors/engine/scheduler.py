@@ -11,22 +11,22 @@ from collections.abc import Sequence
 
 from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.clock import Event
+from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.progress import Progress
+from actors.core.records import dataclass
 from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
 from actors.engine.phase import Phase
-from actors.engine.planned import BEGIN_STEP, BeginStep, Planned
-from actors.engine.run_under_way import RunUnderWay
 from actors.messages import (
     Abort,
     Batch,
+    Blocked,
     Done,
     Finish,
     Interrupt,
-    Passed,
     Refused,
     ResetPrefixCache,
     StepOutput,
@@ -36,7 +36,35 @@ from actors.messages import (
 from actors.owner import MessageTimer
 
 
-class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep | Passed]):
+class BeginStep:
+    """The Scheduler tells itself to begin a step: an event of its own, so that whatever comes in
+    an instant is in the step that begins in it."""
+
+
+@dataclass(init=False, slots=True)
+class Planned:
+    """A step whose result is to come."""
+
+    batch: Batch
+    blocked: Blocked | None
+    num_free_blocks: int
+    num_waiting: int
+    start_s: float
+
+    def __init__(
+        self, batch: Batch, blocked: Blocked | None, num_free_blocks: int, num_waiting: int, start_s: float
+    ) -> None:
+        self.batch = batch
+        self.blocked = blocked
+        self.num_free_blocks = num_free_blocks
+        self.num_waiting = num_waiting
+        self.start_s = start_s
+
+
+BEGIN_STEP = BeginStep()
+
+
+class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep]):
     """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
 
     The `start_s` that listeners are told is when the step's own work began, even if it was planned earlier.
@@ -68,7 +96,6 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._results: deque[StepResult] = deque()
         """Results that came while a step was beginning."""
         self._inbox = Inbox(state, tracer)
-        self._run = RunUnderWay(state, self._inbox, tracer)
         self._aborted: list[Finish] = []
         """Aborted and refused requests, which the next StepOutput names beside those that ended by tokens."""
         self._somebody_ended = False
@@ -81,7 +108,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def idle(self) -> bool:
         return self.phase is Phase.IDLE
 
-    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep | Passed) -> Handled:
+    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep) -> Handled:
         match message:
             case StepResult():
                 self._results.append(message)
@@ -91,8 +118,6 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
                 self._begin_step()
             case Submit() | Abort():
                 self._take(message)
-            case Passed():
-                self._pass(message.num_steps)
             case ResetPrefixCache():
                 return answer(message, self._reset(message))
             case _:
@@ -108,10 +133,6 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         if self.phase is Phase.IDLE:
             self._begin_soon()
         elif self.phase is Phase.RUN:
-            is_request = isinstance(message, Submit)
-            if not (is_request and self._run.has_room_behind(self.clock.now_s())):
-                self._interrupt(goes_on=is_request and self._run.may_go_on())
-        elif self.phase is Phase.PASSING and not isinstance(message, Submit):
             self._interrupt()
 
     def _reset(self, message: ResetPrefixCache) -> Reply[Done | Refused]:
@@ -123,32 +144,20 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self.phase = Phase.BEGINNING
         self.clock.enter(self.clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
 
-    def _interrupt(self, *, goes_on: bool = False) -> None:
-        self.phase = Phase.PASSING if goes_on else Phase.INTERRUPTED
-        interrupt = Interrupt(self._steps[0].batch.step, goes_on)
-        if goes_on:
-            passed = self._executor.request(interrupt)
-            self.expect(passed, self._executor.receiver)
-        else:
-            self._executor.tell(interrupt)
-
-    def _pass(self, num_steps: int) -> None:
-        """A run goes on for the step that was planned ahead; the one after it is planned now."""
-        if num_steps:
-            self._run.passed(num_steps)
-            self._begin_soon()
+    def _interrupt(self) -> None:
+        self.phase = Phase.INTERRUPTED
+        self._executor.tell(Interrupt(self._steps[0].batch.step))
 
     # --- a step begins ---------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
         """Plan a step and send it, if there is work for one."""
         self._state.view.advance(self.clock.now_s())
-        if self._steps and self._steps[0].batch.max_steps > 1 and not self._run.waited:
+        if self._steps and self._steps[0].batch.max_steps > 1:
             self.phase = Phase.RUN
             if self._results:
                 return self._end_step()
-            if not self._somebody_ended and self._run.queues_inbox():
-                self._steps[0].num_waiting = len(self._state.waiting)
+            if self._inbox.is_empty and not self._somebody_ended:
                 return
             self._interrupt()
         self._aborted += self._inbox.take_all()
@@ -185,7 +194,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def _end_step(self) -> None:
         """Take in the result of the oldest step, tell the listeners, and go on."""
         state, result = self._state, self._results.popleft()
-        self._run.ended(result.end_times_s)
+        if result.num_steps > 1:
+            extend(state, result.num_steps - 1)
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
             # Planned as it would have been when the run's last step began.
             if result.num_steps > 1:
@@ -207,7 +217,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             replica=self._replica,
             batch=planned.batch,
             start_s=max(planned.start_s, self._last_end_s),
-            end_times_s=result.end_times_s,
+            end_times_s=tuple(result.end_times_s),
             tokens=result.tokens,
             finished=tuple(finished),
             num_running=len(state.running),
@@ -222,7 +232,6 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             ranks=state.waiting.take_ranks(),
             kv_events=state.kv.take_events(planned.batch, bool(finished)),
             vectors=result.vectors,
-            waited=self._run.take_waited(),
         )
         self._last_end_s = result.end_times_s[-1]
         if not (state.is_pipelined and output.says_nothing):

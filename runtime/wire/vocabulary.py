@@ -7,7 +7,6 @@ from actors.messages import (
     Done,
     Interrupt,
     Load,
-    Passed,
     PolicyFailed,
     Refused,
     ResetPrefixCache,
@@ -29,5 +28,4 @@ MESSAGES: tuple[type, ...] = (
     Interrupt,
     Load,
     Capacity,
-    Passed,
 )

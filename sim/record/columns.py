@@ -1,9 +1,10 @@
-"""What a Recorder keeps: columns of numbers, a row per request, and what the steps of a replica sum up to."""
+"""What a Recorder keeps: columns of numbers, a row per request and a row per group of steps."""
 
 import math
 from array import array
+from struct import Struct
 
-from sim.record.groups import Groups
+from actors.messages import StepOutput
 
 Limits = tuple[float | None, float | None, float | None]
 """What a request wants of TTFT, TPOT and E2E, in seconds."""
@@ -18,8 +19,6 @@ class Columns:
     """
 
     __slots__ = (
-        "_append_absent",
-        "_append_none",
         "arrival_s",
         "finish_s",
         "first_scheduled_s",
@@ -52,17 +51,6 @@ class Columns:
         self.prefix_hit_tokens = array("q")
         self.recomputed_tokens = array("q")
         self.replica = array("q")
-        # Looked up once, for each request that arrives has a row.
-        self._append_absent = tuple(
-            [times.append for times in (self.first_scheduled_s, self.first_token_s, self.finish_s)]
-        )
-        counts = (
-            self.num_output_tokens,
-            self.num_preemptions,
-            self.prefix_hit_tokens,
-            self.recomputed_tokens,
-        )
-        self._append_none = tuple([each.append for each in counts])
 
     def __len__(self) -> int:
         return len(self.request_id)
@@ -74,10 +62,13 @@ class Columns:
         self.reason.append(None)
         self.arrival_s.append(arrival_s)
         self.num_prompt_tokens.append(num_prompt_tokens)
-        for append in self._append_absent:
-            append(ABSENT)
-        for append_count in self._append_none:
-            append_count(0)
+        self.first_scheduled_s.append(ABSENT)
+        self.first_token_s.append(ABSENT)
+        self.finish_s.append(ABSENT)
+        self.num_output_tokens.append(0)
+        self.num_preemptions.append(0)
+        self.prefix_hit_tokens.append(0)
+        self.recomputed_tokens.append(0)
         self.replica.append(-1)
         return len(self.request_id) - 1
 
@@ -99,6 +90,74 @@ class Columns:
             self.replica,
         ):
             del counts[:count]
+
+
+GROUP_COLUMNS = (
+    "start_s",
+    "num_steps",
+    "num_decodes",
+    "num_prefills",
+    "num_prefill_tokens",
+    "num_preempted",
+    "num_finished",
+    "num_waiting",
+    "num_waiting_at_end",
+    "used_blocks",
+    "num_drafts",
+    "num_accepted",
+    "num_first_intervals",
+    "num_intervals",
+    "num_last_intervals",
+)
+
+_ROW = Struct(f"d{len(GROUP_COLUMNS) - 1}q")
+_PACKED = _ROW.pack
+
+
+class Groups:
+    """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
+
+    `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
+    at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
+    between two tokens of a request that end with the first, any other, and the last step.
+    The rows lie packed one after another, to which a batch is added at once.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rows) // _ROW.size
+
+    def column(self, name: str) -> "memoryview[int] | memoryview[float]":
+        """One of `GROUP_COLUMNS`, a number for each row: of type d if it is the first, else q."""
+        place = GROUP_COLUMNS.index(name)
+        return memoryview(bytes(self._rows)).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
+
+    def add(
+        self, output: StepOutput, num_prefilled: int, used_blocks: int, num_intervals: tuple[int, int, int]
+    ) -> None:
+        """The steps of one output; intervals with the first, any other and the last of them."""
+        batch, (num_first, num_other, num_last) = output.batch, num_intervals
+        self._rows += _PACKED(
+            output.start_s,
+            len(output.end_times_s),
+            batch.num_decodes,
+            len(batch.chunks),
+            num_prefilled,
+            len(batch.preempted),
+            len(output.finished),
+            output.num_waiting_planned,
+            output.num_waiting,
+            used_blocks,
+            batch.num_draft_tokens,
+            sum([count for _, count in output.accepted]) if output.accepted else 0,
+            num_first,
+            num_other,
+            num_last,
+        )
 
 
 class Steps:

@@ -11,7 +11,6 @@ from actors.core.sampling import DEFAULTS, Sampling
 from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
-from sim.record.parts import parts
 from sim.trace.record import TraceRequest
 
 
@@ -28,7 +27,7 @@ class Journal(Actor[Heard]):
             case Submit():
                 self.submits.append(message)
             case StepOutput():
-                self.outputs += parts(message)
+                self.outputs.append(message)
 
 
 @dataclass(frozen=True, slots=True)

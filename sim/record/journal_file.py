@@ -26,7 +26,6 @@ from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.run_files import JOURNAL
 from sim.files.zipped_lines import ZippedLines
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
-from sim.record.parts import parts
 
 FLUSH_LINES = 256
 FLUSH_S = 1.0
@@ -71,7 +70,7 @@ class JournalFile(Actor[Heard]):
             return
         match message:
             case StepOutput():
-                self._lines += [_step_line(part, self._origin_s) for part in parts(message)]
+                self._lines.append(_step_line(message, self._origin_s))
                 if not (message.num_running or message.num_waiting):
                     # Nothing may follow for long, and readers shall see what has happened.
                     self._flush_due_s = 0.0
@@ -140,7 +139,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
     row: dict[str, object] = {
         "step": batch.step,
         "start": output.start_s - origin_s,
-        "ends": [end_s - origin_s for end_s in ends_s] if origin_s else list(ends_s),
+        "ends": [end_s - origin_s for end_s in ends_s] if origin_s else ends_s,
         "free": output.num_free_blocks,
     }
     if output.replica:

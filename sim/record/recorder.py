@@ -18,8 +18,7 @@ from actors.core.batch import Batch
 from actors.core.records import dataclass
 from actors.messages import StepOutput
 from sim.record.accepted import add_drafts
-from sim.record.columns import ABSENT, Columns, KvUse, Limits, Live, Steps
-from sim.record.groups import Groups
+from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
 
 
 class Sink(Protocol):
@@ -27,6 +26,7 @@ class Sink(Protocol):
 
     def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
         """The first `count` rows."""
+        ...
 
     def steps(self, replica: int, steps: Steps) -> None:
         """All steps of one replica that are in memory."""

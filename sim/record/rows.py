@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.records import dataclass
-from sim.record.columns import Columns, Steps
-from sim.record.groups import Groups
+from sim.record.columns import Columns, Groups, Steps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.record.client_record import OWN, ClientColumns
-from sim.record.columns import Columns, Steps
-from sim.record.groups import Groups
+from sim.record.columns import Columns, Groups, Steps
 from sim.record.rows import Rows, group_column, latencies, step_intervals
 
 if TYPE_CHECKING:

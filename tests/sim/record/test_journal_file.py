@@ -75,7 +75,7 @@ def test_what_is_read_is_what_was_said(tmp_path: Path, seed: int) -> None:
         assert (step.step, step.start_s, step.ends_s, step.replica) == (
             batch.step,
             output.start_s,
-            tuple(output.end_times_s),
+            output.end_times_s,
             output.replica,
         )
         assert step.chunks == batch.chunks
