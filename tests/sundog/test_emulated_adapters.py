@@ -54,7 +54,7 @@ def test_what_vllm_refuses_is_refused_in_its_words(server: Live) -> None:
     assert own["type"] == "InvalidUserInput" and "conflicts with a served base model" in own["message"]
     missing = post(server, "unload_lora_adapter", lora_name="nobody")
     assert missing.status_code == 404 and missing.json()["error"]["type"] == "NotFoundError"
-    assert post(server, "load_lora_adapter", lora_name="a").json()["error"]["param"] == "lora_path"
+    assert post(server, "load_lora_adapter", lora_name="a").json()["error"]["param"] == "body.lora_path"
 
 
 def test_only_a_server_that_was_started_for_it_loads_adapters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,13 @@ class ApiApp(QuartTrio):
     async def full_dispatch_request(
         self, request_context: RequestContext | None = None
     ) -> Response | WerkzeugResponse:
-        """The same as Quart's without signals, sessions and hooks of blueprints, of which none is here."""
+        """Quart's, without signals, sessions and hooks after a blueprint's routes, of which none is here."""
         assert request_context is not None
+        rule, hooks = request_context.request.url_rule, self.before_request_funcs
+        blueprint = None if rule is None else rule.endpoint.rpartition(".")[0]
         try:
             result = None
-            for before in self.before_request_funcs[None]:
+            for before in (*hooks[None], *hooks.get(blueprint, ())) if blueprint else hooks[None]:
                 if (result := await before()) is not None:  # type: ignore[misc]  # all hooks are async
                     break
             else:

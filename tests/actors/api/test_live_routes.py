@@ -38,14 +38,14 @@ def test_a_conversation_becomes_the_tokens_that_it_is_served_as(any_server: Live
     [
         ("tokenize", {}, "prompt"),
         ("tokenize", {"prompt": FOX, "messages": CHAT}, "prompt"),
-        ("tokenize", {"prompt": 7}, "prompt"),
+        ("tokenize", {"prompt": 7}, "body.prompt"),
         ("tokenize", {"messages": [{"role": "", "content": "x"}]}, "messages[0].role"),
         ("tokenize", {"messages": CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
         ("tokenize", {"messages": CHAT, "continue_final_message": True}, "add_generation_prompt"),
-        ("detokenize", {}, "tokens"),
+        ("detokenize", {}, "body.tokens"),
         ("detokenize", {"tokens": [-1]}, "tokens[0]"),
         ("detokenize", {"tokens": [5, 2**31 - 1]}, "tokens"),
-        ("detokenize", {"tokens": "abc"}, "tokens"),
+        ("detokenize", {"tokens": "abc"}, "body.tokens"),
     ],
 )
 def test_what_cannot_be_tokenised_is_refused_by_name(
