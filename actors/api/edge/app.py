@@ -28,13 +28,13 @@ class ApiApp(QuartTrio):
     async def full_dispatch_request(
         self, request_context: RequestContext | None = None
     ) -> Response | WerkzeugResponse:
-        """Quart's, without signals, sessions and hooks after a blueprint's routes, of which none is here."""
+        """Quart's, without signals and sessions, of which there are none. Hooks of blueprints hold keys."""
         assert request_context is not None
-        rule, hooks = request_context.request.url_rule, self.before_request_funcs
-        blueprint = None if rule is None else rule.endpoint.rpartition(".")[0]
+        blueprints = request_context.request.blueprints
         try:
             result = None
-            for before in (*hooks[None], *hooks.get(blueprint, ())) if blueprint else hooks[None]:
+            befores, names = self.before_request_funcs, (None, *reversed(blueprints))
+            for before in [each for name in names for each in befores.get(name, ())]:
                 if (result := await before()) is not None:  # type: ignore[misc]  # all hooks are async
                     break
             else:
@@ -43,7 +43,9 @@ class ApiApp(QuartTrio):
             result = await self.handle_user_exception(error)
         response = await self.make_response(result)
         own = request_context._after_request_functions
-        for after in (*own, *reversed(self.after_request_funcs[None])):
+        afters = self.after_request_funcs
+        theirs = [each for name in (*blueprints, None) for each in reversed(afters.get(name, ()))]
+        for after in (*own, *theirs):
             response = await after(response)
         return response
 

@@ -54,12 +54,7 @@ class Inbox:
     def close(self) -> None:
         """The client has left."""
         event: HTTPDisconnectEvent = {"type": "http.disconnect"}
-        if self._take is not None:
-            self._take(event)
-            return
-        self._events.append(event)
-        if self._arrived is not None:
-            self._arrived.set()
+        self._add(event)
 
     def leave(self) -> None:
         """The app has ended: what comes is dropped, and the connection keeps nothing of its request."""
@@ -67,15 +62,19 @@ class Inbox:
 
     async def put(self, event: ASGIReceiveEvent) -> None:
         """The connection has an event; it waits only for an app that is slow to receive."""
+        self._add(event)
+        while self._take is None and len(self._events) > self._most:
+            self._room = self._room or trio.Event()
+            await self._room.wait()
+
+    def _add(self, event: ASGIReceiveEvent) -> None:
+        """Hand an event over, or keep it until the app receives."""
         if self._take is not None:
             self._take(event)
             return
         self._events.append(event)
         if self._arrived is not None:
             self._arrived.set()
-        while self._take is None and len(self._events) > self._most:
-            self._room = self._room or trio.Event()
-            await self._room.wait()
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next event, for an app that is not attached."""

@@ -70,11 +70,6 @@ class ApiRequest(TrioRequest):
     began_s: float
     """When its headers had arrived, by `time.perf_counter`."""
 
-    @property
-    def blueprints(self) -> list[str]:
-        """Those whose hooks are to run: none has any."""
-        return []
-
     async def read_body(self) -> bytes:
         """The whole body; raises 413 if it is too large and 408 if it takes too long."""
         if self._read is None:
