@@ -6,9 +6,11 @@ that one in place. Without a compiler the installation is the same in plain Pyth
 says why. Nothing that goes wrong here ends the installation.
 """
 
+import atexit
 import os
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +26,7 @@ FAST: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("sundog") / "
 NATIVE: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("runtime") / "native" / "build.py"))
 BUILD = tempfile.mkdtemp(prefix="sundog-build-")
 """Not in the source tree, whose `build/` would keep modules that are gone."""
+atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
 PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 
 reasons: list[str] = []
