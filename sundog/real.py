@@ -74,5 +74,8 @@ def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving)
     """The vocabulary of a model that reasons, if its marks are tokens."""
     from actors.front.thought import ThoughtMarks
 
-    thinks = serving.reasoning_parser is not None
-    return replace(vocabulary, thought=ThoughtMarks.of(real.tokenizer.encode_plain) if thinks else None)
+    if serving.reasoning_parser is None:
+        return vocabulary
+    marks = ThoughtMarks.of(real.tokenizer.encode_plain)
+    is_in = marks is not None and max(marks.begin, marks.end) < (vocabulary.size or 0)
+    return replace(vocabulary, thought=marks if is_in else None)

@@ -11,14 +11,14 @@ import trio
 
 from actors.api.desk import Desk
 from actors.api.emulation import Emulation
-from actors.api.errors import ApiError, ErrorShape, as_vllm, shown
+from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
 from actors.api.in_flight import InFlight
 from actors.api.live import Watched
 from actors.api.llm import LLM
 from actors.api.seats import OwnSeats, Seats
 from actors.core.adapter import Adapter
 from actors.front.codec import TextCodec
-from actors.front.thought import ThoughtMarks
+from actors.front.thought import BEGIN, END, ThoughtMarks
 from actors.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.vector_sizes import VectorSizes
 
@@ -167,6 +167,17 @@ class ApiContext:
         """Raises a 404 unless the model generates text; `what` is the API that was asked for."""
         if self.model.vectors is not None:
             raise ApiError(404, f"The model does not support {what}: it makes vectors, at /v1/embeddings.")
+
+    def must_reason(self, field: str) -> None:
+        """Raises a 400 unless it can be told where an answer's reasoning ends; `field` bounds it.
+
+        An emulated answer has no tokens of its own that begin reasoning: there every bound is kept.
+        """
+        if self.answers.reasoning_parser is None:
+            raise invalid(f"{field} needs a server with --reasoning-parser: leave it out.", field)
+        if self.answers.thought is None and self.emulation is None:
+            marks = f"{BEGIN} and {END} as one token each"
+            raise invalid(f"{field} needs a model whose tokenizer has {marks}: leave it out.", field)
 
     def must_embed(self) -> VectorSizes:
         """How long vectors may be; raises a 404 unless the model makes some."""

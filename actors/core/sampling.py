@@ -18,6 +18,7 @@ class Sampling:
     `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
     token alone), or of `logprob_token_ids` instead; `prompt_logprobs` for those of the prompt's tokens.
     `constraint` says what the answer must look like, behind the token `constraint_after` if that is given.
+    `thinking_token_budget` bounds the tokens of each section of reasoning, between the two tokens `thought`.
     With `pooling` the prompt's vector is the answer: one token is counted, and means nothing.
 
     The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
@@ -52,6 +53,8 @@ class Sampling:
     repetition: Repetition | None = None
     constraint: Constraint | None = None
     constraint_after: int | None = None
+    thinking_token_budget: int | None = None
+    thought: tuple[int, int] | None = None
     pooling: Pooling | None = None
 
 

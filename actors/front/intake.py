@@ -5,7 +5,6 @@ prompt's full blocks. A prompt that is too long is refused as soon as its length
 """
 
 import logging
-from dataclasses import replace
 
 from actors.config import EngineConfig
 from actors.core.adapter import Adapter
@@ -17,6 +16,7 @@ from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
 from actors.front.fan_out import choices_of
 from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_prompt, too_long
 from actors.front.resolve import resolved
+from actors.front.thought import with_thought
 from actors.front.turnover import Turnover
 from actors.messages import Capacity, Generate, Refused, Submit
 from actors.stream import DeltaStream
@@ -134,8 +134,8 @@ class Intake:
             return refused
         tokens = None if isinstance(prompt, int) else prompt
         thought = self._vocabulary.thought
-        if tokens is not None and thought is not None and sampling.constraint is not None:
-            sampling = replace(sampling, constraint_after=thought.awaited(tokens))
+        if tokens is not None and thought is not None:
+            sampling = with_thought(sampling, thought, tokens)
         submit = self._submit(generate, sampling, request_id, arrival_s, tokens, num_tokens)
         return choices_of(submit, generate.n)
 

@@ -22,7 +22,8 @@ class Edit:
     """What changes in one row of logits. Ids beyond the vocabulary, which nobody can choose, are left out.
 
     `allowed` None allows all tokens. `bias` belongs to `biased`. `seen` are the tokens that penalties weigh,
-    each once, and `count` says how often the answer has each: 0 for those of the prompt alone.
+    each once, and `count` says how often the answer has each: 0 for those of the prompt alone. With `forced`
+    that token alone is left, whatever else is said of it.
     """
 
     allowed: Ints | None = None
@@ -34,6 +35,7 @@ class Edit:
     repetition: float = 1.0
     frequency: float = 0.0
     presence: float = 0.0
+    forced: int | None = None
 
 
 def apply(logits_EV: Tensor, edits: Sequence[Edit]) -> None:
@@ -50,6 +52,10 @@ def apply(logits_EV: Tensor, edits: Sequence[Edit]) -> None:
     at = _entries([edit.seen for edit in edits], logits_EV)
     if at is not None:
         _penalise(logits_EV, at, edits)
+    for row, edit in enumerate(edits):
+        if edit.forced is not None:
+            logits_EV[row].fill_(float("-inf"))
+            logits_EV[row, edit.forced] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

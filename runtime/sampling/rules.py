@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from actors.core.sampling import Sampling
 from runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
 from runtime.sampling.history import BadWords, TokenCounts
+from runtime.sampling.thinking import ThinkingBudget
 
 MOST_TOKEN_ID = 2**31 - 1
 
@@ -27,6 +28,7 @@ class Rules:
         "_counts",
         "_ends",
         "_penalties",
+        "_thinking",
         "change_logits",
     )
 
@@ -50,8 +52,14 @@ class Rules:
         self._counts = TokenCounts(prompt if repeats else (), outputs) if weighs else None
         words = sampling.bad_words_token_ids
         self._bad_words = BadWords(words, outputs) if words else None
+        self._thinking = _thinking(sampling, prompt, outputs)
         self.change_logits = bool(
-            weighs or words or self._allowed is not None or len(self._biased) or len(self._ends)
+            weighs
+            or words
+            or self._allowed is not None
+            or len(self._biased)
+            or len(self._ends)
+            or self._thinking is not None
         )
         """Whether there is any rule."""
 
@@ -61,9 +69,13 @@ class Rules:
             self._counts.add(token)
         if self._bad_words is not None:
             self._bad_words.add(token)
+        if self._thinking is not None:
+            self._thinking.add(token)
 
     def edit(self, is_early: bool) -> Edit | None:
         """What changes for the next token, one of the first `min_tokens` if it `is_early`; None: nothing."""
+        if self._thinking is not None and (forced := self._thinking.forced) is not None:
+            return Edit(forced=forced)
         banned = NO_IDS if self._bad_words is None else _ids(self._bad_words.banned())
         if is_early:
             banned = np.concatenate((banned, self._ends))
@@ -72,6 +84,16 @@ class Rules:
         if self._allowed is None and not (len(banned) or len(self._biased) or len(seen)):
             return None
         return Edit(self._allowed, banned, self._biased, self._bias, seen, count, *self._penalties)
+
+
+def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int]) -> ThinkingBudget | None:
+    """Where the request stands in its reasoning, if a budget bounds it."""
+    budget = sampling.thinking_token_budget
+    if budget is None:
+        return None
+    if sampling.thought is None:
+        raise ValueError("thinking_token_budget needs the tokens that begin and end reasoning")
+    return ThinkingBudget(budget, *sampling.thought, prompt, outputs)
 
 
 def _penalties(sampling: Sampling) -> tuple[float, float, float]:

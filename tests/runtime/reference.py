@@ -36,7 +36,34 @@ def changed(logits_1V: Tensor, prompt: list[int], outputs: list[int], sampling: 
         logits_1V = library.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)(all_ids, logits_1V)
     count_V = torch.bincount(said[0], minlength=logits_1V.shape[1])
     logits_1V = logits_1V - sampling.frequency_penalty * count_V
-    return logits_1V - sampling.presence_penalty * (count_V > 0)
+    logits_1V = logits_1V - sampling.presence_penalty * (count_V > 0)
+    if (end := ends_thinking(prompt, outputs, sampling)) is not None:
+        logits_1V = torch.full_like(logits_1V, float("-inf"))
+        logits_1V[0, end] = 0.0
+    return logits_1V
+
+
+def ends_thinking(prompt: list[int], outputs: list[int], sampling: Sampling) -> int | None:
+    """The token that must come next, where a section of reasoning has spent its budget."""
+    if sampling.thinking_token_budget is None or sampling.thought is None:
+        return None
+    (begin, end), tokens = sampling.thought, prompt + outputs
+    opened = max((at for at, token in enumerate(prompt) if token == begin), default=-1)
+    opened = -1 if end in prompt[opened + 1 :] else opened
+    for at in range(len(prompt), len(tokens)):
+        if tokens[at] == end:
+            opened = -1
+        elif tokens[at] == begin and opened < 0:
+            opened = at
+    return end if opened >= 0 and len(tokens) - opened - 1 >= sampling.thinking_token_budget else None
+
+
+def with_budget(rng: random.Random, sampling: Sampling, prompt: list[int], vocab_size: int) -> Sampling:
+    """The same, two times in three with a budget for reasoning, which its prompt may have begun."""
+    begin, end = rng.choice(prompt), rng.randrange(vocab_size)
+    if begin == end or rng.random() < 1 / 3:
+        return sampling
+    return replace(sampling, thinking_token_budget=rng.randint(0, len(prompt) + 8), thought=(begin, end))
 
 
 def choose(logits_1V: Tensor, sampling: Sampling, position: int) -> int:

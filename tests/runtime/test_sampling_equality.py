@@ -18,7 +18,7 @@ from runtime.backend import TorchBackend
 from tests.actors.fakes import engine_config, read
 from tests.runtime.driver import Driver
 from tests.runtime.models import VOCAB_SIZE, build_model, random_prompt
-from tests.runtime.reference import decode, random_sampling, with_words_of
+from tests.runtime.reference import decode, random_sampling, with_budget, with_words_of
 
 NUM_TOKENS, EOS = 14, 9
 Opened = tuple[PreTrainedModel, Path]
@@ -99,9 +99,10 @@ async def test_any_mixture_gives_what_each_gives_alone(llama: Opened, seed: int)
     prompts |= {"first": first} | {
         f"r{i}": random_prompt(100 * seed + i, rng.randint(1, 40)) for i in range(3)
     }
-    wanted = {name: random_sampling(rng, VOCAB_SIZE) for name in prompts} | {
-        "plain": Sampling(temperature=0.0)
-    }
+    wanted = {
+        name: with_budget(rng, random_sampling(rng, VOCAB_SIZE), prompt, VOCAB_SIZE)
+        for name, prompt in prompts.items()
+    } | {"plain": Sampling(temperature=0.0)}
     driver = await drive(folder)
     driver.submit("first", first, wanted["first"])
     for _ in range(4):
@@ -137,7 +138,7 @@ async def test_a_whole_engine_gives_what_each_request_gives_alone(
     prompts = [
         common[: rng.randint(5, 18)] + random_prompt(10 * seed + i, rng.randint(1, 20)) for i in range(9)
     ]
-    wanted = [random_sampling(rng, VOCAB_SIZE) for _ in prompts]
+    wanted = [with_budget(rng, random_sampling(rng, VOCAB_SIZE), each, VOCAB_SIZE) for each in prompts]
     wanted = [
         Sampling(**{**fields(each), "max_tokens": NUM_TOKENS, "logprobs": rng.choice((None, 2))})
         for each in wanted

@@ -34,6 +34,8 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Probability = Annotated[float, Field(gt=0, le=1)]
+ThinkingBudget = Annotated[int, Field(ge=-1, le=INT32_MAX)]
+"""-1 is no bound."""
 TopK = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 ModelName = Annotated[str, Field(max_length=1024)]

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from actors.api.bodies.bounds import (
-    INT32_MAX,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
@@ -21,6 +20,7 @@ from actors.api.bodies.bounds import (
 )
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.passed import SHARED, passed_on
+from actors.api.bodies.thinking import Thinking
 from actors.api.bodies.tools import MAX_TOOLS
 from actors.api.errors import invalid, shown
 from actors.api.json_object import Json
@@ -33,11 +33,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 BILLING = "x-anthropic-billing-header"
 """How Claude Code begins the block that accounts for a request."""
-LEAST_BUDGET = 1024
-BUDGET = (
-    'thinking.budget_tokens is not supported: leave it out, or send thinking = {"type": "adaptive"} and'
-    " bound the whole answer with max_tokens."
-)
 HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
 
 
@@ -80,13 +75,6 @@ class Choice(JsonObject):
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
     disable_parallel_tool_use: bool = False
-
-
-class Thinking(JsonObject):
-    """Whether the model thinks aloud."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX)] | None = None
 
 
 class OutputFormat(JsonObject):
@@ -155,12 +143,12 @@ class MessagesBody(PromptBody):
 
     def chat(self) -> Json:
         """The body of the chat completion that answers it."""
-        if self.thinking is not None and self.thinking.budget_tokens is not None:
-            raise invalid(BUDGET, "thinking.budget_tokens")
         chat = self.prompt() | {"max_tokens": self.max_tokens, "stop": self.stop_sequences}
         for name in ("model", "temperature", "top_k", "top_p"):
             if (value := getattr(self, name)) is not None:
                 chat[name] = value
+        if self.thinking is not None:
+            chat["thinking_token_budget"] = self.thinking.budget(self.max_tokens)
         if self.stream:
             options = {"include_usage": True, "continuous_usage_stats": True}
             chat |= {"stream": True, "stream_options": options}

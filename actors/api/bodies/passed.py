@@ -30,6 +30,7 @@ SAMPLED = SHARED | {
     "stop",
     "stop_token_ids",
     "structured_outputs",
+    "thinking_token_budget",
     "top_k",
 }
 """Of OpenAI's responses: how an answer is sampled and shown, too."""

@@ -17,6 +17,7 @@ from actors.api.bodies.bounds import (
     Probability,
     Stop,
     Temperature,
+    ThinkingBudget,
     TokenId,
     TopK,
 )
@@ -80,6 +81,7 @@ class SamplingBody(ShownBody, TermsBody):
     prompt_logprobs: NumLogprobs | None = None
     logprob_token_ids: Annotated[list[TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] = Field(default=[])
     repetition_detection: RepetitionBody | None = None
+    thinking_token_budget: ThinkingBudget | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -142,6 +144,7 @@ class SamplingBody(ShownBody, TermsBody):
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
             constraint=self._constraint(),
+            thinking_token_budget=None if self.thinking_token_budget == -1 else self.thinking_token_budget,
         )
 
     def _constraint(self) -> Constraint | None:

@@ -35,7 +35,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "routed_experts_prompt_start": (0,),
     "structural_tag": (),
     "suffix": ("",),
-    "thinking_token_budget": (),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "vllm_xargs": ({},),

@@ -46,6 +46,8 @@ class Answering:
         """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
         body, shape = self.body, self.shape
         body.check_choices(len(prompts))
+        if sampling.thinking_token_budget is not None:
+            self.context.must_reason("thinking_token_budget")
         return await ask(
             self.context,
             self.request,

@@ -21,7 +21,7 @@ from actors.api.routes.renamed import renamed
 from actors.api.translated.message import MessageEvents, whole_message
 from actors.clock import run_blocking
 
-NAMES = {"stop": "stop_sequences"}
+NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
 """What fields of a chat completion are called here."""
 BodyT = TypeVar("BodyT", bound=PromptBody)
 

@@ -222,7 +222,6 @@ def test_a_clients_own_request_id_is_kept(any_server: Live) -> None:
         ("use_beam_search", True),
         ("suffix", "end"),
         ("kv_transfer_params", {"do_remote_prefill": True}),
-        ("thinking_token_budget", 5),
         ("top_logprobs", 3),
     ],
 )

@@ -120,14 +120,49 @@ def test_the_count_of_a_messages_tokens_is_given_twice(torch_server: Live) -> No
     assert count["context_management"] == {"original_input_tokens": count["input_tokens"]}
 
 
-def test_a_bound_of_thinking_alone_is_refused(torch_server: Live) -> None:
-    """By name: nothing keeps to it. Thinking as such is not."""
-    body = {"messages": CHAT, "max_tokens": 4}
-    bounded = post(torch_server, "messages", **body, thinking={"type": "enabled", "budget_tokens": 2048})
-    assert bounded.status_code == 400 and "thinking.budget_tokens" in bounded.json()["error"]["message"]
-    few = post(torch_server, "messages", **body, thinking={"type": "enabled", "budget_tokens": 5})
-    assert few.status_code == 400 and "1024" in few.json()["error"]["message"]
-    assert post(torch_server, "messages", **body, thinking={"type": "adaptive"}).status_code == 200
+@pytest.mark.parametrize("route", ["completions", "chat/completions", "responses"])
+def test_a_bound_of_thinking_needs_a_reasoning_parser(torch_server: Live, route: str) -> None:
+    """Nobody knows otherwise where thinking ends. -1 and null ask for none."""
+    prompt: dict[str, Any] = {"completions": {"prompt": "x"}, "responses": {"input": "x"}}.get(
+        route, {"messages": CHAT}
+    )
+    error = refused(torch_server, route, **prompt, thinking_token_budget=5)
+    assert error["param"] == "thinking_token_budget" and "--reasoning-parser" in error["message"]
+    for none in (-1, None):
+        assert post(torch_server, route, **prompt, thinking_token_budget=none).status_code == 200
+
+
+@pytest.mark.parametrize("wrong", [-2, 1.5, "5", True, 2**31])
+def test_a_bound_of_thinking_is_a_number_of_tokens(torch_server: Live, wrong: object) -> None:
+    """By the field's name."""
+    body = post(torch_server, "completions", prompt="x", thinking_token_budget=wrong)
+    assert body.status_code == 400 and "thinking_token_budget" in body.json()["error"]["param"]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "says"),
+    [
+        ({"type": "enabled", "budget_tokens": 2048}, "--reasoning-parser"),
+        ({"type": "enabled", "budget_tokens": 5}, "1024"),
+        ({"type": "enabled", "budget_tokens": 4096}, "less than max_tokens (4096)"),
+        ({"type": "enabled"}, "required"),
+        ({"type": "adaptive", "budget_tokens": 2048}, 'the type "enabled" alone'),
+    ],
+)
+def test_a_messages_bound_of_thinking_is_refused_by_name(
+    torch_server: Live, thinking: Any, says: str
+) -> None:
+    """Where nothing keeps to it, and where no answer has room behind it."""
+    answer = post(torch_server, "messages", messages=CHAT, max_tokens=4096, thinking=thinking)
+    assert answer.status_code == 400 and says in answer.json()["error"]["message"]
+    assert "budget_tokens" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "disabled"])
+def test_thinking_as_such_is_no_bound(torch_server: Live, kind: str) -> None:
+    """It is for the chat template."""
+    body = {"messages": CHAT, "max_tokens": 4, "thinking": {"type": kind}}
+    assert post(torch_server, "messages", **body).status_code == 200
 
 
 def read(body_type: Any, **body: Any) -> Any:

@@ -1,47 +1,20 @@
 """With a reasoning parser a grammar holds from the end of the reasoning on, as in vLLM."""
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.live import Live, live
+from tests.live import Live
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 pytest.importorskip("llguidance", reason="the extra for structured output is not installed")
 
 from actors.front.thought import ThoughtMarks
-from runtime.serve import EMBEDDED_MODEL
 
 BEGIN, END = 0, 3
 PROMPT = [1, 514, 492, 263, 470]
 CHOICE = {"choice": ["yes", "no"]}
-
-
-@pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """The embedded model, two of whose special tokens are called as the marks of reasoning."""
-    folder: Path = tmp_path_factory.mktemp("thinker") / "model"
-    shutil.copytree(EMBEDDED_MODEL, folder)
-    tokenizer = (folder / "tokenizer.json").read_text()
-    for old, new in (("<|pad|>", "<think>"), ("<|system|>", "</think>")):
-        tokenizer = tokenizer.replace(f'"{old}"', f'"{new}"')
-    (folder / "tokenizer.json").write_text(tokenizer)
-    with live(
-        "sundog",
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        "--dtype",
-        "float32",
-        "--reasoning-parser",
-        "deepseek_r1",
-    ) as server:
-        yield server
 
 
 def tokens(server: Live, prompt: list[int], bias: float, **fields: Any) -> list[int]:
