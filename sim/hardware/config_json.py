@@ -8,88 +8,44 @@ from collections import Counter
 from typing import Any
 
 from actors.core.config import ConfigError
-from sim.hardware.families import FAMILIES, layers_of
+from sim.hardware.families import FAMILIES, Family, layers_of
 from sim.hardware.fields import Fields, config_of
 from sim.hardware.formats import dtype_name
-from sim.hardware.quantization import format_in
+from sim.hardware.mlps import EXPERT_KEYS
+from sim.hardware.quantization import format_in, modelopt_of
+from sim.hardware.refusals import NONE_IF_NULL, OWN, REASONS, UNPRICED
 from sim.hardware.shape import ModelShape
 
 INHERITED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
 """What a config around a `text_config` says of both."""
 TOWERS = ("vision_config", "audio_config", "speech_config")
-
-UNPRICED = {
-    "is_encoder_decoder": "an encoder and cross-attention",
-    "cross_attention_layers": "cross-attention layers",
-    "linear_attn_config": "linear-attention layers",
-    "linear_num_key_heads": "linear-attention layers",
-    "full_attention_interval": "linear-attention layers",
-    "attn_type_list": "layers of several kinds of attention",
-    "hybrid_override_pattern": "state-space layers",
-    "layers_block_type": "state-space layers",
-    "attn_layer_period": "state-space layers",
-    "mamba_d_state": "state-space layers",
-    "mamba_d_ssm": "state-space layers",
-    "ssm_cfg": "state-space layers",
-    "state_size": "state-space layers",
-    "block_types": "recurrent layers",
-    "num_kv_shared_layers": "layers that share keys and values",
-    "num_kv_shared_layer": "layers that share keys and values",
-    "index_topk": "sparse attention that chooses its keys",
-    "sparse_attention_config": "sparse attention that chooses its keys",
-    "attention_chunk_size": "chunked local attention",
-    "block_configs": "layers of different sizes",
-    "n_routed_experts": "routed experts",
-    "num_local_experts": "routed experts",
-    "num_experts": "routed experts",
-    "kv_lora_rank": "latent attention",
-}
-"""Fields that give a model layers of another kind, where its family does not have them."""
-OWN = {
-    "qwen2_moe": {"num_experts"},
-    "qwen3_moe": {"num_experts"},
-    "mixtral": {"num_local_experts"},
-    "gpt_oss": {"num_local_experts", "num_experts"},
-    "deepseek_v2": {"n_routed_experts", "kv_lora_rank"},
-    "deepseek_v3": {"n_routed_experts", "kv_lora_rank"},
-    "kimi_k2": {"n_routed_experts", "kv_lora_rank"},
-    "glm4_moe": {"n_routed_experts"},
-    "llama4_text": {"num_local_experts", "attention_chunk_size"},
-}
-NONE_IF_NULL = ("attention_chunk_size",)
-"""Where null stands for none, and not for the default."""
-REASONS = {
-    "llama4": "its layers are those of its text_config, which is missing",
-    "qwen3_next": "three of four layers have linear attention",
-    "deepseek_v32": "its attention chooses the keys it reads",
-    "bert": "it is an encoder",
-    "t5": "it has an encoder and cross-attention",
-    "whisper": "it has an encoder and cross-attention",
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), "its layers are state-space layers"),
-    **dict.fromkeys(
-        ("jamba", "bamba", "nemotron_h", "zamba2", "granitemoehybrid"), "it has state-space layers"
-    ),
-    **dict.fromkeys(("rwkv", "recurrent_gemma"), "it has recurrent layers"),
-    **dict.fromkeys(("minimax", "minimax_text_01"), "it has linear-attention layers"),
-}
-"""Why a family that may be asked for is not priced."""
+NO_TOWERS = ("text_config", "quantization_config", "generation_config")
+FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
+"""Families whose older configs hold the text model's fields beside the vision tower."""
 
 
-def shape_of(text: str, source: str, name: str | None = None) -> ModelShape:
-    """The shape in the text of a config.json; `source` names it in errors."""
+def shape_of(text: str, source: str, name: str | None = None, beside: str | None = None) -> ModelShape:
+    """The shape in the text of a config.json; `source` names it in errors.
+
+    `beside` is the text of the hf_quant_config.json in the same folder, which counts where the config says
+    nothing of formats.
+    """
     outer = config_of(text, source)
     config, remarks = _text_part(outer, source)
     kind = _kind(config, source)
     family = FAMILIES[kind]
-    fields = Fields({**family.defaults, **_present(config)}, source)
-    _refuse_unpriced(fields, kind)
+    defaults = {**(family.nested if "text_config" in outer else {}), **family.defaults}
+    fields = Fields({**defaults, **_renamed(family, _present(config))}, source)
+    if beside is not None and fields.get("quantization_config") is None:
+        fields.values["quantization_config"] = modelopt_of(beside, source)
+    _refuse_unpriced(fields, kind, family)
     layers = layers_of(family, fields)
     if fields.get("num_nextn_predict_layers"):
         remarks.append(
             "its layers for predicting further tokens are left out: they are not served by default"
         )
-    weights, left_out = format_in(fields)
     kinds = Counter(layers)
+    weights, left_out = format_in(fields, tuple(layer.parts for layer in layers))
     places = {layer: place for place, layer in enumerate(kinds)}
     return ModelShape(
         name=name or _own_name(outer) or source,
@@ -109,12 +65,15 @@ def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], lis
     """The decoder of a model that also sees or hears, and what is left out of it."""
     inner = config.get("text_config")
     if inner is None:
-        if any(config.get(key) is not None for key in TOWERS):
+        if not any(config.get(key) is not None for key in TOWERS):
+            return config, []
+        flat = FLAT.get(str(config.get("model_type")))
+        if flat is None:
             raise ConfigError(
-                f"{source}: it has {_first(config, TOWERS)} and no text_config: models that see or hear"
+                f"{source}: it has {_first(config)} and no text_config: models that see or hear"
                 " are priced by their text_config"
             )
-        return config, []
+        return {**config, "model_type": flat}, [_tower_left_out(config)]
     if not isinstance(inner, dict):
         raise ConfigError(f"{source}: text_config is not an object")
     if "text_config" in inner:
@@ -122,14 +81,27 @@ def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], lis
     if config.get("is_encoder_decoder"):
         raise ConfigError(f"{source}: is_encoder_decoder: the cost model does not know an encoder")
     inherited = {key: config[key] for key in INHERITED if config.get(key) is not None}
-    remarks = []
-    if any(config.get(key) is not None for key in TOWERS):
-        remarks.append(f"only its text model is priced: {_first(config, TOWERS)} is left out")
-    return {**inherited, **_present(inner)}, remarks
+    return {**inherited, **_present(inner)}, [_tower_left_out(config)] if _towers(config) else []
 
 
-def _first(config: dict[str, Any], keys: tuple[str, ...]) -> str:
-    return next(key for key in keys if config.get(key) is not None)
+def _towers(config: dict[str, Any]) -> list[str]:
+    """The parts that see or hear, or whatever else has a config of its own beside the text model's."""
+    known = [key for key in TOWERS if config.get(key) is not None]
+    others = [key for key, value in config.items() if key.endswith("_config") and isinstance(value, dict)]
+    return known or [key for key in others if key not in NO_TOWERS]
+
+
+def _tower_left_out(config: dict[str, Any]) -> str:
+    return f"only its text model is priced: {_first(config)} is left out"
+
+
+def _first(config: dict[str, Any]) -> str:
+    return _towers(config)[0]
+
+
+def _renamed(family: Family, config: dict[str, Any]) -> dict[str, Any]:
+    """With the usual words for what the family calls otherwise; a usual word that is there stays."""
+    return {usual: config[own] for own, usual in family.renames.items() if own in config} | config
 
 
 def _present(config: dict[str, Any]) -> dict[str, Any]:
@@ -151,13 +123,15 @@ def _kind(config: dict[str, Any], source: str) -> str:
     )
 
 
-def _refuse_unpriced(fields: Fields, kind: str) -> None:
+def _refuse_unpriced(fields: Fields, kind: str, family: Family) -> None:
     for key, what in UNPRICED.items():
         value = fields.get(key)
-        if key in OWN.get(kind, ()) or not value:
+        if not value or key in OWN.get(kind, ()) or (key == "kv_lora_rank" and family.latent):
             continue
-        if key in ("num_local_experts", "num_experts", "n_routed_experts") and value == 1:
+        if key in EXPERT_KEYS and (family.has_experts or value == 1):
             continue
+        if key == "attn_type_list" and isinstance(value, list) and all(each == 1 for each in value):
+            continue  # MiniMax-M2: full attention in each layer
         raise ConfigError(
             f"{fields.source}: {key} is {value!r:.60}: {what} are not known of model_type {kind!r},"
             " and the cost model would take them for something else"

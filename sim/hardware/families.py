@@ -12,87 +12,65 @@ from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from sim.hardware.fields import Fields
 from sim.hardware.layers import Experts, Heads, Latent, Layer, Mlp
+from sim.hardware.mlps import (
+    deepseek_experts,
+    dense,
+    ernie_experts,
+    granite_experts,
+    llama4_experts,
+    mixtral_experts,
+    qwen_experts,
+)
 from sim.hardware.windows import (
+    attention_in_all_layers,
+    by_pattern,
     chunks_where_rope,
+    every_nth_is_full,
     every_other,
-    every_sixth_is_full,
     from_layer,
+    from_layer_if_any,
     in_all_layers,
     no_window,
 )
-
-
-def dense(fields: Fields, index: int) -> Mlp | Experts:
-    """A gated MLP."""
-    return Mlp(fields.count("intermediate_size"))
-
-
-def mixtral_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts in every layer (Mixtral, gpt-oss)."""
-    return _experts(fields, fields.count("intermediate_size"), "num_local_experts")
-
-
-def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts in every n-th layer, with one that all tokens share in Qwen2-MoE."""
-    only_dense = fields.get("mlp_only_layers") or []
-    if not isinstance(only_dense, list):
-        raise ConfigError(f"{fields.source}: mlp_only_layers must be a list of layers")
-    if index in only_dense or (index + 1) % fields.count("decoder_sparse_step", 1):
-        return dense(fields, index)
-    inner = fields.count("moe_intermediate_size")
-    shared = fields.maybe("shared_expert_intermediate_size") or 0
-    return _experts(fields, inner, "num_experts", shared, gates_shared=shared > 0)
-
-
-def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Dense layers first, then routed experts beside shared ones (DeepSeek, Kimi, GLM)."""
-    if index < fields.count("first_k_dense_replace", 0, least=0) or index % fields.count("moe_layer_freq", 1):
-        return dense(fields, index)
-    inner = fields.count("moe_intermediate_size")
-    return _experts(fields, inner, "n_routed_experts", inner * fields.count("n_shared_experts", 0, least=0))
-
-
-def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """In every n-th layer routed experts beside one of the same width that all share, else a wider MLP."""
-    step, listed = fields.count("interleave_moe_layer_step", 1, least=0), fields.get("moe_layers")
-    if listed is not None and not isinstance(listed, list):
-        raise ConfigError(f"{fields.source}: moe_layers must be a list of layers")
-    if not (step and (index + 1) % step == 0 if listed is None else index in listed):
-        return Mlp(fields.count("intermediate_size_mlp"))
-    inner = fields.count("intermediate_size")
-    return _experts(fields, inner, "num_local_experts", inner)
-
-
-def _experts(fields: Fields, inner: int, key: str, shared: int = 0, *, gates_shared: bool = False) -> Experts:
-    num = fields.count(key, most=100_000)
-    return Experts(inner, num, fields.count("num_experts_per_tok", most=num), shared, gates_shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """How the layers of a family differ from those of Llama.
 
-    `num_norms` of the hidden size in a layer; `query_key_norms` of each `head`, of all heads
-    together (`full`), of a head where `use_qk_norm` is set (`asked`), or `no`. `qkv_bias` None has it
-    as `attention_bias` says, and `output_bias` the same. `defaults` stand for fields that the
-    family's configs leave out. Windows that are `chunked` begin at whole multiples of themselves.
+    `num_norms` of the hidden size in a layer, twice as many weights where `norm_bias`; `query_key_norms`
+    of each `head`, of all heads together (`full`), or `no`, and where `norms_key` names a field only if
+    it is set. `qkv_bias` None has it as `attention_bias` says, and `output_bias` the same, or as the
+    field it names. `renames` are the family's own words for fields; `defaults` stand for fields that the
+    family's configs leave out, `nested` for those that its text_config may. Windows that are `chunked`
+    begin at whole multiples of themselves.
     """
 
     mlp: Callable[[Fields, int], Mlp | Experts] = dense
     windows: Callable[[Fields], list[int | None]] = no_window
     num_norms: int = 2
+    norm_bias: bool = False
     query_key_norms: str = "no"
+    norms_key: str | None = None
     qkv_bias: bool | None = None
-    output_bias: bool = True
+    output_bias: bool | str = True
     expert_bias: bool = False
     latent: bool = False
     chunked: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)
+    nested: dict[str, Any] = field(default_factory=dict)
+    renames: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers of this family may route."""
+        return self.mlp is not dense
 
 
-GEMMA = {"tie_word_embeddings": True, "max_position_embeddings": 8192, "vocab_size": 256000}
+TIED = {"tie_word_embeddings": True}
+GEMMA = {**TIED, "max_position_embeddings": 8192, "vocab_size": 256000}
 GEMMA3 = {
-    "tie_word_embeddings": True,
+    **TIED,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -101,32 +79,91 @@ GEMMA3 = {
     "sliding_window": 4096,
 }
 LLAMA4 = {"num_experts_per_tok": 1, "intermediate_size_mlp": 16384}
+SEVEN_B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+LLAMA_NESTED = {**SEVEN_B, "intermediate_size": 11008, "max_position_embeddings": 2048}
+MISTRAL_NESTED = {
+    **SEVEN_B,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}
+"""What transformers leaves out of a text_config when it is the class's default."""
+COHERE = {**TIED, "max_position_embeddings": 8192}
+PATTERN_OF_FOUR = {"sliding_window": 4096, "sliding_window_pattern": 4}
+CHATGLM = {
+    "num_layers": "num_hidden_layers",
+    "ffn_hidden_size": "intermediate_size",
+    "multi_query_group_num": "num_key_value_heads",
+    "padded_vocab_size": "vocab_size",
+    "seq_length": "max_position_embeddings",
+    "kv_channels": "head_dim",
+    "add_qkv_bias": "attention_bias",
+    "add_bias_linear": "mlp_bias",
+}
 DEEPSEEK = Family(deepseek_experts, latent=True)
-GEMMA3_FAMILY = Family(windows=every_sixth_is_full, num_norms=4, query_key_norms="head", defaults=GEMMA3)
+GEMMA3_FAMILY = Family(windows=every_nth_is_full, num_norms=4, query_key_norms="head", defaults=GEMMA3)
+QWEN2 = Family(windows=from_layer, qkv_bias=True, output_bias=False)
+QWEN3 = Family(windows=from_layer, query_key_norms="head")
+QWEN3_MOE = Family(qwen_experts, from_layer, query_key_norms="head")
+GRANITE_MOE = Family(granite_experts)
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(windows=in_all_layers),
-    "qwen2": Family(windows=from_layer, qkv_bias=True, output_bias=False),
-    "qwen3": Family(windows=from_layer, query_key_norms="head"),
+    "llama": Family(nested=LLAMA_NESTED),
+    "mistral": Family(windows=in_all_layers, nested=MISTRAL_NESTED),
+    "ministral": Family(windows=in_all_layers),
+    "ministral3": Family(windows=in_all_layers),
+    "qwen2": QWEN2,
+    "qwen2_vl_text": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
+    "mimo": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3_vl_text": QWEN3,
     "qwen2_moe": Family(qwen_experts, from_layer, qkv_bias=True, output_bias=False),
-    "qwen3_moe": Family(qwen_experts, from_layer, query_key_norms="head"),
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe_text": QWEN3_MOE,
     "mixtral": Family(mixtral_experts, in_all_layers),
+    "minimax_m2": Family(mixtral_experts, query_key_norms="full"),
+    "olmoe": Family(mixtral_experts, query_key_norms="full"),
+    "phimoe": Family(mixtral_experts, in_all_layers, norm_bias=True),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
+    "glm4_moe_lite": DEEPSEEK,
     "gpt_oss": Family(
-        mixtral_experts, every_other, qkv_bias=True, expert_bias=True, defaults={"sliding_window": 128}
+        mixtral_experts,
+        every_other,
+        expert_bias=True,
+        defaults={"sliding_window": 128, "attention_bias": True},
     ),
+    "gemma": Family(defaults=GEMMA),
     "gemma2": Family(windows=every_other, num_norms=4, defaults={**GEMMA, "sliding_window": 4096}),
     "gemma3_text": GEMMA3_FAMILY,
     "phi3": Family(windows=in_all_layers),
     "olmo2": Family(query_key_norms="full"),
+    "olmo3": Family(windows=every_nth_is_full, query_key_norms="full", defaults=PATTERN_OF_FOUR),
     "granite": Family(),
+    "granitemoe": GRANITE_MOE,
+    "granitemoeshared": GRANITE_MOE,
+    "granitemoehybrid": Family(granite_experts, attention_in_all_layers),
     "llama4_text": Family(llama4_experts, chunks_where_rope, chunked=True, defaults=LLAMA4),
     "glm": Family(output_bias=False),
     "glm4": Family(num_norms=4, output_bias=False),
-    "glm4_moe": Family(deepseek_experts, query_key_norms="asked", output_bias=False),
+    "glm4_moe": Family(deepseek_experts, query_key_norms="head", norms_key="use_qk_norm", output_bias=False),
+    "solar_open": Family(deepseek_experts, output_bias=False),
+    "dots1": Family(deepseek_experts, from_layer_if_any, query_key_norms="head"),
+    "ernie4_5": Family(defaults=TIED, renames={"use_bias": "attention_bias"}),
+    "ernie4_5_moe": Family(ernie_experts, defaults=TIED, renames={"use_bias": "attention_bias"}),
+    "hunyuan_v1_dense": Family(query_key_norms="head", norms_key="use_qk_norm"),
+    "seed_oss": Family(output_bias="attention_out_bias", defaults={"attention_bias": True}),
+    "smollm3": Family(windows=from_layer, defaults=TIED),
+    "exaone4": Family(windows=by_pattern, query_key_norms="head"),
+    "cohere": Family(num_norms=1, query_key_norms="full", norms_key="use_qk_norm", defaults=COHERE),
+    "cohere2": Family(windows=every_nth_is_full, num_norms=1, defaults={**COHERE, **PATTERN_OF_FOUR}),
+    "stablelm": Family(norm_bias=True, output_bias=False, renames={"use_qkv_bias": "attention_bias"}),
+    "internlm2": Family(renames={"bias": "attention_bias"}),
+    "internlm3": Family(output_bias="bias", renames={"qkv_bias": "attention_bias"}),
+    "baichuan": Family(renames={"model_max_length": "max_position_embeddings"}),
+    "chatglm": Family(output_bias=False, renames=CHATGLM),
 }
 
 
@@ -142,16 +179,19 @@ def _layer(
 ) -> Layer:
     hidden = fields.count("hidden_size")
     mlp = family.mlp(fields, index)
-    small = family.num_norms * hidden
+    small = family.num_norms * hidden * (2 if family.norm_bias else 1)
     if isinstance(attention, Latent):
-        small += attention.kv_rank + (attention.query_rank or 0)
+        query_rank = attention.query_rank or 0
+        small += attention.kv_rank + query_rank
+        if fields.flag("attention_bias"):
+            small += query_rank + attention.kv_rank + attention.rope_dim + hidden
         return Layer(attention, mlp, small)
     dim, kv_width = attention.head_dim, attention.num_kv_heads * attention.head_dim
     if attention.has_norms:
         small += 2 * dim if family.query_key_norms != "full" else attention.num_heads * dim + kv_width
     if fields.flag("attention_bias") if family.qkv_bias is None else family.qkv_bias:
         small += attention.num_heads * dim + 2 * kv_width
-        small += hidden if family.output_bias else 0
+        small += hidden if _has_output_bias(family, fields) else 0
     if fields.flag("mlp_bias"):
         small += 2 * mlp.inner + hidden
     if family.expert_bias:
@@ -160,6 +200,11 @@ def _layer(
         heads, kv_heads = attention.num_heads, attention.num_kv_heads
         attention = Heads(heads, kv_heads, dim, window, attention.has_norms, family.chunked)
     return Layer(attention, mlp, small)
+
+
+def _has_output_bias(family: Family, fields: Fields) -> bool:
+    asked = family.output_bias
+    return fields.flag(asked) if isinstance(asked, str) else asked
 
 
 def _heads(family: Family, fields: Fields) -> Heads:
@@ -174,8 +219,8 @@ def _heads(family: Family, fields: Fields) -> Heads:
             f"{fields.source}: num_attention_heads is {heads}: it must divide hidden_size ({hidden}),"
             " or head_dim must be given"
         )
-    norms = family.query_key_norms
-    has_norms = fields.flag("use_qk_norm") if norms == "asked" else norms != "no"
+    asked = family.norms_key is None or fields.flag(family.norms_key)
+    has_norms = family.query_key_norms != "no" and asked
     return Heads(heads, kv_heads, fields.count("head_dim", max(hidden // heads, 1)), None, has_norms)
 
 

@@ -145,6 +145,13 @@ class Layer:
     mlp: Mlp | Experts
     num_small: int
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """What it has of what a format may be of: `attention`, a `dense` or shared MLP, routed `experts`."""
+        mlp = self.mlp
+        kinds = {"attention": True, "dense": mlp.shared > 0, "experts": mlp.num_experts > 1}
+        return frozenset(part for part, has in kinds.items() if has)
+
     def num_weights(self, hidden: int, num_experts: int) -> int:
         """All weights, with this many of the routed experts."""
         mlp = self.mlp

@@ -39,17 +39,22 @@ def load_model(name: str) -> ModelShape:
     path = Path(name).expanduser()
     if path.exists() or name.startswith((".", "/", "~")) or name.endswith(".json"):
         path = path / "config.json" if path.is_dir() else path
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the model's config {path}: {error}") from None
-        return shape_of(text, str(path))
+        formats = path.parent / "hf_quant_config.json" if path.name == "config.json" else None
+        beside = _text_of(formats) if formats is not None and formats.exists() else None
+        return shape_of(_text_of(path), str(path), beside=beside)
     known = known_models()
     key = next((key for key in _spellings(name) if key in known), None)
     if key is None:
         raise unknown("model", name, known, also=", or a folder with a config.json")
     text = (files("sim.hardware") / "models" / f"{key}.json").read_text("utf-8")
     return shape_of(text, key, key)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the model's config {path}: {error}") from None
 
 
 def _spellings(name: str) -> list[str]:

@@ -7,12 +7,14 @@ meet 16-bit activations on every GPU.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from actors.core.config import ConfigError
 from actors.core.names import unknown
-from sim.hardware.fields import Fields
+from sim.hardware.fields import Fields, config_of
 from sim.hardware.formats import Format
 from sim.hardware.shape import ModelShape
+from sim.hardware.unquantised import Parts, left_out
 
 FP8 = Format("fp8", 8, "float8")
 BLOCK_FP8 = Format("block fp8", 8 + 32 / 128**2, "float8")
@@ -25,9 +27,8 @@ FORMATS = {form.name: form for form in (FP8, INT8, AWQ, GPTQ, MXFP4, NVFP4)}
 FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP8, "modelopt_fp4": NVFP4}
 """By vLLM's names for `--quantization`, and by those of the formats."""
 
-LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-NEVER_QUANTISED = ("lm_head", "embed", "router", "gate", "norm", "vision", "visual", "multi_modal", "audio")
-PARTS = {"self_attn": "attention", "shared_expert": "dense", "experts": "experts", "mlp": "dense"}
+
+KV_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 
 
 def format_named(name: str, has_experts: bool) -> Format:
@@ -52,7 +53,16 @@ def quantised(model: ModelShape, name: str) -> ModelShape:
     return model
 
 
-def format_in(fields: Fields) -> tuple[Format | None, list[str]]:
+def modelopt_of(text: str, source: str) -> dict[str, Any]:
+    """The `quantization_config` that an hf_quant_config.json (TensorRT Model Optimizer) stands for."""
+    source = source.removesuffix("config.json") + "hf_quant_config.json"
+    inner = config_of(text, source).get("quantization")
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{source}: quantization is missing: it says how weights are stored")
+    return {"quant_method": "modelopt", **inner}
+
+
+def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, list[str]]:
     """The format that a config's `quantization_config` says, and what is not quite as it says."""
     asked = fields.get("quantization_config")
     if asked is None:
@@ -60,22 +70,27 @@ def format_in(fields: Fields) -> tuple[Format | None, list[str]]:
     if not isinstance(asked, dict):
         raise ConfigError(f"{fields.source}: quantization_config is not an object")
     inner = Fields({key: value for key, value in asked.items() if value is not None}, fields.source)
-    form, remarks = _left_out(_stored(inner), inner)
-    if inner.get("kv_cache_scheme") is not None:
-        remarks.append("kv_cache_scheme is left out: give --kv-cache-dtype fp8 if the server has it")
+    form, remarks = left_out(_stored(inner), inner, layers)
+    key = next(
+        (key for key in ("kv_cache_scheme", "kv_cache_quant_algo") if inner.get(key) is not None), None
+    )
+    if key is not None:
+        remarks.append(f"{key} is left out: give --kv-cache-dtype fp8 if the server has it")
     return form, remarks
 
 
 def _stored(fields: Fields) -> Format:
     """The format of whatever is quantised."""
-    method = fields.get("quant_method")
+    method = fields.get("quant_method") or ("modelopt" if fields.get("quant_algo") is not None else None)
     if method in ("fp8", "fbgemm_fp8"):
         return FP8 if fields.get("weight_block_size") is None else BLOCK_FP8
     if method == "mxfp4":
         return MXFP4
     if method in ("awq", "gptq"):
         return _grouped(fields, AWQ if method == "awq" else GPTQ)
-    if method == "modelopt":
+    if method == "bitsandbytes":
+        return _bitsandbytes(fields)
+    if method in ("modelopt", "modelopt_fp4"):
         form = {"FP8": FP8, "NVFP4": NVFP4, "FP4": NVFP4}.get(str(fields.get("quant_algo")))
         if form is not None:
             return form
@@ -83,6 +98,14 @@ def _stored(fields: Fields) -> Format:
     if method == "compressed-tensors":
         return _compressed(fields)
     raise _not_known(fields, f"quant_method {method!r}")
+
+
+def _bitsandbytes(fields: Fields) -> Format:
+    """4 bits with a 32 bit scale per 64 weights, or one of 8 bits where scales are quantised too."""
+    if not fields.flag("load_in_4bit"):
+        raise _not_known(fields, "bitsandbytes without load_in_4bit")
+    double = fields.flag("bnb_4bit_use_double_quant")
+    return Format("bitsandbytes", 4 + (8 / 64 + 32 / (64 * 256) if double else 32 / 64), None)
 
 
 def _grouped(fields: Fields, usual: Format) -> Format:
@@ -121,29 +144,8 @@ def _compressed(fields: Fields) -> Format:
     return replace(form, units=None) if plain else form
 
 
-def _left_out(form: Format, fields: Fields) -> tuple[Format, list[str]]:
-    """The format without the parts that are left in 16 bits in every layer."""
-    key = next((key for key in LEFT if fields.get(key) is not None), None)
-    entries = fields.get(key) if key else []
-    if not isinstance(entries, list):
-        raise ConfigError(f"{fields.source}: {key} in quantization_config must be a list")
-    others = 0
-    for entry in map(str, entries):
-        if any(char.isdigit() for char in entry.replace("re:", "")) and "layers" in entry:
-            others += not any(word in entry for word in NEVER_QUANTISED)
-            continue
-        part = next((part for word, part in PARTS.items() if word in entry), None)
-        if "gate" in entry or "router" in entry or part is None:
-            continue
-        form = form.without(part)
-    remarks = (
-        [f"{others} of {key} in quantization_config are of single layers and left out"] if others else []
-    )
-    return form, remarks
-
-
 def _not_known(fields: Fields, what: str) -> ConfigError:
     return ConfigError(
         f"{fields.source}: quantization_config has {what}, which the cost model does not know: known are fp8,"
-        " int8, awq, gptq, mxfp4 and nvfp4"
+        " int8, awq, gptq, mxfp4, nvfp4 and bitsandbytes of 4 bits"
     )

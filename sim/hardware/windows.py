@@ -38,11 +38,48 @@ def every_other(fields: Fields) -> Windows:
     return _listed(fields) or [None if index % 2 else window for index in range(fields.num_layers)]
 
 
-def every_sixth_is_full(fields: Fields) -> Windows:
-    """All but every `sliding_window_pattern`-th layer (Gemma 3)."""
+def every_nth_is_full(fields: Fields) -> Windows:
+    """All but every `sliding_window_pattern`-th layer (Gemma 3, Command R7B, OLMo 3)."""
     window, pattern = fields.count("sliding_window"), fields.count("sliding_window_pattern", 6)
     full = (index % pattern == pattern - 1 for index in range(fields.num_layers))
     return _listed(fields) or [None if is_full else window for is_full in full]
+
+
+def by_pattern(fields: Fields) -> Windows:
+    """As `sliding_window_pattern` says, `LLLG` or a number; without a window, none (EXAONE 4)."""
+    window, pattern = fields.maybe("sliding_window"), fields.get("sliding_window_pattern")
+    if window is None:
+        return [None] * fields.num_layers
+    if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):
+        is_full = [pattern[index % len(pattern)] == "G" for index in range(fields.num_layers)]
+        is_full[-1:] = [True]
+        return _listed(fields) or [None if full else window for full in is_full]
+    return every_nth_is_full(fields) if pattern is not None else _listed(fields) or _unsaid(fields)
+
+
+def from_layer_if_any(fields: Fields) -> Windows:
+    """Layers from `max_window_layers` on, if there is a window (dots.llm1)."""
+    window, num = fields.maybe("sliding_window"), fields.num_layers
+    first = fields.count("max_window_layers", num, least=0)
+    return _listed(fields) or [window if index >= first else None for index in range(num)]
+
+
+def attention_in_all_layers(fields: Fields) -> Windows:
+    """Granite 4 without state-space layers: `layer_types` must say `attention` of each."""
+    num, types = fields.num_layers, fields.get("layer_types") or fields.get("layers_block_type")
+    if types not in (["attention"] * num, ["full_attention"] * num):
+        raise ConfigError(
+            f"{fields.source}: model_type is 'granitemoehybrid' and layer_types are not all attention: it has"
+            " state-space layers, which the cost model does not know"
+        )
+    return [None] * num
+
+
+def _unsaid(fields: Fields) -> Windows:
+    raise ConfigError(
+        f"{fields.source}: sliding_window is given without sliding_window_pattern or layer_types, which say"
+        " where: add one, or set sliding_window to null"
+    )
 
 
 def chunks_where_rope(fields: Fields) -> Windows:

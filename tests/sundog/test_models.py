@@ -33,9 +33,26 @@ def test_deepseek_is_no_dense_model_that_fits_on_one_gpu(tmp_path: Path) -> None
     assert json.loads(done.stdout)["num_finished"] == 20
 
 
+def test_formats_beside_a_config_leave_more_room(tmp_path: Path) -> None:
+    """A checkpoint whose hf_quant_config.json says FP8 fits where its 16-bit twin does not."""
+    (tmp_path / "config.json").write_text(json.dumps(config("llama-3.1-70b")))
+    plain = replay("--model", str(tmp_path), "--max-model-len", "4096")
+    assert plain.returncode == 2 and "141" in plain.stderr
+    beside = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    done = replay("--model", str(tmp_path), "--max-model-len", "4096", "--num-gpu-blocks", "500")
+    assert done.returncode == 0, done.stderr
+    assert "kv_cache_quant_algo is left out: give --kv-cache-dtype fp8" in done.stderr
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "W4A8"}}')
+    done = replay("--model", str(tmp_path))
+    assert done.returncode == 2 and "modelopt with quant_algo 'W4A8'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('{"model_type": "qwen3_5_moe_text"}', "most of its layers have linear attention"),
+        ('{"model_type": "glm_moe_dsa"}', "its attention chooses the keys it reads"),
         ('{"model_type": "mamba2"}', "model_type is 'mamba2', which the cost model does not know"),
         ("[]", "a config.json holds one object, not list"),
         ('{"text_config": {"text_config": {}}}', "text_config holds another text_config"),

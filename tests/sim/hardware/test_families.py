@@ -64,6 +64,27 @@ PUBLISHED: dict[str, tuple[float, float, str]] = {
     "olmo-2-1124-13b": (13.7, 13.7, WHOLE),
     "granite-3.1-8b": (8.17, 8.17, WHOLE),
     "glm-4-9b-0414": (9.4, 9.4, WHOLE),
+    "qwen3-coder-480b-a35b": (480, 35, WHOLE),
+    "minimax-m2": (230, 10, LAYERS),
+    "olmoe-1b-7b-0924": (6.9, 1.3, WHOLE),
+    "phi-3.5-moe": (41.9, 6.6, WHOLE),
+    "ernie-4.5-21b-a3b": (21.83, 3.1, NO_INPUT),
+    "granite-3.0-3b-a800m": (3.3, 0.8, NO_INPUT),
+    "dots.llm1": (142.8, 14, WHOLE),
+    "seed-oss-36b": (36.15, 36.15, WHOLE),
+    "smollm3-3b": (3.08, 3.08, WHOLE),
+    "c4ai-command-r7b-12-2024": (8.03, 8.03, WHOLE),
+    "c4ai-command-r-plus": (104, 104, WHOLE),
+    "gemma-2b": (2.51, 2.51, WHOLE),
+    "gemma-7b": (8.54, 8.54, WHOLE),
+    "olmo-3-1025-7b": (7.3, 7.3, WHOLE),
+    "exaone-4.0-32b": (32.0, 32.0, WHOLE),
+    "granite-4.0-micro": (3.4, 3.4, WHOLE),
+    "yi-34b": (34.4, 34.4, WHOLE),
+    "internlm2-7b": (7.74, 7.74, WHOLE),
+    "internlm3-8b": (8.8, 8.8, WHOLE),
+    "baichuan2-7b": (7.51, 7.51, WHOLE),
+    "chatglm3-6b": (6.24, 6.24, WHOLE),
 }
 """Billions of parameters, total and active, from model cards and technical reports, which count the
 tables of embeddings among the active ones or do not."""
@@ -182,7 +203,7 @@ def test_what_is_left_out_is_said() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama-3.1-8b", {"model_type": None}, "model_type is missing: known are deepseek_v2,"),
+    ("llama-3.1-8b", {"model_type": None}, "model_type is missing: known are baichuan,"),
     ("llama-3.1-8b", {"model_type": "llamma"}, "model_type is 'llamma', which the cost model does not know"),
     ("llama-3.1-8b", {"model_type": ["llama"]}, r"model_type is \['llama'\]"),
     ("llama-3.1-8b", {"model_type": "mamba2"}, "its layers are state-space layers"),
@@ -217,7 +238,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral-8x7b", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9.*at most 8"),
     ("deepseek-v3", {"kv_lora_rank": None}, "kv_lora_rank is missing"),
     ("deepseek-v3", {"index_topk": 2048}, "sparse attention that chooses its keys"),
-    ("deepseek-v3", {"quantization_config": {"quant_method": "bitsandbytes"}}, "quant_method 'bitsandbytes'"),
+    (
+        "deepseek-v3",
+        {"quantization_config": {"quant_method": "bitsandbytes"}},
+        "bitsandbytes without load_in_4bit",
+    ),
+    ("llama-3.1-8b", {"quantization_config": {"quant_method": "hqq"}}, "quant_method 'hqq'"),
+    (
+        "llama-3.1-8b",
+        {"quantization_config": {"quant_method": "gptq", "dynamic": {".*attn.*": {"bits": 8}}}},
+        "a dynamic rule '.*attn.*'",
+    ),
+    ("llama-3.1-8b", {"model_type": "qwen3_5_text"}, "most of its layers have linear attention"),
+    ("llama-3.1-8b", {"model_type": "falcon"}, "its MLPs have no gate"),
+    ("llama-3.1-8b", {"model_type": "lfm2"}, "convolution layers"),
+    ("qwen3-30b-a3b", {"num_local_experts": 64}, "num_local_experts is 64: they name the same experts"),
+    ("minimax-m2", {"attn_type_list": [0, 1]}, "layers of several kinds of attention"),
+    ("granite-4.0-micro", {"layer_types": ["mamba"] * 40}, "it has state-space layers"),
+    ("exaone-4.0-32b", {"sliding_window_pattern": None}, "sliding_window is given without"),
     ("deepseek-v3", {"quantization_config": 8}, "quantization_config is not an object"),
     ("llama-3.1-8b", {"torch_dtype": "float12"}, "float12"),
 ]
@@ -254,6 +292,19 @@ FORMATS: list[tuple[dict[str, Any], float, tuple[bool, bool, bool]]] = [
     ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8, (True, True, True)),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5, (True, True, True)),
     ({"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "self_attn"]}, 8, (False, True, True)),
+    ({"quant_algo": "FP8", "producer": {"name": "modelopt"}, "ignore": ["lm_head"]}, 8, (True, True, True)),
+    (
+        {"quant_method": "fp8", "ignored_layers": [f"model.layers.{i}.self_attn*" for i in range(32)]},
+        8,
+        (False, True, True),
+    ),
+    ({"quant_method": "gptq", "dynamic": {"-:.*attn.*": {}}}, 4.125, (False, True, True)),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5, (True, True, True)),
+    (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+        4.127,
+        (True, True, True),
+    ),
     (
         {
             "quant_method": "compressed-tensors",
@@ -287,6 +338,46 @@ def test_published_checkpoints_have_their_size() -> None:
     assert load_model("gpt-oss-120b").weight_bytes() / 1e9 == pytest.approx(65.2, rel=0.02)
     assert load_model("gpt-oss-20b").weight_bytes() / 1e9 == pytest.approx(13.8, rel=0.02)
     assert load_model("deepseek-v3").weight_bytes() / 1e9 == pytest.approx(674, rel=0.01)
+
+
+def test_what_is_left_out_of_some_layers_is_said(tmp_path: Path) -> None:
+    """A part of single layers is priced as quantised, a part named by some projections in 16 bits."""
+    config = config_of("deepseek-v3")
+    single = [f"model.layers.{index}.self_attn*" for index in range(5)]
+    config["quantization_config"] = {"quant_method": "fp8", "ignored_layers": [*single, "model.layers.61*"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(str(tmp_path))
+    assert model.weights is not None and "attention" in model.weights.parts
+    assert "leaves attention of 5 of 61 layers in 16 bits: priced as quantised" in model.remarks[-1]
+    queries = [f"model.layers.{index}.self_attn.q_b_proj" for index in range(61)]
+    config["quantization_config"]["ignored_layers"] = queries
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(str(tmp_path))
+    assert model.weights is not None and "attention" not in model.weights.parts
+    assert "names some projections of attention: priced in 16 bits whole" in model.remarks[-1]
+
+
+def test_formats_in_the_file_beside_a_config_count(tmp_path: Path) -> None:
+    """TensorRT Model Optimizer once wrote them into hf_quant_config.json alone; vLLM reads it."""
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama-3.1-70b")))
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}))
+    for path in (tmp_path, tmp_path / "config.json"):
+        model = load_model(str(path))
+        assert model.weights is not None and model.weights.name == "fp8"
+        assert model.weight_bytes() / 1e9 == pytest.approx(72.7, rel=0.01)
+    beside.write_text("{}")
+    with pytest.raises(ConfigError, match="hf_quant_config.json: quantization is missing"):
+        load_model(str(tmp_path))
+
+
+def test_a_vision_model_of_older_form_is_its_text_model(tmp_path: Path) -> None:
+    """Qwen2.5-VL's first configs hold the text model's fields beside the vision tower."""
+    flat = {**config_of("qwen2.5-7b"), "model_type": "qwen2_5_vl", "vision_config": {"depth": 32}}
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    model = load_model(str(tmp_path))
+    assert model.num_params == load_model("qwen2.5-7b").num_params
+    assert "vision_config is left out" in model.remarks[0]
 
 
 def test_a_text_model_inherits_what_the_config_around_it_says(tmp_path: Path) -> None:
