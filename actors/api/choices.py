@@ -7,9 +7,10 @@ can be cancelled too.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from actors.actor import ActorDied
+from actors.api.edge.at_end import AtEnd
 from actors.api.errors import refusal
 from actors.api.llm import LLM
 from actors.api.reasoning import ThoughtCount
@@ -203,9 +204,7 @@ class Choices:
             choice.watch(on_unread)
 
 
-async def start_choices(
-    llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: ExitStack
-) -> Choices:
+async def start_choices(llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: AtEnd) -> Choices:
     """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
 
     Raises ApiError for the first prompt that AsyncLLM, or the engine's policy, refuses.

@@ -1,5 +1,8 @@
 """The bare Quart app: no timer that cuts streams, no files, and requests that know when they end."""
 
+from collections.abc import Coroutine
+
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 from quart import Response
 from quart.ctx import RequestContext
 from quart.wrappers.base import BaseRequestWebsocket
@@ -13,9 +16,16 @@ from actors.api.edge.request import ApiRequest, NoWebsocket, RequestRunner
 class ApiApp(QuartTrio):
     """Quart with requests that know when they end, and routes that do not depend on `Host`."""
 
-    asgi_http_class = RequestRunner
-    asgi_websocket_class = NoWebsocket
     request_class = ApiRequest
+
+    def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> Coroutine[object, object, None]:
+        """ASGI's entrance. Each function on the way to a request costs memory for as long as it is open."""
+        if scope["type"] == "http":
+            return RequestRunner(self, scope)(receive, send)
+        assert scope["type"] == "websocket", "the app has no lifespan"
+        return NoWebsocket(self, scope)(receive, send)
 
     def create_url_adapter(self, request: BaseRequestWebsocket | None) -> MapAdapter | None:
         """Routes match by method and path alone: Quart raises outside any handler for some hosts."""

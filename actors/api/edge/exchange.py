@@ -10,18 +10,17 @@ from typing import Protocol
 from urllib.parse import unquote
 from wsgiref.handlers import format_date_time
 
-import trio
-from hypercorn.protocol.h2 import H2Protocol
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import MAX_RECV as MOST_EARLY
 from hypercorn.typing import ASGISendEvent, ConnectionState, HTTPRequestEvent, HTTPScope
 
 from actors.api.edge.inbox import Inbox
-from actors.api.edge.plain_head import Head, read_head
+from actors.api.edge.plain_head import Head
 
 BODILESS = (204, 304)
 BEGAN = "sundog.began"
 """What the scope's state calls the instant at which a request's head was read, by `time.perf_counter`."""
+
+
+Address = tuple[str, int] | None
 
 
 class Connection(Protocol):
@@ -151,95 +150,24 @@ def _body(data: bytes, *, more: bool) -> HTTPRequestEvent:
     return {"type": "http.request", "body": data, "more_body": more}
 
 
-class PlainRequests:
-    """Those of one connection, one at a time, and what its client sends before an answer is over."""
-
-    __slots__ = ("_early", "_exchange", "_until_answered")
-
-    def __init__(self) -> None:
-        self._exchange: Exchange | None = None
-        self._early = b""
-        self._until_answered: trio.CancelScope | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether one is under way."""
-        return self._exchange is not None
-
-    def begin(self, connection: Connection, head: Head, inbox: Inbox, dates: Dates) -> Exchange:
-        """One is, until it is `answered`."""
-        self._exchange = Exchange(connection, head.num_body_bytes, inbox, dates)
-        return self._exchange
-
-    def head(self, http1: H11Protocol | H2Protocol, data: bytes) -> Head | None:
-        """The head of a plain request; None if h11 is to read it, or has begun to."""
-        if not isinstance(http1, H11Protocol) or http1.connection.trailing_data[0]:
-            return None
-        if http1.keep_alive_requests >= http1.config.keep_alive_max_requests:
-            return None
-        return read_head(data)
-
-    async def receive(self, stream: trio.abc.Stream) -> bytes | None:
-        """What the connection has next; None if an answer is over, and the next request was sent early."""
-        if not self._early:
-            return bytes(await stream.receive_some(MOST_EARLY))
-        if self._exchange is None:
-            data, self._early = self._early, b""
-            return data
-        with trio.CancelScope() as self._until_answered:
-            if len(self._early) < MOST_EARLY:
-                return bytes(await stream.receive_some(MOST_EARLY))
-            await trio.sleep_forever()
-        return None
-
-    async def take(self, data: bytes) -> None:
-        """Something has come while a request is under way."""
-        assert self._exchange is not None
-        self._early += await self._exchange.take(data)
-
-    def answered(self, *, may_go_on: bool) -> None:
-        """The answer is over; what came early has its turn, unless the connection ends."""
-        self._exchange = None
-        if not may_go_on:
-            self._early = b""
-        if self._until_answered is not None:
-            self._until_answered.cancel()
-
-    def leave(self) -> None:
-        """The client has left."""
-        if self._exchange is not None:
-            self._exchange.leave()
-
-
-async def written(stream: trio.abc.Stream, lock: trio.Lock, data: bytes) -> bool:
-    """Write all, however long it takes; False, which may be the first sign of it, if the client has left."""
-    async with lock:
-        try:
-            with trio.CancelScope(shield=True):
-                await stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return False
-    return True
-
-
-def scope_of(head: Head, http1: H11Protocol | H2Protocol) -> HTTPScope:
+def scope_of(
+    head: Head, client: Address, server: Address, state: ConnectionState, *, is_secure: bool
+) -> HTTPScope:
     """ASGI's scope of a request that h11 would have read, as Hypercorn makes it."""
-    assert isinstance(http1, H11Protocol)
-    http1.keep_alive_requests += 1
     path, _, query = head.target.partition(b"?")
     return {
         "type": "http",
         "http_version": "1.1",
         "asgi": {"spec_version": "2.1", "version": "3.0"},
         "method": head.method,
-        "scheme": "https" if http1.ssl else "http",
+        "scheme": "https" if is_secure else "http",
         "path": unquote(path.decode("ascii")),
         "raw_path": path,
         "query_string": query,
         "root_path": "",
         "headers": head.headers,
-        "client": http1.client,
-        "server": http1.server,
-        "state": ConnectionState(http1.connection_state | {BEGAN: time.perf_counter()}),
+        "client": client,
+        "server": server,
+        "state": ConnectionState(state | {BEGAN: time.perf_counter()}),
         "extensions": {},
     }

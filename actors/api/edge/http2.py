@@ -5,12 +5,13 @@ which a client has taken nothing for too long is reset; what else the connection
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
-from hypercorn.events import RawData
+from hypercorn.events import Closed, RawData
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 from hypercorn.protocol.h11 import H11Protocol
@@ -57,6 +58,32 @@ class Protocol(ProtocolWrapper):
         self._protocol = protocol
         if isinstance(protocol, H2Protocol):
             protocol.stream_buffers = _Buffers()
+
+
+class Spoken:
+    """What reads a connection's requests that are not plain; made for the first of them."""
+
+    __slots__ = ("_make", "_protocol")
+
+    def __init__(self, make: Callable[[str], Protocol]) -> None:
+        self._make = make
+        self._protocol: Protocol | None = None
+
+    @property
+    def now(self) -> H11Protocol | H2Protocol | None:
+        """The protocol that has been needed so far."""
+        return None if self._protocol is None else self._protocol.protocol
+
+    def needed(self, name: str = "http/1.1") -> Protocol:
+        """The protocol; of this name if there is none yet."""
+        if self._protocol is None:
+            self._protocol = self._make(name)
+        return self._protocol
+
+    async def close(self) -> None:
+        """The connection has ended."""
+        if self._protocol is not None:
+            await self._protocol.handle(Closed())
 
 
 async def handled(protocol: ProtocolWrapper, data: bytes) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper
 from quart_trio import QuartTrio
 
 from actors.api.edge.admission import Admission
@@ -102,15 +102,21 @@ async def serve_http(
     context = WorkerContext(None)
     writes, dates, admission = WritePass(), Dates(), Admission()
     open_connections = OpenConnections(settings.keep_alive_s, settings.head_s, settings.stalled_answer_s)
+    wrapped = _wrapped(app)
     addresses = Addresses(settings.max_connections, seats or OwnSeats())
 
-    async def serve_connection(stream: trio.SocketStream) -> None:
+    def served(stream: trio.SocketStream) -> Awaitable[None]:
+        edge = context, open_connections, writes, dates, admission
+        return TcpConnection(wrapped, config, *edge, _secured(stream, tls)).run()
+
+    async def counted(stream: trio.SocketStream) -> None:
         async with addresses.entered(stream) as is_welcome:
             if not is_welcome:
                 return await addresses.turn_away(stream, tells=tls is None)
-            transport = stream if tls is None else _secured(stream, tls)
-            edge = context, open_connections, writes, dates, admission
-            await TcpConnection(ASGIWrapper(app), config, *edge, transport).run()
+            await served(stream)
+
+    # Every function between a connection and its socket costs memory while the connection is open.
+    serve_connection = served if settings.max_connections is None else counted
 
     with listener.socket:  # also where a cancel comes before anybody accepts
         async with trio.open_nursery() as guarded:
@@ -131,8 +137,15 @@ async def serve_http(
             guarded.cancel_scope.cancel()
 
 
-def _secured(stream: trio.SocketStream, tls: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
-    return trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+def _wrapped(app: QuartTrio) -> AppWrapper:
+    """The app as Hypercorn calls it."""
+    return lambda scope, receive, send, *_threads: app(scope, receive, send)
+
+
+def _secured(
+    stream: trio.SocketStream, tls: ssl.SSLContext | None
+) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    return stream if tls is None else trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
 
 
 async def _abort_when_cancelled(

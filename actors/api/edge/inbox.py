@@ -5,7 +5,6 @@ that waits for its client's leaving. An app that knows an `Inbox` attaches itsel
 other app receives from it as ASGI says.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -33,7 +32,7 @@ class Inbox:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._events: deque[ASGIReceiveEvent] = deque()
+        self._events: list[ASGIReceiveEvent] = []
         self._take: Take | None = None
         self._arrived: trio.Event | None = None
         self._room: trio.Event | None = None
@@ -48,7 +47,7 @@ class Inbox:
         """Have every event handed over from now on, what waits already first."""
         self._take = take
         while self._events:
-            take(self._events.popleft())
+            take(self._events.pop(0))
         self._has_room()
 
     def close(self) -> None:
@@ -81,7 +80,7 @@ class Inbox:
         while not self._events:
             self._arrived = trio.Event()
             await self._arrived.wait()
-        event = self._events.popleft()
+        event = self._events.pop(0)
         self._has_room()
         return event
 

@@ -10,7 +10,7 @@
 - HTTP/2's answers wait for windows that will never open once the connection has ended, and frames of streams
   that are over are errors of Python. Cure: the buffers are closed, the connection is dropped. Those of a
   client that stalls are reset (`edge.http2`).
-- h11 and what is around it are a sixth of a request. Cure: plain requests pass by (`edge.exchange`).
+- h11 and what is around it are a sixth of a request. Cure: only what is not plain needs it (`edge.exchange`).
 - A connection that fails must not end the server. Cure: it is logged and dropped.
 
 Most writes fit into the socket's buffer, so one non-blocking write is tried before Hypercorn's
@@ -25,26 +25,26 @@ import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h2 import H2Protocol
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from actors.api.edge.admission import Admission
 from actors.api.edge.direct import ABORT, DIRECT, Body, WritePass
-from actors.api.edge.exchange import Dates, PlainRequests, scope_of, written
-from actors.api.edge.http2 import Protocol, handled, reset_stalled
+from actors.api.edge.exchange import Address, Dates, scope_of
+from actors.api.edge.http2 import Protocol, Spoken, handled, reset_stalled
 from actors.api.edge.inbox import Inbox, Requests
 from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.plain_head import Head
+from actors.api.edge.plain_requests import PlainRequests, closed, written
+from actors.api.edge.tls import below, greeted
 
 log = logging.getLogger("sundog.api")
 
 
-class TcpConnection(TCPServer):
+class TcpConnection:
     """One accepted socket, kept in `open_connections` while it is served."""
-
-    _task_group: Requests
 
     def __init__(
         self,
@@ -59,11 +59,14 @@ class TcpConnection(TCPServer):
     ) -> None:
         self._is_plain = not isinstance(stream, trio.SSLStream)
         offers = {ABORT: self.abort} | ({DIRECT: partial(Body, self, writes)} if self._is_plain else {})
-        super().__init__(app, config, context, offers, stream)  # type: ignore[arg-type]  # plain too
+        self.app, self.config, self.context, self.stream = app, config, context, stream
+        self._state, self.send_lock = ConnectionState(offers), trio.Lock()
+        self._client: Address = None
+        self._server: Address = None
         self._open_connections = open_connections
         self._dates = dates
         self._task_group = Requests(admission)
-        self._plain = PlainRequests()
+        self._plain, self._spoken = PlainRequests(), Spoken(self._protocol)
         self._is_idle, self._head_has_begun = True, False
         self._peer_left = False
         self._held = b""
@@ -72,10 +75,10 @@ class TcpConnection(TCPServer):
     async def run(self) -> None:
         self._open_connections.add(self)
         try:
-            stream: object = self.stream
+            stream = self.stream
             if not isinstance(stream, trio.SSLStream):
                 await self._serve("http/1.1")
-            elif await self._greeted(stream):
+            elif await greeted(stream, self.config.ssl_handshake_timeout):
                 await self._serve(stream.selected_alpn_protocol())
         except Exception:
             log.exception("a connection failed")
@@ -83,43 +86,35 @@ class TcpConnection(TCPServer):
             self._open_connections.discard(self)
             self.abort()
 
-    async def _greeted(self, stream: trio.SSLStream[trio.SocketStream]) -> bool:
-        """Whether the client speaks TLS, and in time."""
-        try:
-            with trio.fail_after(self.config.ssl_handshake_timeout):
-                await stream.do_handshake()
-        except (trio.BrokenResourceError, trio.TooSlowError):
-            return False
-        return True
-
     async def _serve(self, protocol: str | None) -> None:
         """The same as Hypercorn's, with the timers, protocols and requests of this room."""
-        plain = self._plain_stream()
+        plain = below(self.stream)
         try:
             socket = plain.socket
-            client = parse_socket_addr(socket.family, socket.getpeername())
-            server = parse_socket_addr(socket.family, socket.getsockname())
+            self._client = parse_socket_addr(socket.family, socket.getpeername())
+            self._server = parse_socket_addr(socket.family, socket.getsockname())
             async with self._task_group:
-                self.protocol = Protocol(
-                    *(self.app, self.config, self.context, self._task_group, ConnectionState(self.state)),
-                    *(not self._is_plain, client, server, self.protocol_send, protocol),
-                )
-                await self.protocol.initiate()
+                if protocol == "h2":
+                    await self._spoken.needed(protocol).initiate()
                 self._wait_for_request()
                 await self._read_data()
         except OSError:
             pass
         finally:
-            await self._close()
+            await closed(self.stream)
 
-    def _plain_stream(self) -> trio.SocketStream:
-        """The stream below TLS, if there is any."""
-        stream: trio.SSLStream[trio.SocketStream] | trio.SocketStream = self.stream
-        return stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    def _protocol(self, name: str) -> Protocol:
+        made = Protocol(
+            *(self.app, self.config, self.context, self._task_group, self._state),
+            *(not self._is_plain, self._client, self._server, self.protocol_send, name),
+        )
+        if isinstance(made.protocol, H11Protocol):
+            made.protocol.keep_alive_requests = self._plain.num_begun
+        return made
 
     def abort(self) -> None:
         """Close the socket at once; tasks that read or write it are woken."""
-        if isinstance(plain := self._plain_stream(), trio.SocketStream):
+        if isinstance(plain := below(self.stream), trio.SocketStream):
             plain.socket.close()
 
     def hang_up(self) -> None:
@@ -128,11 +123,12 @@ class TcpConnection(TCPServer):
 
     async def _hang_up(self) -> None:
         with trio.CancelScope(shield=True):
-            await self._initiate_server_close()
+            await self._spoken.close()
+            await self.stream.aclose()
 
     def check_stalled(self) -> None:
         """Reset the answers over HTTP/2 whose readers stall; look again as long as there is any."""
-        http2 = self.protocol.protocol
+        http2 = self._spoken.now
         if isinstance(http2, H2Protocol) and http2.stream_buffers:
             self._open_connections.stalls.start(self)
             self._task_group.spawn(self._reset_stalled, http2)
@@ -168,12 +164,12 @@ class TcpConnection(TCPServer):
                     self._head_has_begun = True
                     self._open_connections.keep_alive.stop(self)
                     self._open_connections.heads.start(self)
-            await self.protocol.handle(Closed())
+            await self._spoken.close()
         finally:
             self._peer_left = True
             self._plain.leave()
             self._task_group.close()
-            if isinstance(http2 := self.protocol.protocol, H2Protocol):
+            if isinstance(http2 := self._spoken.now, H2Protocol):
                 for buffer in tuple(http2.stream_buffers.values()):
                     await buffer.close()  # wakes what waits for it, and does not wait itself
             self._stop_timers()
@@ -190,9 +186,10 @@ class TcpConnection(TCPServer):
             await self._plain.take(data)
             return bool(data)
         is_between = self._is_idle and not self._head_has_begun
-        head = self._plain.head(self.protocol.protocol, data) if is_between else None
+        most = self.config.keep_alive_max_requests
+        head = self._plain.head(self._spoken.now, most, data) if is_between else None
         if head is None:
-            return await handled(self.protocol, data)
+            return await handled(self._spoken.needed(), data)
         await self._begin(head)
         await self._plain.take(data[head.num_bytes :])
         return True
@@ -202,7 +199,9 @@ class TcpConnection(TCPServer):
         await self.protocol_send(Updated(idle=False))
         inbox = Inbox(self.config.max_app_queue_size)
         exchange = self._plain.begin(self, head, inbox, self._dates)
-        scope = scope_of(head, self.protocol.protocol)
+        if isinstance(http1 := self._spoken.now, H11Protocol):
+            http1.keep_alive_requests += 1
+        scope = scope_of(head, self._client, self._server, self._state, is_secure=not self._is_plain)
         self._task_group.spawn_with(inbox, self.app, self.config, scope, exchange.send)
         await exchange.begin()
 
@@ -214,7 +213,7 @@ class TcpConnection(TCPServer):
 
     @property
     def _speaks_http2(self) -> bool:
-        return isinstance(self.protocol.protocol, H2Protocol)
+        return isinstance(self._spoken.now, H2Protocol)
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated):
@@ -236,9 +235,10 @@ class TcpConnection(TCPServer):
                 return
             if not await written(self.stream, self.send_lock, event.data[num_sent:]):
                 self._plain.leave()
-                await self.protocol.handle(Closed())
+                await self._spoken.close()
             return
-        await super().protocol_send(event)
+        await closed(self.stream)
+        await self._spoken.close()
 
     def write_now(self, data: bytes) -> int:
         """The number of bytes that went out without waiting; errors are left to the next write."""

@@ -3,6 +3,8 @@
 import ssl
 from dataclasses import dataclass
 
+import trio
+
 from actors.core.config import ConfigError
 
 ALPN = ("h2", "http/1.1")
@@ -56,6 +58,21 @@ class Tls:
                 raise ConfigError(f"--ssl-ca-certs {self.ca_certs}: {wrong}") from None
         context.verify_mode = ssl.VerifyMode(self.cert_reqs)
         return context
+
+
+def below(stream: trio.SSLStream[trio.SocketStream] | trio.SocketStream) -> trio.SocketStream:
+    """The stream below TLS, if there is any."""
+    return stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+
+
+async def greeted(stream: trio.SSLStream[trio.SocketStream], within_s: float) -> bool:
+    """Whether the client speaks TLS, and in time."""
+    try:
+        with trio.fail_after(within_s):
+            await stream.do_handshake()
+    except (trio.BrokenResourceError, trio.TooSlowError):
+        return False
+    return True
 
 
 def _why(error: OSError | ValueError, otherwise: str) -> str:

@@ -58,6 +58,9 @@ Count = Callable[[str, str, str, tuple[int, int], float], None]
 def count_requests(app: Quart, count: Count) -> None:
     """Have every request of the app counted."""
 
+    def ended(method: str, status: str, handler: str, num_bytes: tuple[int, int], began_s: float) -> None:
+        count(method, status, handler, num_bytes, time.perf_counter() - began_s)
+
     async def note(response: Response) -> Response:
         rule = request.url_rule
         handler = "none" if rule is None else rule.rule
@@ -66,9 +69,8 @@ def count_requests(app: Quart, count: Count) -> None:
             status = f"{response.status_code // 100}xx"
             num_bytes = request.content_length or 0, response.content_length or 0
             served = current_request()
-            served.at_end.callback(
-                lambda: count(method, status, handler, num_bytes, time.perf_counter() - served.began_s)
-            )
+            # Of the request itself nothing is kept: a stream may be open for long.
+            served.at_end.callback(ended, method, status, handler, num_bytes, served.began_s)
         return response
 
     app.after_request(note)
