@@ -35,7 +35,10 @@ EVERYTHING = 2**31 - 1
 
 
 class Ahead(Actor[Heard]):
-    """A listener that forecasts: it knows the number of blocks, and without a `cost` it learns the steps'."""
+    """A listener that forecasts: it knows the number of blocks, and what the last steps took.
+
+    Without a `cost` it learns one from them; with one, how far the machine is behind it.
+    """
 
     def __init__(self, config: EngineConfig, cost: CostModel | None = None) -> None:
         super().__init__("ahead")
@@ -48,7 +51,7 @@ class Ahead(Actor[Heard]):
 
     def handle(self, message: Heard) -> None:
         match message:
-            case StepOutput() if self._cost is None:
+            case StepOutput():
                 self._observe(message)
             case EngineUp():
                 self._num_blocks[message.replica] = message.engine.capacity.num_blocks
@@ -71,7 +74,11 @@ class Ahead(Actor[Heard]):
         self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
     ) -> dict[str, float]:
         """As `Forecast` says; empty before the engine is up, or has done enough steps to learn from."""
-        cost = self._cost or self._learned()
+        observed = list(self._observed)
+        if self._cost is not None:
+            cost, pace = self._cost, _pace(self._cost, observed)
+        else:
+            cost, pace = fit(observed) if len(observed) >= FEWEST_OBSERVED else None, 1.0
         num_blocks = self._num_blocks[replica]
         if cost is None or not num_blocks:
             return {}
@@ -82,11 +89,14 @@ class Ahead(Actor[Heard]):
             num_speculative_tokens=0,
             num_lookahead_tokens=0,
         )
-        return _Run(config, self._config, cost).first_tokens_s(running, waiting)
+        found = _Run(config, self._config, cost).first_tokens_s(running, waiting)
+        return {name: pace * in_s for name, in_s in found.items()}
 
-    def _learned(self) -> CostModel | None:
-        observed = list(self._observed)
-        return fit(observed) if len(observed) >= FEWEST_OBSERVED else None
+
+def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
+    """How many times longer these steps took than they should: an emulating machine may fall behind."""
+    due_s = sum(cost.step_s(work) for work, _ in observed)
+    return sum(took_s for _, took_s in observed) / due_s if due_s else 1.0
 
 
 class _Run:

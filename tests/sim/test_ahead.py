@@ -2,7 +2,9 @@
 
 import pytest
 
-from actors.messages import Submit
+from actors.core.batch import Admission, Batch, Chunk
+from actors.core.sampling import Sampling
+from actors.messages import StepOutput, Submit
 from actors.metrics.forecast import Accuracy, Known
 from actors.metrics.measured import Measured
 from sim.ahead import Ahead
@@ -68,3 +70,17 @@ def test_a_forecast_is_judged_by_the_first_token_that_came() -> None:
     accuracy.settle(requests)
     accuracy.settle(requests)
     assert list(accuracy.errors) == [pytest.approx(0.1)]
+
+
+@pytest.mark.parametrize("slowness", [1.0, 3.0])
+def test_a_machine_that_falls_behind_its_clock_is_forecast_to_stay_behind(slowness: float) -> None:
+    """Steps took longer than the cost model says: those to come do, too."""
+    forecaster = ahead()
+    admitted = Admission("a", 10, 10, 0, (1,), None, Sampling())
+    batches = [Batch(1, (admitted,), (Chunk("a", 10, True),))]
+    batches += [Batch(number, num_decodes=1) for number in range(2, 40)]
+    end_s = 0.0
+    for batch in batches:
+        start_s, end_s = end_s, end_s + slowness * (0.01 + 0.001 * (10 if batch.chunks else 1))
+        forecaster.handle(StepOutput(0, batch, start_s, (end_s,), None, (), 1, 0, 200))
+    assert forecaster.first_tokens_s(0, [], [known("b", 20, 0, 5)]) == {"b": pytest.approx(slowness * 0.03)}
