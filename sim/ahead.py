@@ -75,13 +75,12 @@ class Ahead(Actor[Heard]):
     ) -> dict[str, float]:
         """As `Forecast` says; empty before the engine is up, or has done enough steps to learn from."""
         observed = list(self._observed)
-        if self._cost is not None:
-            cost, pace = self._cost, _pace(self._cost, observed)
-        else:
-            cost, pace = fit(observed) if len(observed) >= FEWEST_OBSERVED else None, 1.0
+        is_known = self._cost is not None or len(observed) >= FEWEST_OBSERVED
         num_blocks = self._num_blocks[replica]
-        if cost is None or not num_blocks:
+        if not (is_known and num_blocks):
             return {}
+        cost = self._cost or fit(observed)
+        pace = 1.0 if self._cost is None else _pace(cost, observed)
         config = replace(
             self._config.with_blocks(num_blocks),
             async_scheduling=False,
@@ -95,6 +94,8 @@ class Ahead(Actor[Heard]):
 
 def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
     """How many times longer these steps took than they should: an emulating machine may fall behind."""
+    if len(observed) < FEWEST_OBSERVED:
+        return 1.0
     due_s = sum(cost.step_s(work) for work, _ in observed)
     return sum(took_s for _, took_s in observed) / due_s if due_s else 1.0
 

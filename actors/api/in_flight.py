@@ -24,6 +24,8 @@ class InFlight:
     _may_pass: trio.Event | None = None
     """None while nothing is held up."""
     _is_empty: trio.Event = field(default_factory=trio.Event)
+    num_held: int = 0
+    """How many wait at the gate."""
     is_closed: bool = False
     """The server is about to end: what is under way finishes, and nothing new is begun."""
 
@@ -78,8 +80,12 @@ class InFlight:
 
     async def pass_gate(self) -> None:
         """Wait while it is paused; raises a 503 once it is closed."""
-        while self._may_pass is not None:
-            await self._may_pass.wait()
+        self.num_held += 1
+        try:
+            while self._may_pass is not None:
+                await self._may_pass.wait()
+        finally:
+            self.num_held -= 1
         if self.is_closed:
             raise unavailable("The server is about to stop: ask again, another may answer.", RETRY_AFTER_S)
 

@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib.resources import files
 from typing import Any
 
 import httpx
@@ -12,13 +14,15 @@ import pytest
 from tests.live import EMULATED, Live, live
 
 
-def events(url: str, **headers: str) -> Iterator[Any]:
-    """What the page is told, one instant after another."""
+def events(url: str, wanted: str = "", **headers: str) -> Iterator[Any]:
+    """What the page is told, one instant after another, or of one kind."""
     with httpx.stream("GET", f"{url}/dashboard/events", headers=headers) as answer:
         answer.raise_for_status()
+        kind = ""
         for line in answer.iter_lines():
-            if line.startswith("data: "):
+            if line.startswith("data: ") and kind == wanted:
                 yield json.loads(line.removeprefix("data: "))
+            kind = line.removeprefix("event: ") if line.startswith("event: ") else ""
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +108,45 @@ def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
         next(stream)
         assert server.stop() == 0
         list(stream)
+
+
+def test_the_page_says_that_requests_are_held_up_at_the_door() -> None:
+    """How many, while it is paused; and at last that the server is stopping."""
+    with live(*EMULATED, "--admin-key", "secret") as server, ThreadPoolExecutor() as pool:
+        gates, auth = events(server.url, "gate"), {"Authorization": "Bearer secret"}
+        assert next(gates) == {"is_paused": False, "num_held": 0, "is_stopping": False}
+        assert httpx.post(f"{server.url}/pause", headers=auth).status_code == 200
+        held = pool.submit(server.complete, max_tokens=2)
+        for gate in gates:
+            if gate["num_held"]:
+                break
+        assert gate == {"is_paused": True, "num_held": 1, "is_stopping": False}
+        assert httpx.post(f"{server.url}/resume", headers=auth).status_code == 200
+        assert held.result().status_code == 200
+        assert next(gates) == {"is_paused": False, "num_held": 0, "is_stopping": False}
+        assert server.stop() == 0
+        assert next(gates)["is_stopping"]
+
+
+def test_a_client_that_leaves_the_door_is_not_counted_there() -> None:
+    """Its place at the gate is free again."""
+    with live(*EMULATED, "--admin-key", "secret") as server:
+        gates = events(server.url, "gate")
+        next(gates)
+        httpx.post(f"{server.url}/pause", headers={"Authorization": "Bearer secret"})
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=3)
+        counts = (gate["num_held"] for gate in gates)
+        assert 1 in counts and next(counts) == 0
+
+
+def test_the_page_names_nothing_that_it_does_not_have() -> None:
+    """Each element that its script asks for is there, and whatever can be typed into has a name."""
+    page = (files("actors.api") / "pages" / "dashboard.html").read_text(encoding="utf-8")
+    there = re.findall(r'\bid="([\w-]+)"', page)
+    assert len(there) == len(set(there))
+    assert set(re.findall(r'\$\("([\w-]+)"\)', page)) - {"recorded"} <= set(there)
+    labelled = re.findall(r'<label for="(\w+)"', page)
+    for field in re.findall(r"<input[^>]*>", page):
+        assert "aria-label=" in field or re.findall(r'id="(\w+)"', field)[0] in labelled, field
+    assert not re.findall(r"<[^>]+\son\w+=", page.split("<script>")[0])
