@@ -17,6 +17,8 @@ from actors.core.constraint import Constraint, ConstraintKind
 from runtime.structured.limits import STACK_BYTES, TRIAL_BYTES, limits, one_line
 from runtime.structured.text import grammar_of
 
+MOST_FRAMES = 20_000
+"""A schema may be as deep as JSON that can be read."""
 PLACE = re.compile(
     r'at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?', re.S
 )
@@ -29,6 +31,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.stack_size(STACK_BYTES)
+    sys.setrecursionlimit(MOST_FRAMES)
     worker = threading.Thread(target=_answer_all)
     worker.start()
     worker.join()

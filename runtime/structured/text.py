@@ -5,15 +5,16 @@ As in vLLM, where only one text can follow, the model chooses among all tokens t
 
 import json
 import re
-from collections.abc import Mapping
 
 import llguidance
 
 from actors.core.constraint import Constraint, ConstraintKind
+from runtime.structured.closed import closed
 from runtime.structured.tags import tags_grammar
 
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
-"""Of JSON, unless a client says otherwise: bounded, so that no answer is whitespace to its end."""
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}|\x0D?\x0A[\x20\x09]{1,64}"
+"""Of JSON, unless a client says otherwise: bounded, so that no answer is whitespace to its end, with room for
+the indentation of a deep one."""
 OPTIONS = re.compile(r"(?m)^\s*%llguidance\b.*")
 FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
 """At the end, so that errors name the lines of what a client wrote."""
@@ -38,7 +39,7 @@ def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozense
         case ConstraintKind.GRAMMAR:
             return _free(_lark(constraint.text))
         case ConstraintKind.STRUCTURAL_TAG:
-            return _free(tags_grammar(json.loads(constraint.text), special_tokens))
+            return _tags(json.loads(constraint.text), special_tokens)
 
 
 def _ascii_regex(pattern: str) -> str:
@@ -60,32 +61,38 @@ def _free(lark: str) -> str:
     return OPTIONS.sub("", lark, count=1) + FREE_TOKENS
 
 
+def _tags(spec: object, special_tokens: frozenset[str]) -> str:
+    """A structural tag's grammar; its schemas, grammars and expressions are as they are alone."""
+
+    def json_of(schema: object, most_whitespace: int | None) -> str:
+        if most_whitespace is None:
+            return _json(schema, WHITESPACE)
+        return _json(schema, f"[\\x20\\x0A\\x0D\\x09]{{1,{most_whitespace}}}" if most_whitespace else None)
+
+    def lark_of(grammar: str) -> str:
+        return OPTIONS.sub("", _lark(grammar))
+
+    return tags_grammar(spec, special_tokens, json_of, lark_of, _ascii_regex) + FREE_TOKENS
+
+
 def _json_grammar(constraint: Constraint) -> str:
+    pattern = constraint.whitespace_pattern
+    if pattern is None and constraint.any_whitespace:
+        pattern = WHITESPACE
     schema = json.loads(constraint.text)
+    return f"start: {_json(schema, pattern, constraint.closed_objects)}{FREE_TOKENS}"
+
+
+def _json(schema: object, whitespace: str | None, closes_all: bool = False) -> str:
+    """JSON of this schema as Lark has it; `whitespace` may stand between two tokens, if anything may."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise ValueError("the schema must be an object")
-    if constraint.closed_objects:
-        schema = _closed(schema)
-    pattern = constraint.whitespace_pattern
-    if pattern is None and constraint.any_whitespace:
-        pattern = WHITESPACE
-    options: dict[str, object] = {"whitespace_flexible": constraint.any_whitespace}
-    if pattern is not None:
-        options["whitespace_pattern"] = pattern
+    schema = closed(schema, closes_all)
+    options: dict[str, object] = {"whitespace_flexible": whitespace is not None}
+    if whitespace is not None:
+        options["whitespace_pattern"] = whitespace
     own = schema.get("x-guidance")
     schema = {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **options}}
-    return f"start: %json {json.dumps(schema)}{FREE_TOKENS}"
-
-
-def _closed(schema: object) -> object:
-    """The schema with no further properties in any object whose properties it names."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    closed = {name: _closed(each) for name, each in schema.items()}
-    if "properties" in closed and "additionalProperties" not in closed:
-        closed["additionalProperties"] = False
-    return closed
+    return f"%json {json.dumps(schema)}"

@@ -100,6 +100,8 @@ def _constraint(name: str, value: object) -> tuple[ConstraintKind, str]:
             return ConstraintKind.CHOICE, _text(value)
         case "structural_tag" if isinstance(value, Mapping):
             return ConstraintKind.STRUCTURAL_TAG, _text(value)
+        case "regex" if value == "":
+            return ConstraintKind.CHOICE, '[""]'
         case "regex" | "grammar" | "structural_tag" if isinstance(value, str) and value:
             return ConstraintKind(name), value
         case _:
