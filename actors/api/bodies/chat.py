@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFrom1
 from actors.api.bodies.logits import NumLogprobs
@@ -34,7 +34,20 @@ TEXT_PARTS = {
 """Parts of a message that are text, and the field that holds it."""
 
 
-ContentInput = str | Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)]
+Part = Annotated[
+    dict[str, object],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "type": {"enum": [*TEXT_PARTS]},
+                **{field: {"type": "string"} for field in TEXT_PARTS.values()},
+            },
+            "required": ["type"],
+        }
+    ),
+]
+ContentInput = str | Annotated[list[Part], Field(max_length=MAX_PARTS)]
 
 
 def as_text(value: object) -> str:

@@ -21,7 +21,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 
 Prompt = str | tuple[int, ...]
 PromptInput = (
-    str
+    Annotated[str, Field(min_length=1)]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
     | TokenIds
     | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.bounds import INT32_MAX
+from actors.api.bodies.bounds import INT32_MAX, WHOLE
 from actors.api.bodies.completion import Prompt, PromptInput, as_prompts
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.terms import TermsBody
@@ -31,10 +31,10 @@ class EmbeddingBody(TermsBody, JsonObject):
 
     input: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX), WHOLE] | None = None
     use_activation: bool | None = None
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
     truncation_side: Literal["left", "right"] = "right"
 
     def reading(self) -> Reading:

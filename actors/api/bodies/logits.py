@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.bounds import INT32_MAX, TokenId
+from actors.api.bodies.bounds import INT32_MAX, WHOLE, TokenId, without_fraction
 
 MAX_TOKENS = 2**18
 """At least the vocabulary of any model."""
@@ -55,6 +55,7 @@ def as_count_or_off(value: object) -> int | None:
     """`logprobs` of a text completion, where false asks for none; raises ValueError."""
     if value is False:
         return None
+    value = without_fraction(value)
     if type(value) is not int or not -1 <= value <= INT32_MAX:
         raise ValueError("must be an integer of at least 0, or -1 for all tokens")
     return value
@@ -72,7 +73,7 @@ BadWords = Annotated[
     ),
 ]
 AllowedTokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
-NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX)]
+NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
 NumLogprobsOrOff = Annotated[
     int | None, PlainValidator(as_count_or_off, json_schema_input_type=NumLogprobs | Literal[False])
 ]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from actors.api.bodies.blocks import Block, Content, TextBlock, instructions, text, text_of
 from actors.api.bodies.bounds import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -22,7 +23,7 @@ from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.passed import SHARED, passed_on
 from actors.api.bodies.thinking import Thinking
 from actors.api.bodies.tools import MAX_TOOLS
-from actors.api.errors import invalid, shown
+from actors.api.errors import invalid
 from actors.api.json_object import Json
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -31,26 +32,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "kv_transfer_params": (),
     "mcp_servers": ([],),
 }
-BILLING = "x-anthropic-billing-header"
-"""How Claude Code begins the block that accounts for a request."""
 HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
-
-
-class Block(JsonObject):
-    """A block of content; which fields it has depends on its type."""
-
-    type: Name
-    text: str | None = None
-    thinking: str | None = None
-    id: Name | None = None
-    name: Name | None = None
-    input: dict[str, object] | None = None
-    tool_use_id: Name | None = None
-    content: "str | Annotated[list[Block], Field(max_length=MAX_PARTS)] | None" = None
-    is_error: bool = False
-
-
-Content = str | Annotated[list[Block], Field(max_length=MAX_PARTS)]
 
 
 class Turn(JsonObject):
@@ -96,7 +78,7 @@ class PromptBody(JsonObject):
 
     model: ModelName | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
-    system: Content | None = None
+    system: str | Annotated[list[TextBlock], Field(max_length=MAX_PARTS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default=[])
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
@@ -120,7 +102,7 @@ class PromptBody(JsonObject):
 
     def _messages(self) -> Iterator[Json]:
         if self.system:
-            yield {"role": "system", "content": _instructions(self.system)}
+            yield {"role": "system", "content": instructions(self.system)}
         for index, turn in enumerate(self.messages):
             where = f"messages[{index}].content"
             if isinstance(turn.content, str):
@@ -155,31 +137,6 @@ class MessagesBody(PromptBody):
         return chat
 
 
-def _text(content: Content, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(_text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
-
-
-def _instructions(system: Content) -> str:
-    """The system prompt: its blocks one after the other, as in vLLM.
-
-    A block that accounts for the request is left out: it differs each time, and no prefix would be cached.
-    """
-    if isinstance(system, str):
-        return system
-    texts = [_text_of(block, f"system[{index}]") for index, block in enumerate(system)]
-    return "".join(text for text in texts if not text.startswith(BILLING))
-
-
-def _text_of(block: Block, where: str) -> str:
-    if block.type != "text":
-        raise invalid(f"{where} is of type {shown(block.type)}: only text is supported here.", where)
-    if block.text is None:
-        raise invalid(f"{where}.text is required.", f"{where}.text")
-    return block.text
-
-
 def _answer(blocks: list[Block], where: str) -> Json:
     """An assistant's turn: its text, its calls and what it thought, for templates that show it again."""
     texts, calls, thoughts = [], [], []
@@ -192,7 +149,7 @@ def _answer(blocks: list[Block], where: str) -> Json:
         elif block.type == "thinking":
             thoughts.append(block.thinking or "")
         elif block.type != "redacted_thinking":
-            texts.append(_text_of(block, f"{where}[{index}]"))
+            texts.append(text_of(block, f"{where}[{index}]"))
     message: Json = {"role": "assistant", "content": "\n".join(texts)}
     if any(thoughts):
         message["reasoning"] = "".join(thoughts)
@@ -206,10 +163,10 @@ def _question(turn: Turn, blocks: list[Block], where: str) -> Iterator[Json]:
         if block.type == "tool_result":
             if block.tool_use_id is None:
                 raise invalid(f"{where}[{index}].tool_use_id is required.", f"{where}[{index}].tool_use_id")
-            result = _text(block.content or "", f"{where}[{index}].content")
+            result = text(block.content or "", f"{where}[{index}].content")
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
         else:
-            texts.append(_text_of(block, f"{where}[{index}]"))
+            texts.append(text_of(block, f"{where}[{index}]"))
     if texts or not blocks:
         yield {"role": turn.role, "content": "\n".join(texts)}
 

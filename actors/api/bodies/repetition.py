@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import MAX_PATTERN_TOKENS
+from actors.api.bodies.bounds import MAX_PATTERN_TOKENS, WHOLE
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 from actors.core.repetition import Repetition
 
-Size = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS)]
+Size = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
 FIELD = "repetition_detection"
 
 

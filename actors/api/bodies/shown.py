@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import INT32_MAX
+from actors.api.bodies.bounds import INT32_MAX, WHOLE
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 from actors.messages import Reading
@@ -29,7 +29,7 @@ class ShownBody(JsonObject):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
     truncation_side: Literal["left", "right"] = "left"
     stream: bool = False
     stream_options: StreamOptions | None = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from actors.api.bodies.bounds import MAX_PROMPT_TOKENS, ModelName, TokenId
 from actors.api.bodies.chat import Messages
@@ -14,9 +14,16 @@ from actors.messages import Reading
 UNSUPPORTED: dict[str, tuple[object, ...]] = {"chat_template": ()}
 
 
+def _given(name: str, kind: str) -> JsonValue:
+    return {"properties": {name: {"type": kind}}, "required": [name]}
+
+
 class TokenizeBody(Templated):
     """A text or a conversation."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [_given("prompt", "string"), _given("messages", "array")]}
+    )
     model: ModelName | None = None
     prompt: str | None = None
     messages: Messages | None = None

@@ -47,7 +47,10 @@ def test_every_reference_leads_somewhere() -> None:
         ({"prompt": "Once"}, True),
         ({"prompt": ["Once", "Twice"], "max_tokens": None, "stop": ["."], "stream_options": None}, True),
         ({"prompt": [1, 2], "temperature": 0, "seed": 7, "model": ""}, True),
+        ({"prompt": "Once", "max_tokens": 2.0, "n": 1.0, "seed": 1e3, "logprobs": 1.0}, True),
+        ({"prompt": "Once", "max_tokens": 2.5}, False),
         ({"prompt": 7}, False),
+        ({"prompt": ""}, False),
         ({}, False),
         ({"prompt": "Once", "top_p": 0}, False),
         ({"prompt": "Once", "max_tokens": 2**31}, False),
@@ -84,3 +87,42 @@ def test_what_is_passed_on_to_a_chat_is_in_the_document(name: str) -> None:
     passed = {"ResponseBody": SAMPLED, "MessagesBody": SHARED, "PromptBody": SHARED}[name]
     for field in passed:
         assert schemas[name]["properties"][field] == of_chats[field]
+
+
+RESULT = {"type": "tool_result", "tool_use_id": "1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body", "is_valid"),
+    [
+        ("/tokenize", "TokenizeBody", {"prompt": "Once", "messages": None}, True),
+        ("/tokenize", "TokenizeBody", {"messages": [{"role": "user", "content": "Once"}]}, True),
+        ("/tokenize", "TokenizeBody", {"prompt": "Once", "messages": [{"role": "user"}]}, False),
+        ("/tokenize", "TokenizeBody", {"prompt": None}, False),
+        ("/tokenize", "TokenizeBody", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, None),
+        (
+            "/tokenize",
+            "TokenizeBody",
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            False,
+        ),
+        ("blocks", "PromptBody", [{"type": "text", "text": "Once"}], True),
+        ("blocks", "PromptBody", [RESULT | {"content": [{"type": "text", "text": "1"}]}], True),
+        ("blocks", "PromptBody", [{"type": "text", "text": None}], False),
+        ("blocks", "PromptBody", [{"type": "image"}], False),
+        ("blocks", "PromptBody", [{"type": "tool_use", "id": "1"}], False),
+        ("blocks", "PromptBody", [RESULT | {"content": [RESULT]}], False),
+        ("blocks", "PromptBody", [{"type": "tool_result"}], False),
+    ],
+)
+def test_the_document_says_which_fields_go_together(
+    emulated_server: Live, path: str, name: str, body: Any, is_valid: bool | None
+) -> None:
+    """A prompt or messages, and what a block of each type must have; None where only the server is stricter."""
+    if path == "blocks":
+        path, body = "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": body}]}
+    written = httpx.get(f"{emulated_server.url}/openapi.json").json()
+    schema = {"$ref": f"#/components/schemas/{name}", "components": written["components"]}
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) == (is_valid is not False)
+    answer = httpx.post(f"{emulated_server.url}{path}", json=body)
+    assert (answer.status_code == 200) == (is_valid is True), answer.text
