@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import INT32_MAX
+from actors.api.bodies.bounds import INT32_MAX, WHOLE
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
 
@@ -16,7 +16,7 @@ class Thinking(JsonObject):
     """Whether the model thinks aloud; `budget_tokens` goes with the type enabled alone."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX)] | None = None
+    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX), WHOLE] | None = None
 
     def budget(self, max_tokens: int) -> int | None:
         """The most tokens of thinking, None without a bound.
