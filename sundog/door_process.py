@@ -3,7 +3,6 @@
 It reads what they serve from its stdin, and imports what speaks HTTP, and nothing that computes.
 """
 
-import logging
 import socket
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from actors.api.context import ServedModel
 from actors.api.front import Door
 from actors.api.server_options import ServerOptions
 from actors.config import ConfigError
-from sundog.log_format import log_to_stderr
+from sundog.log_format import let_it_remark, log_to_stderr
 from sundog.options.serving import Serving
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def main(descriptor: int, parent: int) -> None:
         try:
             orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=DoorOrders)
             log_to_stderr(orders.log_format)
-            logging.getLogger("sundog").setLevel(logging.INFO)
+            let_it_remark()
             codec = Tokenizer(Path(orders.folder), lowercases=orders.lowercases)
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))

@@ -17,7 +17,8 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import click
 
@@ -33,14 +34,38 @@ class Stopped(Exception):
     """Ctrl-C ended a command; the message says where, if it is not empty."""
 
 
-def remark(text: str) -> None:
-    """A line for people, on stderr."""
-    click.echo(text, err=True)
+def remark(text: str, *, is_error: bool = False) -> None:
+    """A line for people, on stderr; one of the log where that is written for programs."""
+    if _logs_json():
+        import logging
+
+        logging.getLogger("sundog").log(logging.ERROR if is_error else logging.INFO, text)
+    else:
+        click.echo(text, err=True)
+
+
+def _logs_json() -> bool:
+    """A command without a log does not import what writes one."""
+    if "sundog.log_format" not in sys.modules:
+        return False
+    from sundog.log_format import writes_json
+
+    return writes_json()
+
+
+def _log_as_asked(words: Sequence[str]) -> None:
+    """If a command line asks for JSON, what is wrong elsewhere in it is said in JSON, too."""
+    if "--log-format=json" in words or ("--log-format", "json") in pairwise(words):
+        from sundog.log_format import let_it_remark, log_to_stderr
+
+        log_to_stderr("json")
+        let_it_remark()
 
 
 def run_to_its_end(command: click.Command) -> None:
     """Run the command line's arguments, and exit."""
     _let_nothing_be_unprintable()
+    _log_as_asked(sys.argv)
     if changed := fast.stale():
         remark(f"sundog: {', '.join(changed)} changed: `make fast` again, or `make plain`")
         sys.exit(REFUSED)
@@ -67,19 +92,25 @@ def _end(error: BaseException) -> int:
             remark(f"sundog: {str(cause) or 'interrupted'}")
             return INTERRUPTED
     for refusal in filter(None, map(_refusal, causes)):
-        remark(f"sundog: {refusal}")
+        remark(f"sundog: {refusal}", is_error=True)
         return REFUSED
     if any(isinstance(cause, BrokenPipeError) for cause in causes):
         _forget_stdout()
         return PIPE_CLOSED
     if full := next((c for c in causes if isinstance(c, OSError) and c.errno in NO_ROOM), None):
         _forget_stdout()
-        remark(f"sundog: cannot write {full.filename or 'the results'}: {full.strerror}")
+        remark(f"sundog: cannot write {full.filename or 'the results'}: {full.strerror}", is_error=True)
         return REFUSED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else BUG
-    remark("sundog: this is a bug in Sundog; please report it, with the command and what follows")
-    sys.excepthook(type(error), error, error.__traceback__)
+    said = "sundog: this is a bug in Sundog; please report it, with the command and what follows"
+    if _logs_json():
+        import logging
+
+        logging.getLogger("sundog").critical(said, exc_info=error)
+    else:
+        remark(said)
+        sys.excepthook(type(error), error, error.__traceback__)
     return BUG
 
 

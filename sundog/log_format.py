@@ -22,7 +22,18 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(kind: str) -> None:
-    """Write what is logged to stderr, as `kind` says: text or json."""
+    """Write what is logged to stderr, as `kind` says: text or json, and as JSON Python's warnings, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(writes_json())
+
+
+def let_it_remark() -> None:
+    """Show what is no warning: for the process that people start, whose lines are few."""
+    logging.getLogger("sundog").setLevel(logging.INFO)
+
+
+def writes_json() -> bool:
+    """Whether each line of the log is an object."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)

@@ -1,7 +1,6 @@
 """`sundog serve`: the graph behind HTTP, with a model or at the pace of a GPU that is not there."""
 
 import gc
-import logging
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,7 +13,7 @@ from actors.config import ConfigError, EngineConfig
 from sundog.emulated import emulated
 from sundog.ends import remark
 from sundog.kv_events import kv_event_listeners
-from sundog.log_format import log_to_stderr
+from sundog.log_format import let_it_remark, log_to_stderr
 from sundog.options.door import Door
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
@@ -52,6 +51,8 @@ def serve(
     the name of a known model, and the server answers at the pace that GPU would have; with the file of
     `sundog calibrate MODEL` there, at the pace of the engine that was measured.
     """
+    log_to_stderr(serving.log_format)
+    let_it_remark()
     needs_folder(serving.record, serving.messages, "--record")
     check_placement(serving, engine)
     model = _one_model(model_argument, serving.model)
@@ -67,8 +68,6 @@ def serve(
         options = door.of(_options(serving))
         _check_address(options)
         options.check_traces()
-        log_to_stderr(serving.log_format)
-        logging.getLogger("sundog").setLevel(logging.INFO)
         if begun is not None:
             served = real_model(begun, stack)
         else:

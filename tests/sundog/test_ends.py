@@ -1,5 +1,6 @@
 """How a command ends: results, one line of refusal, an interrupt, or a bug that asks to be reported."""
 
+import json
 import os
 import shutil
 import signal
@@ -185,3 +186,29 @@ def test_without_a_command_there_is_help() -> None:
     assert "Commands:" in sundog().stdout
     version = sundog("--version").stdout.strip()
     assert version.startswith("sundog 0.") and ("plain" in version or "compiled" in version)
+
+
+def test_a_mistake_is_a_line_of_json_where_the_log_is() -> None:
+    """Found while options are read, or later; without the option it is a line for people."""
+    asked = ("serve", "--simulate", "h100", "--log-format")
+    for wrong in (("--max-num-seqs", "0"), ("--model", "no-such-model"), ("--no-such-option",)):
+        done = sundog(*asked, "json", *wrong)
+        (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+        assert done.returncode == 2 and line["level"] == "error", done.stderr
+        assert line["message"].startswith("sundog: ") and wrong[-1] in line["message"]
+        assert sundog(*asked, "text", *wrong).stderr == line["message"] + "\n"
+
+
+def test_a_bug_is_a_line_of_json_where_the_log_is() -> None:
+    """With its traceback as a field."""
+    script = (
+        "import click, sys; from sundog.ends import run_to_its_end\n"
+        "sys.argv = ['sundog', 'serve', '--log-format=json']\n"
+        "def body(words): raise RuntimeError('lost')\n"
+        "run_to_its_end(click.Command('serve', callback=body, params=[click.Argument(['words'], nargs=-1)],"
+        " context_settings={'ignore_unknown_options': True}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1 and line["level"] == "critical" and "bug in Sundog" in line["message"]
+    assert "RuntimeError: lost" in line["exception"]

@@ -118,7 +118,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "1"}
 def test_the_document_says_which_fields_go_together(
     emulated_server: Live, path: str, name: str, body: Any, is_valid: bool | None
 ) -> None:
-    """A prompt or messages, and what a block of each type must have; None where only the server is stricter."""
+    """A prompt or messages, and what a block of each type must have; None: only the server is stricter."""
     if path == "blocks":
         path, body = "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": body}]}
     written = httpx.get(f"{emulated_server.url}/openapi.json").json()
