@@ -22,6 +22,7 @@ from actors.api.in_flight import InFlight
 from actors.api.keys import Keys
 from actors.api.live import Live, Watched
 from actors.api.llm import LLM
+from actors.api.refusals import log_refusals
 from actors.api.seats import Seats
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
@@ -201,6 +202,8 @@ async def serve_app(
         await in_flight.until_empty()
 
     raise_descriptor_limit()
+    if options.log_requests:
+        log_refusals(app)
     await serve_http(
         app,
         host=options.host,

@@ -115,10 +115,13 @@ request_generation_tokens_count request_generation_tokens_sum request_prefill_ti
 request_prompt_tokens_count request_prompt_tokens_sum request_queue_time_seconds_bucket
 request_queue_time_seconds_count request_time_per_output_token_seconds_bucket
 request_time_per_output_token_seconds_count request_time_per_output_token_seconds_sum
+prompt_tokens_cached_by_source_total request_prefill_kv_computed_tokens_count
+request_prefill_kv_computed_tokens_sum
 """
 """What dashboards in vllm/examples ask for that exists here: online_serving/prometheus_grafana/grafana.json
-and dashboards/, and of observability/dashboards/grafana/ the overview, the service status, and the head of
-the KV cache's. The overview also asks for caches outside the engine and of images: there are none here."""
+and dashboards/, and of observability/dashboards/grafana/ the overview, the service status, the instances
+and the KV cache's without its connectors. The overview also asks for caches outside the engine and of images:
+there are none here."""
 
 
 def test_vllms_dashboards_ask_for_what_there_is(emulated_server: Live) -> None:
@@ -127,6 +130,17 @@ def test_vllms_dashboards_ask_for_what_there_is(emulated_server: Live) -> None:
     model = httpx.get(f"{emulated_server.url}/v1/models").json()["data"][0]["id"]
     found = {name for name, labels in scraped(emulated_server) if ("model_name", model) in labels}
     assert {f"vllm:{name}" for name in VLLMS_DASHBOARDS.split()} <= found
+
+
+def test_vllms_board_of_instances_finds_the_process(emulated_server: Live) -> None:
+    """Its time, memory and descriptors; and each engine's cache by the labels of its table."""
+    found = scraped(emulated_server)
+    names = {name for name, _ in found}
+    assert {
+        f"process_{name}" for name in "start_time_seconds cpu_seconds_total open_fds max_fds".split()
+    } <= names
+    (labels,) = [dict(labels) for name, labels in found if name == "vllm:cache_config_info"]
+    assert {"engine", "num_gpu_blocks", "block_size", "enable_prefix_caching"} <= labels.keys()
 
 
 def test_vllms_dashboards_choose_by_labels_that_are_there(emulated_server: Live) -> None:
@@ -166,10 +180,32 @@ def test_a_request_is_a_line_of_json(json_server: Live) -> None:
     body = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
     httpx.post(f"{json_server.url}/v1/completions", json=body, headers=headers).raise_for_status()
     assert httpx.post(f"{json_server.url}/v1/completions", json=body).status_code == 401
-    json_server.until_it_says("finish_reason")
+    for reason in ("length", "refused"):
+        json_server.until_it_says(f'"finish_reason": "{reason}"')
     lines = [json.loads(line) for line in json_server.said]
-    (line,) = [line for line in lines if "request_id" in line]
+    refused, line = sorted(
+        (line for line in lines if "request_id" in line), key=lambda line: "path" not in line
+    )
+    assert (refused["path"], refused["status"], refused["finish_reason"]) == (
+        "/v1/completions",
+        401,
+        "refused",
+    )
     assert line["request_id"].startswith(f"cmpl-{name}") and line["tenant"] == "x y"
     assert line["output_tokens"] == 3 and line["finish_reason"] == "length" and line["ttft_s"] > 0
     assert not any("secret" in line for line in json_server.said)
     assert httpx.get(f"{json_server.url}/metrics").status_code == 200
+
+
+def test_a_refusal_is_a_line_that_quotes_nothing(json_server: Live) -> None:
+    """By status and id; what a client asks without a body, as scrapers do, is none."""
+    key = {"Authorization": "Bearer secret", "X-Request-Id": "turned-away"}
+    body = {"prompt": "my own words", "max_tokens": "my own words"}
+    url = f"{json_server.url}/v1"
+    assert httpx.post(f"{url}/completions", json=body, headers=key).status_code == 400
+    assert httpx.get(f"{url}/nowhere", headers=key).status_code == 404
+    json_server.until_it_says("turned-away")
+    lines = [json.loads(line) for line in json_server.said]
+    (line,) = [line for line in lines if line.get("request_id") == "turned-away"]
+    assert (line["level"], line["status"], line["finish_reason"]) == ("info", 400, "refused")
+    assert not any("my own words" in line or "nowhere" in line for line in json_server.said)

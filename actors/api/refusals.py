@@ -1,0 +1,28 @@
+"""A line of the log for each request that is refused, beside those of requests that ended in an engine."""
+
+import logging
+
+from quart import Quart, Response, request
+
+log = logging.getLogger("sundog.requests")
+
+
+def log_refusals(app: Quart) -> None:
+    """Say who was turned away with which status; the reason may quote a prompt, and is the client's alone."""
+
+    async def note(response: Response) -> Response:
+        if request.method == "POST" and response.status_code >= 400:
+            name = response.headers.get("X-Request-Id") or request.headers.get("X-Request-Id")
+            fields: dict[str, object] = {
+                "request_id": name,
+                "path": request.path,
+                "status": response.status_code,
+                "finish_reason": "refused",
+            }
+            path = request.path if request.path.isprintable() else repr(request.path)
+            log.info(
+                "%s: POST %s: refused with %d", name, path, response.status_code, extra={"fields": fields}
+            )
+        return response
+
+    app.after_request(note)
