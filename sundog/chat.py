@@ -13,13 +13,15 @@ from sundog.options import Real, Text, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from runtime.load.conversation import Conversation
+    from runtime.load.conversation import Conversation, Part
     from runtime.load.http import Connections
 
 COMMANDS = (
     "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer, or drops a line"
 )
 PROMPT = "> "
+STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+"""Control characters, and what they become: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ def chat(asked: Chat, url: str) -> None:
     """Talk with a model on a server.
 
     URL is any server that speaks OpenAI's API; without it, `sundog serve` on this machine. What is not
-    typed at a terminal is one question, and its answer goes to stdout.
+    typed at a terminal is one question, and its answer goes to stdout; what
+    the model thinks before it goes to stderr.
     """
     from runtime.load.conversation import Conversation
     from runtime.load.http import Connections, Site
@@ -93,6 +96,29 @@ def _talk(connections: "Connections", conversation: "Conversation") -> None:
             remark(f"sundog: {trouble}")
 
 
+class Shown:
+    """What is shown of an answer: its reasoning faintly at a terminal, and on stderr where stdout is data.
+
+    Signs that steer a terminal are left out: a model may have been told to write them.
+    """
+
+    def __init__(self, at_terminal: bool) -> None:
+        self._at_terminal, self._is_thinking = at_terminal, False
+
+    def show(self, part: "Part") -> None:
+        """Part after part; an answer begins a line of its own."""
+        text = part.text.translate(STEERING)
+        if self._is_thinking and not part.is_thought:
+            click.echo("\n", err=not self._at_terminal)
+        self._is_thinking = part.is_thought
+        if not part.is_thought:
+            click.echo(text, nl=False)
+        elif self._at_terminal:
+            click.secho(text, nl=False, dim=True)
+        else:
+            click.echo(text, nl=False, err=True)
+
+
 def _first_model(connections: "Connections", timeout_s: float) -> str:
     """What the server calls its first model; raises ConfigError where there is none."""
     import trio
@@ -112,12 +138,12 @@ def _answer(connections: "Connections", conversation: "Conversation", question: 
         try:
             async with aclosing(conversation.say(connections, question)) as parts:
                 async for part in parts:
-                    click.echo(part, nl=False)
+                    shown.show(part)
         finally:
             with trio.CancelScope(shield=True):
                 await connections.close()
 
-    trouble = None
+    trouble, shown = None, Shown(sys.stdin.isatty())
     try:
         trio.run(read)
     except BaseException as error:

@@ -3,11 +3,18 @@
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from runtime.load.answer import CUT, parsed, said_by
 from runtime.load.http import Connection, Connections, Failed
 from runtime.load.server import PATHS
+
+
+class Part(NamedTuple):
+    """Some text of an answer, or of the reasoning before it."""
+
+    text: str
+    is_thought: bool = False
 
 
 class Conversation:
@@ -18,10 +25,11 @@ class Conversation:
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.turns: list[dict[str, str]] = []
 
-    async def say(self, connections: Connections, text: str) -> AsyncGenerator[str, None]:
+    async def say(self, connections: Connections, text: str) -> AsyncGenerator[Part, None]:
         """The answer to `text`, part by part. Raises Failed; what did not begin to be answered was not said.
 
-        An answer that its reader leaves is kept as far as it was read.
+        An answer that its reader leaves is kept as far as it was read, and never with its
+        reasoning: models are given none of earlier turns.
         """
         asked = {"role": "user", "content": text}
         body = {
@@ -37,20 +45,20 @@ class Conversation:
                 await connection.send("POST", PATHS["chat"], connections.typed, data)
                 async with aclosing(_parts(connection)) as parts:
                     async for part in parts:
-                        answer += part
+                        answer += "" if part.is_thought else part.text
                         yield part
         finally:
             if answer:
                 self.turns += [asked, {"role": "assistant", "content": answer}]
 
 
-async def _parts(connection: Connection) -> AsyncGenerator[str, None]:
+async def _parts(connection: Connection) -> AsyncGenerator[Part, None]:
     """The text of an answer, reasoning included, as it comes."""
     head = await connection.head()
     if head.status != 200:
         body = b""
-        while part := await connection.data():
-            body += part
+        while chunk := await connection.data():
+            body += chunk
         raise Failed(f"HTTP {head.status}", said_by(body))
     rest, is_done = b"", False
     while data := await connection.data():
@@ -59,15 +67,20 @@ async def _parts(connection: Connection) -> AsyncGenerator[str, None]:
             event = line[5:].strip() if line.startswith(b"data:") else b""
             is_done = is_done or event == b"[DONE]"
             if event and not is_done:
-                for text in _texts(parsed(event)):
-                    yield text
+                for part in _parts_of(parsed(event)):
+                    yield part
     if not is_done:
         raise Failed(CUT, "it ended before its answer did")
 
 
-def _texts(body: dict[str, Any]) -> list[str]:
+def _parts_of(body: dict[str, Any]) -> list[Part]:
     if body.get("error"):
         raise Failed("error", said_by(json.dumps(body).encode()))
     deltas = [choice.get("delta") or {} for choice in body.get("choices") or ()]
     names = ("reasoning_content", "reasoning", "content")
-    return [text for delta in deltas for name in names if isinstance(text := delta.get(name), str) and text]
+    return [
+        Part(text, name != "content")
+        for delta in deltas
+        for name in names
+        if isinstance(text := delta.get(name), str) and text
+    ]

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from runtime.load.conversation import Part
+from sundog.chat import Shown
 from sundog.start_report import in_words
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
@@ -84,6 +86,26 @@ def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
         done = ask(url, text)
         assert (done.returncode, done.stdout) == (2, "")
         assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("at_terminal", [True, False])
+def test_reasoning_is_faint_or_beside_the_answer(
+    at_terminal: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stdout are the answer's own words; neither can steer the terminal."""
+    shown = Shown(at_terminal)
+    for part in (
+        Part("I \x1b]0;title\x07think", True),
+        Part(" so.", True),
+        Part("Four\x1b[2J\tor"),
+        Part(" five\n"),
+    ):
+        shown.show(part)
+    out, err = capsys.readouterr()
+    if not at_terminal:
+        assert (out, err) == ("Four[2J\tor five\n", "I ]0;titlethink so.\n\n")
+    else:
+        assert err == "" and out.endswith("\n\nFour[2J\tor five\n") and "I ]0;titlethink" in out
 
 
 def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:

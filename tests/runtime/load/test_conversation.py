@@ -22,7 +22,7 @@ async def _words(asked: Asked) -> None:
 
 
 async def answer(conversation: Conversation, connections: Connections, question: str) -> str:
-    return "".join([part async for part in conversation.say(connections, question)])
+    return "".join([part.text async for part in conversation.say(connections, question)])
 
 
 async def test_every_question_brings_all_that_was_said() -> None:
@@ -45,3 +45,20 @@ async def test_what_fails_was_not_said_and_what_breaks_off_is_kept_as_it_is() ->
         with pytest.raises(Failed):
             await answer(conversation, connections, "half")
     assert [turn["content"] for turn in conversation.turns] == ["half", "1 flah"]
+
+
+async def test_reasoning_is_told_apart_and_not_sent_back() -> None:
+    """Under either of its names."""
+
+    async def thinks(asked: Asked) -> None:
+        await asked.begin()
+        for field, text in (("reasoning_content", "Two "), ("reasoning", "and two."), ("content", "Four")):
+            await asked.event({"choices": [{"delta": {field: text}}]})
+        await asked.event("[DONE]")
+        await asked.write(b"0\r\n\r\n")
+
+    conversation = Conversation("m", None, {})
+    async with scripted(thinks) as connections:
+        parts = [part async for part in conversation.say(connections, "2+2?")]
+    assert [part.is_thought for part in parts] == [True, True, False]
+    assert [turn["content"] for turn in conversation.turns] == ["2+2?", "Four"]
