@@ -1,10 +1,14 @@
-"""The pages of the project name tests and files that exist."""
+"""The pages of the project name tests, files and commands that exist."""
 
 import re
+import shlex
 from functools import cache
 
+import click
 import pytest
 
+from actors.config import ConfigError
+from sundog.cli import cli
 from tests.test_layers import ROOT
 
 LAWS = ("docs/laws.md", "docs/kernel.md", "docs/fates.md")
@@ -68,3 +72,43 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
     rooms = r"actors|runtime|sim|sundog|tests|docs|traces"
     paths = re.findall(rf"`((?:{rooms})/[\w/.-]*\w/?)`", text)
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The words after `sundog` of every command line in a page's blocks; those with … are not whole."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in fenced for line in block.splitlines()]
+    lines += [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    found = [re.match(r"(?:\S*/)?sundog (.*)", line) for line in lines]
+    return [shlex.split(each[1], comments=True) for each in found if each and "…" not in each[1]]
+
+
+PAGES_WITH_COMMANDS = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES_WITH_COMMANDS if commands_of(page)])
+def test_every_command_that_a_page_shows_is_one(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, its options and their values are taken as they stand; nothing is run."""
+    monkeypatch.chdir(ROOT)
+    for name, *words in commands_of(page):
+        if "--config" in words:  # of a run that an earlier line makes, and that knows its trace
+            at = words.index("--config")
+            words[at : at + 2] = ["TRACE"]
+        parsed(name, words)
+
+
+def parsed(name: str, words: list[str]) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None, f"{name} is no command"
+    command.make_context(name, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [("repaly", [], "is no command"), ("replay", ["TRACE", "--max-num-seq", "8"], "max-num-seq")],
+)
+def test_a_command_that_is_none_would_be_found(name: str, words: list[str], says: str) -> None:
+    """By its name or its options."""
+    with pytest.raises((AssertionError, click.ClickException, ConfigError), match=says):
+        parsed(name, words)

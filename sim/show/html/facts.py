@@ -12,11 +12,11 @@ WORST = 10
 
 
 class Figure(NamedTuple):
-    """One row of the table of figures: a value per run, the best marked."""
+    """One row of the table of figures: a value per run; `best` are those that read as the best one does."""
 
     name: str
     values: list[str]
-    best: int | None
+    best: tuple[int, ...]
 
 
 class Setting(NamedTuple):
@@ -102,9 +102,10 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         if all(value is None for value in values):
             continue
         known = [value for value in values if value is not None]
-        shown, best = [_shown(value, unit) for value in values], None
+        shown, best = [_shown(value, unit) for value in values], tuple[int, ...]()
         if sense and len(known) == len(runs) and len(set(shown)) > 1:
-            best = known.index(max(known) if sense > 0 else min(known))
+            first = shown[known.index(max(known) if sense > 0 else min(known))]
+            best = tuple(number for number, words in enumerate(shown) if words == first)
         rows.append(Figure(name, shown, best))
     return rows
 

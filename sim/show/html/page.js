@@ -7,6 +7,7 @@ const ROUND_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 10,
 let charts = [];
 
 const trim = (v) => String(+v.toPrecision(3));
+const LEAST_S = 1e-4;
 const secs = (v) => (v == null ? "–" : v < 0.9995 ? trim(v * 1e3) + " ms" : trim(v) + " s");
 const count = (v) =>
   v == null ? "–" : v >= 1e6 ? trim(v / 1e6) + "M" : v >= 1e4 ? trim(v / 1e3) + "k" : trim(v);
@@ -27,7 +28,9 @@ const axis = (format, size, label) => ({
 });
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 const line = (run, index, format) => ({
-  label: data.runs.length > 1 ? run.name : "value", stroke: css(`--run-${index % 6}`), width: 1.8,
+  label: data.runs.length > 1 ? run.name : "value", stroke: css(`--run-${index % 6}`),
+  // The first of a few runs is broadest, so that equal runs hide none.
+  width: data.runs.length > 3 ? 1.8 : 1.6 + 1.6 * (data.runs.length - 1 - index),
   dash: DASHES[Math.floor(index / 6) % DASHES.length],
   points: { show: false }, spanGaps: true, value: (_, v) => format(v),
 });
@@ -41,8 +44,16 @@ function draw(element, options, values) {
 
 const MARKS = [[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8], [1, 2, 5], [1, 3], [1]];
 const TICK_PX = 58;
-// Where a logarithmic axis has its lines: the most marks of a decade that leave room for their labels.
+// Where a logarithmic axis has its lines: the most marks of a decade that leave room for their labels, and
+// round steps where all requests took much the same time.
 function logTicks(low, high, most) {
+  if (high < 4 * low) {
+    const rough = (high - low) / Math.max(most, 2), unit = 10 ** Math.floor(Math.log10(rough));
+    const step = unit * [1, 2, 5, 10].find((part) => part * unit >= rough);
+    const ticks = [];
+    for (let n = Math.ceil(low / step); n * step <= high; n++) ticks.push(+(n * step).toPrecision(6));
+    return ticks;
+  }
   for (const marks of MARKS) {
     const ticks = [];
     for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) {
@@ -51,8 +62,7 @@ function logTicks(low, high, most) {
     if (ticks.length > most) continue;
     if (ticks.length > 1) return ticks;
   }
-  // All requests took much the same time: steps of no round size.
-  return [1, 3, 5].map((part) => +(low + ((high - low) * part) / 6).toPrecision(3));
+  return [low, high].map((v) => +v.toPrecision(3));
 }
 
 function cdf(element) {
@@ -61,9 +71,9 @@ function cdf(element) {
   if (!runs.length) return;
   const tables = runs.map(([run]) => {
     // The curve rises from nothing at the fastest request, so that one request is a line, too.
-    const x = [Math.max(run.cdfs[name][0], 1e-4) * 0.999], y = [0];
+    const x = [Math.max(run.cdfs[name][0], LEAST_S) * 0.999], y = [0];
     run.cdfs[name].forEach((v, i) => {
-      v = Math.max(v, 1e-4);
+      v = Math.max(v, LEAST_S);
       if (x.length && v <= x[x.length - 1]) y[y.length - 1] = data.percents[i] / 100;
       else { x.push(v); y.push(data.percents[i] / 100); }
     });
@@ -73,12 +83,13 @@ function cdf(element) {
   // The axis ends where the curves and limits do, and not at the next power of ten.
   const seen = tables.flatMap(([x]) => [x[0], x[x.length - 1]]), all = [...seen, ...limits];
   const range = (_, low, high) =>
-    low > Math.min(...seen) || high < Math.max(...seen) ? [low, high] : [Math.min(...all) / 1.05, Math.max(...all) * 1.05];
+    low > Math.min(...seen) || high < Math.max(...seen) ? [low, high]
+      : Math.max(...all) <= LEAST_S ? [LEAST_S, 10 * LEAST_S] : [Math.max(Math.min(...all) / 1.05, LEAST_S), Math.max(...all) * 1.05];
   const splits = (plot, _, low, high) => logTicks(low, high, plot.bbox.width / devicePixelRatio / TICK_PX);
   draw(element, {
     scales: { x: { time: false, distr: 3, range }, y: { range: [0, 1] } },
     axes: [
-      { ...axis(secs, 34, "at most"), splits, filter: (_, ticks) => ticks },
+      { ...axis((v) => (v > LEAST_S ? secs(v) : "≤ " + secs(LEAST_S)), 34, "at most"), splits, filter: (_, ticks) => ticks },
       axis(share, 46, "share of requests"),
     ],
     hooks: { draw: [(plot) => limits.forEach((limit) => mark(plot, limit))] },
@@ -149,4 +160,7 @@ function drawAll() {
 drawAll();
 let pending;
 addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(drawAll, 120); });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", drawAll);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
+document.querySelectorAll("[data-cdf],[data-time],[data-stack]").forEach((chart) =>
+  chart.setAttribute("aria-label", `${chart.closest("figure").querySelector("figcaption").textContent}; its figures are in the table below`));
