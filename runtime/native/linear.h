@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "few_bits.h"
+#include "panel.h"
 #include "product.h"
 #include "team.h"
 
@@ -19,6 +20,7 @@ struct Linear {
 namespace {
 
 constexpr int MOST_WORDS = 128;
+constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 64, MOST_PANEL_INPUTS = 1536;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
@@ -26,7 +28,15 @@ inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BL
 template <class T> INLINE vf kept(vf a) { return a; }
 template <> INLINE vf kept<bf16>(vf a) { return as_float(left<16>(rounded(a))); }
 
-template <class T> void plain_block(const Linear& l, int64_t first, int n, const T* x, int64_t rows, float* out) {
+// Rows of numbers, `row` numbers apart.
+template <class T> struct Matrix {
+    T* at;
+    int64_t row;
+    T* operator[](int64_t r) const { return at + r * row; }
+};
+
+template <class T>
+void plain_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, int64_t rows, float* out) {
     constexpr int COLUMNS = 4;
     const auto* w = (const T*)l.weight;
     const auto dots = [&](auto num_rows, auto num_columns, int64_t r, int64_t c) {
@@ -36,7 +46,7 @@ template <class T> void plain_block(const Linear& l, int64_t first, int n, const
         for (int64_t i = 0; i < l.num_in; i += LANES) {
             const int left = int(std::min<int64_t>(LANES, l.num_in - i));
             vf xs[num_rows.value];
-            for (int a = 0; a < num_rows.value; a++) xs[a] = load_part(x + (r + a) * l.num_in + i, left);
+            for (int a = 0; a < num_rows.value; a++) xs[a] = load_part(x[r + a] + i, left);
             for (int b = 0; b < num_columns.value; b++) {
                 const vf ws = load_part(w + (first + c + b) * l.num_in + i, left);
                 for (int a = 0; a < num_rows.value; a++) sums[a][b] = fma(xs[a], ws, sums[a][b]);
@@ -61,19 +71,19 @@ template <class T> void plain_block(const Linear& l, int64_t first, int n, const
         }
 }
 
-inline void packed_block(const Linear& l, int64_t first, int n, const bf16* x, int64_t rows, float* out) {
+inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<const bf16>& x, int64_t rows, float* out) {
     const int64_t words = l.num_in / 2;
     for (int c = 0; c < n; c += l.block) {
         const auto* w = (const uint32_t*)l.weight + (first + c) * words;
         for (int64_t k = 0; k < words; k += MOST_WORDS)
-            product<Pairs>(rows, l.block / LANES, (const uint32_t*)x + k, words, w + k * l.block, l.block,
+            product<Pairs>(rows, l.block / LANES, (const uint32_t*)x.at + k, x.row / 2, w + k * l.block, l.block,
                            std::min<int64_t>(MOST_WORDS, words - k), out + c, BLOCK, k > 0,
                            {nullptr, (const char*)(w + (k + MOST_WORDS) * l.block)});
     }
 }
 
 // Group by group: made into bf16 in a core's own cache, multiplied, and the sums scaled.
-inline void few_bits_block(const Linear& l, int64_t first, const bf16* x, int64_t rows, float* out) {
+inline void few_bits_block(const Linear& l, int64_t first, const Matrix<const bf16>& x, int64_t rows, float* out) {
     alignas(64) static thread_local uint32_t words[GROUP / 2 * BLOCK];
     const int64_t groups = l.num_in / GROUP, group_bytes = GROUP * BLOCK / 8 * l.bits;
     const auto* w = (const char*)l.weight + first / BLOCK * groups * group_bytes;
@@ -81,13 +91,14 @@ inline void few_bits_block(const Linear& l, int64_t first, const bf16* x, int64_
     for (int64_t g = 0; g < groups; g++) {
         if (l.bits == 8) unpack_bytes((const uint16_t*)(w + g * group_bytes), words);
         else unpack_four_bits((const uint32_t*)(w + g * group_bytes), words);
-        product<Pairs>(rows, BLOCK / LANES, (const uint32_t*)x + g * GROUP / 2, l.num_in / 2, words, BLOCK, GROUP / 2,
+        product<Pairs>(rows, BLOCK / LANES, (const uint32_t*)x.at + g * GROUP / 2, x.row / 2, words, BLOCK, GROUP / 2,
                        out, BLOCK, g > 0, {scale + g * BLOCK, nullptr});
     }
 }
 
 // The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK].
-template <class T> void linear_block(const Linear& l, int64_t first, int n, const T* x, int64_t rows, float* out) {
+template <class T>
+void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, int64_t rows, float* out) {
     if constexpr (std::is_same_v<T, bf16>) {
         if (l.bits) few_bits_block(l, first, x, rows, out);
         else if (l.block) packed_block(l, first, n, x, rows, out);
@@ -97,9 +108,87 @@ template <class T> void linear_block(const Linear& l, int64_t first, int n, cons
     }
     if (!l.bias) return;
     for (int64_t r = 0; r < rows; r++)
-        for (int c = 0; c < n; c += LANES) {
-            const vf bias = load_part((const T*)l.bias + first + c, n - c);
-            store(out + r * BLOCK + c, load(out + r * BLOCK + c) + bias);
+        for (int c = 0; c < n; c += LANES)
+            store(out + r * BLOCK + c, load(out + r * BLOCK + c) + load_part((const T*)l.bias + first + c, n - c));
+}
+
+inline float* block_room(int i) {
+    static thread_local Room rooms[2];
+    return (float*)rooms[i].take(sizeof(float) * MOST_ROWS_AT_ONCE * BLOCK);
+}
+
+// Whether many rows of a layer are multiplied panel by panel.
+inline bool in_panels(const Linear& l, int64_t rows) {
+    return tiles::HERE && !l.bits && l.block == BLOCK && l.num_in % 32 == 0 &&
+           l.num_in <= MOST_PANEL_INPUTS && rows >= LEAST_PANEL_ROWS;
+}
+
+// One block of columns of one layer, or of two, into `out`, which begins at its first column.
+struct Columns {
+    const Linear &left, &right;  // the same if it is one
+    int64_t first;
+    int n;
+};
+
+#if defined(__AMX_BF16__)
+// As many of the rows as are whole panels; how many. A cache line of results is written past the caches, as reading it
+// first would hold up what is multiplied.
+template <class Made>
+int64_t panel_columns(const Columns& b, const Matrix<const bf16>& x, int64_t rows, const Matrix<bf16>& out, Made made) {
+    const bool is_one = &b.left == &b.right, whole = b.n == BLOCK && uintptr_t(out.at) % 64 == 0 && out.row % 32 == 0;
+    const int64_t words = b.left.num_in / 2, num_rows = rows / 32 * 32;
+    const auto *left = (const uint32_t*)b.left.weight + b.first * words, *right = (const uint32_t*)b.right.weight + b.first * words;
+    alignas(64) static thread_local bf16 halves[MOST_ROWS_AT_ONCE * LANES];
+    const auto biased = [&](const Linear& l, vf sums, int64_t c) {
+        return l.bias ? sums + load_part((const bf16*)l.bias + b.first + c, b.n - int(c)) : sums;
+    };
+    const auto put = [&](int64_t row, int64_t c, vf s, vf t) {
+        bf16* to = out[row] + c;
+        if (is_one) {
+            s = biased(b.left, s, c);
+            if (c + LANES < b.n) t = biased(b.right, t, c + LANES);
+            if (whole) return stream(to, s, t);
+            store_part(to, s, b.n - int(c));
+            if (c + LANES < b.n) store_part(to + LANES, t, b.n - int(c) - LANES);
+        } else {
+            const vf m = made(biased(b.left, s, c), biased(b.right, t, c));
+            if (!whole) return store_part(to, m, b.n - int(c));
+            bf16* half = halves + row * LANES;
+            if (c % (2 * LANES)) stream(to - LANES, load(half), m);
+            else store(half, m);
+        }
+    };
+    tiles::Panel<decltype(put)> panel((const uint32_t*)x.at, x.row / 2, num_rows, words, put);
+    const int step = is_one ? 2 * LANES : LANES;
+    for (int c = 0; c < b.n; c += step) {
+        // What lies behind this block: as much of it as this is of two halves.
+        const auto* behind = (c % (2 * LANES) ? right - LANES * words : left) + (BLOCK + c) * words;
+        panel.multiply(left + c, (is_one ? left + LANES : right) + c, BLOCK, c, (const char*)behind, words * step / 16);
+    }
+    panel.finish();
+    return num_rows;
+}
+#endif
+
+// x W^T + b of one layer, or what is made of the sums of two.
+template <class T, class Made>
+void make_columns(const Columns& b, Matrix<const T> x, int64_t rows, Matrix<T> out, Made made) {
+    const bool is_one = &b.left == &b.right;
+#if defined(__AMX_BF16__)
+    if constexpr (std::is_same_v<T, bf16>)
+        if (in_panels(b.left, rows) && in_panels(b.right, rows)) {
+            const int64_t done = panel_columns(b, x, rows, out, made);
+            x.at = x[done], out.at = out[done], rows -= done;
+        }
+#endif
+    if (!rows) return;
+    float *sums = block_room(0), *others = block_room(1);
+    linear_block(b.left, b.first, b.n, x, rows, sums);
+    if (!is_one) linear_block(b.right, b.first, b.n, x, rows, others);
+    for (int64_t r = 0; r < rows; r++)
+        for (int c = 0; c < b.n; c += LANES) {
+            const vf s = load(sums + r * BLOCK + c);
+            store_part(out[r] + c, is_one ? s : made(s, load(others + r * BLOCK + c)), b.n - c);
         }
 }
 

@@ -122,6 +122,11 @@ INLINE void store(bf16* p, vf a) {
     narrow(&p->bits, rounded(a));
 }
 
+#if defined(__AVX512BF16__)
+// Two vectors past the caches, to where a line of them begins.
+INLINE void stream(bf16* p, vf low, vf high) { _mm512_stream_si512((__m512i*)p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+#endif
+
 // The first n lanes, zeros behind them; and the first n lanes back.
 template <class T> INLINE vf load_part(const T* p, int n) {
     if (n >= LANES) return load(p);

@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "product.h"
+#include "strips.h"
 #include "team.h"
 #include "transpose.h"
 
@@ -55,17 +56,21 @@ template <class T> class Worker {
     static constexpr int PER = Mac::PER_WORD;
     static constexpr bool BY_TILES = tiles::HERE && PER == 2;
     static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are made up to a multiple of it
+    // Rows lie a cache line more apart than they are wide: that is a power of two often, and a column's rows would
+    // share a few places of a cache.
+    static constexpr int MORE = BY_TILES ? LANES : 0, SCORES = TILE + MORE, WEIGHTS = BY_TILES ? TILE / PER + MORE : TILE;
 
   public:
     Worker(const Layer& layer, const Sequences& sequences, Rows q, Rows out)
         : l_(layer), s_(sequences), q_(q), out_(out), group_(layer.num_heads / layer.num_key_heads),
           key_words_(rounded_up((layer.key_width + PER - 1) / PER, LANES)),
-          value_columns_(rounded_up(layer.value_width, LANES)) {
+          value_columns_(rounded_up(layer.value_width, KEYS_AT_ONCE)), query_row_(key_words_ + MORE),
+          sum_row_(value_columns_ + MORE) {
         static thread_local Room room;
         const size_t rows = size_t(std::max(MOST_TILE_ROWS, group_));
-        const size_t words[] = {rows * size_t(key_words_), TILE * size_t(key_words_), TILE * size_t(value_columns_),
-                                rows * TILE,               rows * TILE,               rows * size_t(value_columns_),
-                                LANES * size_t(key_words_), rows,                     rows};
+        const size_t words[] = {rows * size_t(query_row_),  TILE * size_t(key_words_), TILE * size_t(value_columns_),
+                                rows * SCORES,              rows * WEIGHTS,            rows * size_t(sum_row_),
+                                LANES * size_t(key_words_), rows,                      rows};
         uint32_t** places[] = {&queries_, &keys_, &values_, &scores_, &weights_, &sums_, &spare_, &most_, &total_};
         size_t all = 0;
         for (const size_t n : words) all += (n + 15) / 16 * 16;
@@ -90,9 +95,10 @@ template <class T> class Worker {
             if (at + TILE < end) look_up(p, at + TILE);
             else if (next) look_up(*next, first_key(*next));
             else next_.num = 0;
-            const int turns = rounded_up(tile_.num, LANES) / LANES * (key_words_ / LANES) + (tile_.num + PER - 1) / PER;
-            num_a_turn_ = float(next_.num * next_.num_heads) / float(turns * p.num_heads);
             const int hidden = int(std::max<int64_t>(0, at - position)) * group_;  // rows before this tile
+            many_ = BY_TILES ? (rows - hidden) / 32 * 32 : 0;
+            const int packed = rounded_up(tile_.num, LANES) / LANES * (key_words_ / LANES) + (tile_.num + PER - 1) / PER;
+            num_a_turn_ = float(next_.num * next_.num_heads) / float((many_ ? many_ : packed) * p.num_heads);
             for (int h = 0; h < p.num_heads; h++) attend_tile(h, rows, hidden, position - at);
         }
         for (int h = 0; h < p.num_heads; h++) finish(start, rows, p.first_head + h, h);
@@ -101,16 +107,54 @@ template <class T> class Worker {
   private:
     // The rows of a head from `hidden` on, with one tile of keys; `position` is the first row's, counted from the tile.
     void attend_tile(int h, int rows, int hidden, int64_t position) {
-        const int n = rounded_up(tile_.num, KEYS_AT_ONCE), from = h * rows + hidden;
-        auto *scores = (float*)scores_ + hidden * TILE, *sums = (float*)sums_ + from * value_columns_;
+        const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
         pack_keys(h);
-        product<Mac>(rows - hidden, n / LANES, queries_ + from * key_words_, key_words_, keys_, TILE,
-                     BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, TILE, false);
-        for (int row = hidden; row < rows; row++) weigh(row, h * rows + row, position + row / group_, n);
-        pack_values(h);
-        product<Mac>(rows - hidden, value_columns_ / LANES, weights_ + hidden * TILE, TILE, values_, value_columns_,
-                     (BY_TILES ? n : tile_.num + PER - 1) / PER, sums, value_columns_, true);
+#if defined(__AMX_BF16__)
+        if constexpr (BY_TILES) {
+            pack_values(h);
+            if (many_) attend_strips(h * rows, hidden, position, n);
+            hidden += many_;
+            if (hidden == rows) return;
+        }
+#endif
+        const int from = h * rows + hidden;
+        auto *scores = (float*)scores_, *sums = (float*)sums_ + from * sum_row_;
+        product<Mac>(rows - hidden, n / LANES, queries_ + from * query_row_, query_row_, keys_, TILE,
+                     BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, SCORES, false);
+        for (int row = hidden; row < rows; row++)
+            weigh(scores + (row - hidden) * SCORES, weights_ + (row - hidden) * WEIGHTS, h * rows + row,
+                  position + row / group_, n);
+        if (!BY_TILES) pack_values(h);
+        product<Mac>(rows - hidden, value_columns_ / LANES, weights_, WEIGHTS, values_, value_columns_,
+                     (BY_TILES ? n : tile_.num + PER - 1) / PER, sums, sum_row_, true);
     }
+
+#if defined(__AMX_BF16__)
+    // Rows from `hidden` on, as many as are whole strips, of a head whose first row is `head`.
+    void attend_strips(int head, int hidden, int64_t position, int n) {
+        const int from = head + hidden;
+        const tiles::Tiled tiled{queries_ + from * query_row_,
+                                 keys_,
+                                 values_,
+                                 query_row_,
+                                 TILE,
+                                 value_columns_,
+                                 key_words_,
+                                 n,
+                                 value_columns_,
+                                 (float*)scores_,
+                                 (float*)sums_ + from * sum_row_,
+                                 weights_,
+                                 SCORES,
+                                 WEIGHTS,
+                                 sum_row_};
+        const auto one = [&](long row, float* scores, uint32_t* weights) {
+            prefetch_some();
+            weigh(scores, weights, from + int(row), position + (hidden + int(row)) / group_, n);
+        };
+        tiles::Strips<decltype(one)>(tiled, one).attend(many_);
+    }
+#endif
 
     // Where head h of a tile is kept, of its token i.
     const T* place(const void* cache, const Tile& tile, int i, int h, int width) const {
@@ -140,12 +184,12 @@ template <class T> class Worker {
         for (int row = 0; row < rows; row++) {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
-            pack_row(q, l_.key_width, queries_ + at * key_words_, key_words_);
+            pack_row(q, l_.key_width, queries_ + at * query_row_, key_words_);
             const float unit = BY_TILES && l_.softcap == 0 ? 1.44269504f : 1.f;  // of powers of two, or of e
             ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
             ((float*)total_)[at] = l_.sinks ? 1.f : 0.f;
         }
-        std::memset((float*)sums_ + h * rows * value_columns_, 0, 4 * size_t(rows) * size_t(value_columns_));
+        std::memset((float*)sums_ + h * rows * sum_row_, 0, 4 * size_t(rows) * size_t(sum_row_));
     }
 
     // Fetches the next tile's keys and values up to number `end`, in their order in memory. Inlined, because compilers
@@ -182,7 +226,7 @@ template <class T> class Worker {
                 }
             }
             for (int word = 0; word < key_words_; word += LANES) {
-                prefetch_some();
+                if (!many_) prefetch_some();
                 transpose(rows, word, keys_ + word * TILE + i, TILE);
             }
         }
@@ -191,7 +235,7 @@ template <class T> class Worker {
     // The tile's values, two neighbours in a word where words are multiplied in pairs.
     void pack_values(int h) {
         for (int i = 0; i < tile_.num; i += PER) {
-            prefetch_some();
+            if (!many_) prefetch_some();
             const T* a = place(l_.values, tile_, i, h, l_.value_width);
             uint32_t* to = values_ + i / PER * value_columns_;
             if constexpr (PER == 1) {
@@ -215,17 +259,17 @@ template <class T> class Worker {
     }
 
     // A row's scores become weights; `last` is the column of its own position, n the columns. Its sums are row `own`.
-    void weigh(int row, int own, int64_t last, int n) {
-        float* scores = (float*)scores_ + row * TILE;
-        uint32_t* weights = weights_ + row * TILE;
+    INLINE void weigh(float* scores, uint32_t* weights, int own, int64_t last, int n) {
         const int end = int(std::min<int64_t>(last + 1, n));
         const int first = int(l_.window ? std::min<int64_t>(std::max<int64_t>(0, last + 1 - l_.window), TILE) : 0);
         float& most = ((float*)most_)[own];
         float& total = ((float*)total_)[own];
-        if (end <= first) return std::memset(weights, 0, 4 * TILE), void();
+        if (end <= first) return std::memset(weights, 0, 4 * size_t(TILE / PER)), void();
 #if defined(__AMX_BF16__)
         if constexpr (BY_TILES)
-            if (l_.softcap == 0) return weigh_quickly(scores, weights, first, end, n, own);
+            if (l_.softcap == 0)
+                return first == 0 && end == TILE ? weigh_quickly<true>(scores, weights, first, end, n, own)
+                                                 : weigh_quickly<false>(scores, weights, first, end, n, own);
 #endif
         vf highest = set1(-INFINITY);
         for (int i = 0; i < n; i += LANES) {
@@ -250,28 +294,31 @@ template <class T> class Worker {
 
     // A part of what row `own` has summed up.
     INLINE void keep(int own, float part) {
-        float* out = (float*)sums_ + own * value_columns_;
+        float* out = (float*)sums_ + own * sum_row_;
         if (part != 1.f)
             for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(part));
     }
 
 #if defined(__AMX_BF16__)
-    // The same where nothing is done to scores but to scale them: in powers of two, all in registers.
-    void weigh_quickly(const float* scores, uint32_t* weights, int first, int end, int n, int own) {
+    // The same where nothing is done to scores but to scale them: in powers of two, all in registers. IS_WHOLE: all of
+    // the tile is seen.
+    template <bool IS_WHOLE>
+    INLINE void weigh_quickly(const float* scores, uint32_t* weights, int first, int end, int n, int own) {
         constexpr int MOST = TILE / LANES;
-        const float scale = l_.scaling * 1.44269504f;
+        const vf scale = set1(l_.scaling * 1.44269504f);
         float &most = ((float*)most_)[own], &total = ((float*)total_)[own];
         vf score[MOST], highest = set1(-INFINITY);
         for (int i = 0; i < MOST; i++) {
-            if (i * LANES >= n) break;
-            score[i] = load(scores + i * LANES) * set1(scale);
-            if (first > i * LANES || end < (i + 1) * LANES) score[i] = only(score[i], first - i * LANES, end - i * LANES);
+            if (!IS_WHOLE && i * LANES >= n) break;
+            score[i] = load(scores + i * LANES) * scale;
+            if (!IS_WHOLE && (first > i * LANES || end < (i + 1) * LANES))
+                score[i] = only(score[i], first - i * LANES, end - i * LANES);
             highest = max(score[i], highest);
         }
         const float now = std::max(most, largest(highest));
         vf sums = zero();
         for (int i = 0; i < MOST; i++) {
-            if (i * LANES >= n) break;
+            if (!IS_WHOLE && i * LANES >= n) break;
             const vf weight = roughly_exp2(score[i] - set1(now));
             sums = sums + weight;
             store_weight(weights, i * LANES, weight);
@@ -295,7 +342,7 @@ template <class T> class Worker {
         for (int row = 0; row < rows; row++) {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             T* out = (T*)out_.at + (start + row / group_) * out_.row + head * out_.head;
-            const float* sums = (const float*)sums_ + at * value_columns_;
+            const float* sums = (const float*)sums_ + at * sum_row_;
             const vf part = set1(1 / ((const float*)total_)[at]);
             for (int e = 0; e < l_.value_width; e += LANES)
                 store_part(out + e, load(sums + e) * part, l_.value_width - e);
@@ -305,10 +352,10 @@ template <class T> class Worker {
     const Layer& l_;
     const Sequences& s_;
     const Rows q_, out_;
-    const int group_, key_words_, value_columns_;
+    const int group_, key_words_, value_columns_, query_row_, sum_row_;
     Tile tile_, next_;
     bool knows_next_ = false;
-    int num_fetched_ = 0;
+    int num_fetched_ = 0, many_ = 0;  // rows that are attended in strips
     float num_due_ = 0, num_a_turn_ = 0;
     uint32_t *queries_, *keys_, *values_, *scores_, *weights_, *sums_, *spare_, *most_, *total_;
 };
