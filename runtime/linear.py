@@ -31,7 +31,7 @@ class Packed:
         self.num_out, self.num_in = weight_OI.shape
         self.bias = bias_O
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI)
-        self.block = _block(self.address, self._num_numbers, weight_OI)
+        self.block = _block(self.address, self.num_bytes // 2, weight_OI)
 
     @property
     def address(self) -> int:
@@ -39,8 +39,9 @@ class Packed:
         return int(torch.ops.mkldnn.data_ptr(self._packed))
 
     @property
-    def _num_numbers(self) -> int:
-        return int(torch.ops.mkldnn._nbytes(self._packed)) // 2
+    def num_bytes(self) -> int:
+        """How many of them there are, those that fill up blocks included."""
+        return int(torch.ops.mkldnn._nbytes(self._packed))
 
     def of(self, x: Tensor) -> Tensor:
         """The product [..., O] of an input [..., I]."""

@@ -1,7 +1,7 @@
 """How the process takes memory for tensors: what a step frees is kept for the next.
 
-Not on huge pages: torch can (`THP_MEM_ALLOC_ENABLE=1`), which made a decode step of Qwen3-0.6B 1 or 2 %
-faster and loading it half as slow again, where the host gives a virtual machine its memory page by page.
+Not on huge pages from the start, as torch can (`THP_MEM_ALLOC_ENABLE=1`): that makes loading half as slow
+again where the host gives a virtual machine its memory page by page. Weights move later (huge_pages.py).
 """
 
 import ctypes

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from runtime.drafts import Drafts
 from runtime.engine import Engine
 from runtime.graphs import on_cuda
+from runtime.huge_pages import move_to_huge_pages, weight_ranges
 from runtime.linear import let_go_of_files, noted_inputs, pack_linears
 from runtime.lora.adapters import Adapters
 from runtime.memory import give_back_free
@@ -151,6 +152,7 @@ class Opening:
         if is_cuda:
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
+        move_to_huge_pages(weight_ranges(model))
         is_ahead = is_cuda if self._ahead is None else self._ahead
         engine = Engine(requests, served, speculator, ahead=is_ahead, group=self._group)
         return engine, served, num_blocks

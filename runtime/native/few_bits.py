@@ -81,6 +81,11 @@ class FewBitsLinear(nn.Module):
             self._scale_BGb.data_ptr(),
         )
 
+    @property
+    def numbers_at(self) -> tuple[int, int]:
+        """Where the whole numbers lie in memory, and how many bytes they are."""
+        return self._numbers.data_ptr(), self._numbers.nbytes
+
     def forward(self, x: Tensor) -> Tensor:
         x_NI = x.contiguous()
         out_NO = x.new_empty(*x.shape[:-1], self.num_out)

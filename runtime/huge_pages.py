@@ -1,0 +1,65 @@
+"""Weights on huge pages, once a server answers.
+
+A step reads all weights, and an entry of the TLB reaches 4 KiB of them or 2 MiB. Asking for huge pages as
+memory is taken makes loading half as slow again where a host gives a virtual machine its memory page by
+page; so the kernel is asked to move them afterwards (Linux 6.1, `MADV_COLLAPSE`), by a thread that computing
+and answering go before. Without it, or where it has no such pages left, weights stay where they are.
+"""
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from torch import nn
+
+from runtime.linear import PackedLinear, PartOfProduct
+from runtime.native.few_bits import FewBitsLinear
+
+_LOG = logging.getLogger("sundog.memory")
+HUGE_PAGE = 2 << 20
+MADV_COLLAPSE = 25
+LEAST_PRIORITY = 19
+Range = tuple[int, int]
+
+
+def weight_ranges(model: nn.Module) -> set[Range]:
+    """First and last address of each whole run of huge pages that holds weights of a model on the CPU."""
+    found = set[Range]()
+    for module in model.modules():
+        own = (
+            [] if isinstance(module, nn.Embedding) else module.parameters(recurse=False)
+        )  # a few rows a step
+        found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
+        if isinstance(module, PackedLinear | PartOfProduct):
+            packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
+            found.add((packed.address, packed.num_bytes))
+        elif isinstance(module, FewBitsLinear):
+            found.add(module.numbers_at)
+    inside = {(-(-at // HUGE_PAGE) * HUGE_PAGE, (at + size) // HUGE_PAGE * HUGE_PAGE) for at, size in found}
+    return {(first, end) for first, end in inside if first < end}
+
+
+def move_to_huge_pages(ranges: Iterable[Range]) -> threading.Thread | None:
+    """Begin to move what lies there; the thread that does, or None if there is nothing to move or no way."""
+    pages = [at for first, end in sorted(ranges) for at in range(first, end, HUGE_PAGE)]
+    if not pages or sys.platform != "linux":
+        return None
+    thread = threading.Thread(target=_move, args=(pages,), name="huge pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _move(pages: list[int]) -> None:
+    """Move one page after the other, until one cannot be."""
+    with suppress(OSError):  # then this is as urgent as all else
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    for num_moved, at in enumerate(pages):
+        if madvise(ctypes.c_void_p(at), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE):
+            reason = os.strerror(ctypes.get_errno())
+            _LOG.info("%d of %d pages of weights are huge ones: %s", num_moved, len(pages), reason)
+            return
