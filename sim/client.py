@@ -155,7 +155,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._num_arrived += 1
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
             self._recorder.wants(row.request_id, row.limits_s)
-        self._llm.request(self._generate_for(row)).then(partial(self._answered, row.request_id))
+        self._llm.request(self._generate_for(row)).then(partial(self._answered, row))
         if self._timeout_s is not None and row.request_id in self._unfinished:
             due_s, gave_up = self.clock.now_s() + self._timeout_s, GaveUp(row.request_id)
             self._timers[row.request_id] = self.schedule(due_s, Event.TIMEOUT, gave_up)
@@ -177,8 +177,11 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._ask(self._ready.popleft())
 
     def _answered(
-        self, request_id: str, answer: Accepted | Refused | None, error: BaseException | None
+        self, row: TraceRequest, answer: Accepted | Refused | None, error: BaseException | None
     ) -> None:
         if isinstance(answer, Refused):
-            self._recorder.refused(request_id)
-            self._ended(request_id)
+            # It has come, though no scheduler will hear of it: what was turned away missed its limits.
+            now_s, tenant = self.clock.now_s(), row.tenant
+            self._recorder.arrived(row.request_id, now_s, row.num_prompt_tokens, tenant)
+            self._recorder.refused(row.request_id, answer.reason)
+            self._ended(row.request_id)

@@ -23,7 +23,8 @@ from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
-from sim.record.recorder import Recorder, Sink
+from sim.record.recorder import Recorder
+from sim.record.sink import Sink
 from sim.speculated import Lengths, Speculated
 from sim.token_source import TokenSource
 from sim.trace.record import TraceRequest

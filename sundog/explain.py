@@ -55,7 +55,8 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
     if asked.request_id is None:
         path = find_record(record)
         is_only = path.name == JOURNAL or path == record
-        _run(history, record.name if is_only else f"{record.name}, {path.name}", asked)
+        name = record.name if is_only else f"{record.name}, {path.name}"
+        _run(history, name, asked, _told(record))
     else:
         _request(history, asked.request_id, asked)
 
@@ -107,15 +108,27 @@ def _request(history: "History", request_id: str, asked: Explain) -> None:
         RequestPage(history, request, every=asked.every).print(console_for())
 
 
-def _run(history: "History", name: str, asked: Explain) -> None:
+def _told(record: Path) -> dict[str, int]:
+    """How many requests the run's summary says were refused, by reason."""
+    from sim.files.run_files import SUMMARY
+    from sim.record.run_directory import open_run
+
+    return open_run(record).summary.get("refusals", {}) if (record / SUMMARY).is_file() else {}
+
+
+def _run(history: "History", name: str, asked: Explain, told: dict[str, int]) -> None:
     """What the whole record tells."""
     from sim.explain.data import run_data
     from sim.explain.findings import findings
+    from sim.record.refusals import kind_of
     from sim.show.console import console_for
     from sim.show.explained_run import print_run
 
     found = findings(history, asked.top)
+    by_policy = set(map(kind_of, found.refusals))
+    at_door = {reason: count for reason, count in told.items() if kind_of(reason) not in by_policy}
     if asked.as_json:
-        click.echo(json.dumps(run_data(found, history.header), indent=1))
+        more = {"refused_at_the_door": at_door} if at_door else {}
+        click.echo(json.dumps(run_data(found, history.header) | more, indent=1))
     else:
-        print_run(console_for(), name, found, history.header)
+        print_run(console_for(), name, found, history.header, at_door)

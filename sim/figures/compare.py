@@ -46,7 +46,10 @@ class Moved(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """`is_paired`: the runs met the same requests, which are compared one by one."""
+    """`is_paired`: the runs met the same requests, which are compared one by one.
+
+    `num_finished` counts those that finished in the first, in the second, and in both, which alone are compared.
+    """
 
     settings: dict[str, tuple[Any, Any]]
     is_paired: bool
@@ -54,6 +57,7 @@ class Comparison(NamedTuple):
     figures: list[Compared]
     gained: list[Moved]
     lost: list[Moved]
+    num_finished: tuple[int, int, int] | None = None
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -69,7 +73,8 @@ def compare(first: Run, second: Run) -> Comparison:
         for name in names
         if first.config.get(name) != second.config.get(name)
     }
-    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost)
+    finished = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
+    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished)
 
 
 Columns = dict[str, Any]
@@ -87,6 +92,11 @@ def _columns(run: Run) -> Columns:
     for name in ("num_prompt_tokens", "num_output_tokens"):
         columns[name] = table[name].to_numpy()
     return columns
+
+
+def _num_finished(a: Floats, b: Floats, rows: Rows) -> tuple[int, int, int]:
+    first, second = ~np.isnan(a[rows[0]]), ~np.isnan(b[rows[1]])
+    return int((~np.isnan(a)).sum()), int((~np.isnan(b)).sum()), int((first & second).sum())
 
 
 def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:

@@ -12,7 +12,7 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 
 from actors.core.records import dataclass
 from sim.figures.client import ClientFigures
@@ -45,6 +45,7 @@ class Summary:
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
     time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
+    `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
     model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
     engines know.
@@ -91,14 +92,16 @@ class Summary:
     remarks: tuple[str, ...] = ()
     speculation: SpeculationFigures | None = None
     client: ClientFigures | None = None
+    refusals: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.replicas:
             del figures["replicas"], figures["imbalance"]
-        if not self.remarks:
-            del figures["remarks"]
+        for name in ("remarks", "refusals"):
+            if not figures[name]:
+                del figures[name]
         for name in ("speculation", "client"):
             if figures[name] is None:
                 del figures[name]
@@ -125,7 +128,8 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
     )
     return replace(
         summary,
-        num_refused=recorder.num_refused,
+        num_refused=recorder.refusals.total,
+        refusals=dict(recorder.refusals.counts),
         prefix_hit_tokens=totals.hit_tokens,
         prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
         num_preemptions=totals.num_preemptions,

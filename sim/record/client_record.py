@@ -11,7 +11,7 @@ from typing import Protocol
 
 from actors.core.records import dataclass
 from sim.record.columns import Columns, Steps
-from sim.record.recorder import Sink
+from sim.record.sink import Sink
 from sim.trace.record import TraceRequest
 
 UNKNOWN = -1

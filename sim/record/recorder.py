@@ -11,7 +11,6 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 import math
 from array import array
 from dataclasses import field
-from typing import Protocol
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch
@@ -19,19 +18,8 @@ from actors.core.records import dataclass
 from actors.messages import StepOutput
 from sim.record.accepted import add_drafts
 from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
-
-
-class Sink(Protocol):
-    """Takes what a Recorder has complete; rows and steps come in order."""
-
-    def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
-        """The first `count` rows."""
-        ...
-
-    def steps(self, replica: int, steps: Steps) -> None:
-        """All steps of one replica that are in memory."""
-        ...
-
+from sim.record.refusals import Refusals
+from sim.record.sink import Sink
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
@@ -51,7 +39,7 @@ class Recorder:
     front_end_s: float = 0.0
     sink: Sink | None = None
     columns: Columns = field(default_factory=Columns)
-    num_refused: int = 0
+    refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
     steps: list[Steps] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
@@ -76,11 +64,10 @@ class Recorder:
         """A request that is about to arrive has limits of its own."""
         self.columns.limits_s[request_id] = limits_s
 
-    def refused(self, request_id: str) -> None:
-        """A request was turned away at the entrance, before or after `arrived`."""
-        self.num_refused += 1
-        if (live := self._live.pop(request_id, None)) is not None:
-            self.columns.reason[live.row] = "refused"
+    def refused(self, request_id: str, reason: str) -> None:
+        """A request that has arrived was turned away at the door."""
+        self.refusals.add(reason)
+        self.columns.reason[self._live.pop(request_id).row] = "refused"
 
     def observe(self, output: StepOutput) -> None:
         """Take in one output; costs O(what its batch changes), plus its steps' end times."""
@@ -230,7 +217,7 @@ class Recorder:
             if request is None:
                 continue
             if reason == "refused":
-                self.num_refused += 1
+                self.refusals.add(finish.error or "no reason given")
                 columns.reason[request.row] = reason
                 continue
             last = stop

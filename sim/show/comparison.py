@@ -43,6 +43,13 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
         ),
         markup=False,
     )
+    if found.num_finished is not None and min(found.num_finished) < found.num_requests:
+        first, second, both = found.num_finished
+        console.print(
+            f"{first:,} finished in {names[0]}, {second:,} in {names[1]}, {both:,} in both: these alone are"
+            " compared",
+            markup=False,
+        )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("milliseconds")
     for name in names:

@@ -1,6 +1,7 @@
 """A whole run as a page: the causes of waiting, the longest waits, preemptions, what would help."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
@@ -13,12 +14,15 @@ from sim.record.journal_rows import Header
 from sim.show import words
 from sim.show.console import print_table
 
+NOBODY: Mapping[str, int] = {}
 MOST_REQUESTS = 5
 """How many are shown of the requests preempted most often, and of those that caused it."""
 
 
-def print_run(console: Console, title: str, found: Findings, header: Header) -> None:
-    """The page of a run."""
+def print_run(
+    console: Console, title: str, found: Findings, header: Header, at_door: Mapping[str, int] = NOBODY
+) -> None:
+    """The page of a run; `at_door` counts, by reason, requests that no engine heard of."""
     unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
     console.print(
         f"{title}: {words.count(found.num_requests, 'request')}{unfinished},"
@@ -39,6 +43,10 @@ def print_run(console: Console, title: str, found: Findings, header: Header) -> 
             f"The policy refused {words.count(found.refusals.total(), 'request')}: {_often(found.refusals)}.",
             markup=False,
         )
+    if at_door:
+        refused = Counter({words.shortened(reason): count for reason, count in at_door.items()})
+        what = words.count(refused.total(), "request")
+        console.print(f"{what} refused before any engine: {_often(refused)}.", markup=False)
     if total_s:
         print_table(console, _causes(found, header))
         print_table(console, _worst(found.worst, header))

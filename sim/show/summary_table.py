@@ -18,6 +18,8 @@ from sim.show.console import console_for, print_table
 
 MOST_REPLICAS = 16
 """Rows of a table of replicas."""
+MOST_REASONS = 5
+"""Reasons for refusals that are shown."""
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
 """What depends on waiting."""
 STAGES = ("queueing", "prefill")
@@ -145,6 +147,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         lost += [f"{count:,} {what}"] if count else []
     requests = f"{summary.num_finished:,} of {summary.num_requests:,} finished"
     table.add_row("requests", ", ".join([requests, *lost]))
+    for reason, count in list(summary.refusals.items())[:MOST_REASONS]:
+        table.add_row("", escape(f"{count:,} refused: {words.shortened(reason)}"))
     steps = "" if summary.num_steps is None else f" in {summary.num_steps:,} steps"
     table.add_row("duration", f"{summary.duration_s:,.3f} s{steps}")
     table.add_row(

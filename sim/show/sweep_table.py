@@ -87,6 +87,7 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
     warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
     span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
     left_out = f"Warm-up left out of every setting alike: {span} requests a run."
+    left_out += _unfinished(cells, confidence)
     fixed, num_runs = [cell for cell in cells if cell.is_fixed], len(cells[0].runs)
     if len(fixed) == len(cells):
         return [
@@ -101,6 +102,15 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
     if fixed:
         notes.append(f"The same for every seed, so run once: {'; '.join(label(c.settings) for c in fixed)}.")
     return notes
+
+
+def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
+    """Whose latencies leave out whom: a setting that refuses half can look quick."""
+    shares = {label(cell.settings): cell.interval("finished_fraction", confidence).mean for cell in cells}
+    if all(share == 1 or math.isnan(share) for share in shares.values()):
+        return ""
+    named = "; ".join(f"{name} {share:.1%}" for name, share in shares.items() if share < 1)
+    return f" Latencies are of finished requests alone. Finished: {named}; any other, all."
 
 
 def to_json(cells: Sequence[Cell], metric: str, confidence: float) -> str:

@@ -25,6 +25,12 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """A text that somebody else wrote, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def names(found: Iterable[str], most: int = 3) -> str:
     """`r1, r2 and 7 others`."""
     ids = list(found)

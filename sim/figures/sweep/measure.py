@@ -39,6 +39,7 @@ WHOLE = (
     "kv_use_mean",
     "num_preemptions",
     "imbalance",
+    "finished_fraction",
     "cost_per_million_output_tokens",
 )
 """Of all requests after the warm-up together."""
@@ -139,6 +140,7 @@ def _whole(run: Played, totals: Totals, replicas: Replicas, first: int) -> dict[
         "kv_use_mean": block_seconds * per_s / (run.num_blocks * run.num_replicas),
         "num_preemptions": float(totals.num_preemptions),
         "imbalance": replicas.imbalance,
+        "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,
         "cost_per_million_output_tokens": None
         if price is None or not tokens
         else price / 3600 * 1e6 * span_s * terms.num_gpus / tokens,

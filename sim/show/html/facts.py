@@ -97,7 +97,9 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
 def figures(runs: Sequence[Run]) -> list[Figure]:
     """The summaries side by side; rows that no run has are left out."""
     rows = []
-    for name, path, unit, sense in ROWS:
+    reasons = {reason: None for run in runs for reason in run.summary.get("refusals", {})}
+    refused = [(f"refused: {reason}", ("refusals", reason), "n", 0) for reason in reasons]
+    for name, path, unit, sense in (*ROWS, *refused):
         values = [_at(run.summary, path) for run in runs]
         if all(value is None for value in values):
             continue

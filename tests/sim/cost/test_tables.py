@@ -272,7 +272,8 @@ def test_a_profile_comes_out_of_the_tables_that_were_fitted_to_it() -> None:
     assert attention.seconds(64, 1024) * 1e6 == pytest.approx(333, rel=0.1)
 
 
-IN_TABLES = [m for m in known_models() if unlike_tables(load_model(m)) is None]
+SHAPES = {m: load_model(m) for m in known_models()}
+IN_TABLES = [m for m, shape in SHAPES.items() if unlike_tables(shape) is None and shape.weights is None]
 PRICED = [(g, m) for g in GPUS for m in IN_TABLES if "experts" in load(g) or not load_model(m).has_experts]
 
 
@@ -289,8 +290,9 @@ def test_every_model_is_priced_near_its_roofline(gpu: str, name: str) -> None:
         StepWork(32, 32 * 1000, ((512, 1024),), 33),
     ):
         ratio = tables.step_s(work) / roofline.step_s(work)
-        # Ranks over PCIe reduce several times slower than the roofline's link.
-        assert 0.4 < ratio < (2.5 if ranks == 1 else 5), (work, ratio)
+        # Ranks over PCIe reduce several times slower than the roofline's link; small experts take fixed times.
+        is_near = ranks == 1 and not (SHAPES[name].has_experts and SHAPES[name].num_active_params < 1e9)
+        assert 0.4 < ratio < (2.5 if is_near else 5), (work, ratio)
 
 
 @pytest.mark.parametrize("gpu", [name for name in GPUS if has_tables(f"{name}-fp8")])

@@ -1,0 +1,72 @@
+"""Refused requests: counted among those that came, with their reasons, wherever a run is looked at."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests import warm
+
+
+def trace_of(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A trace of our own format."""
+    units = {"arrival_s": "seconds", "prompt_tokens": "tokens", "output_tokens": "tokens"}
+    header = {"format": "sundog-trace", "version": 1, "units": units}
+    path.write_text("".join(json.dumps(row) + "\n" for row in [header, *rows]))
+    return path
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Path) -> None:
+    """Two of four may be unfinished: half are within the limits, not all; each place says why."""
+    rows = [{"arrival_s": 0.0, "prompt_tokens": 50, "output_tokens": 20} for _ in range(4)]
+    trace, out = trace_of(tmp_path / "t.jsonl", rows), tmp_path / "run"
+    command = ["replay", trace, "--max-waiting", "2", "--slo", "ttft=1", "--out", out]
+    done = warm.run("sundog", *command, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    counts = [summary[name] for name in ("num_requests", "num_finished", "num_refused")]
+    assert counts == [4, 2, 2] and summary["slo_attainment"] == 0.5
+    ((reason, count),) = summary["refusals"].items()
+    assert count == 2 and "unfinished already: try again later" in reason
+    assert pq.read_table(out / "requests.parquet")["reason"].to_pylist().count("refused") == 2
+    page = words(warm.run("sundog", "explain", out).stdout)
+    assert "2 requests refused before any engine: 2 requests are unfinished already" in page
+    told = json.loads(warm.run("sundog", "explain", out, "--json").stdout)
+    assert told["refused_at_the_door"] == {reason: 2}
+    assert warm.run("sundog", "report", out, "-o", out / "report.html").returncode == 0
+    assert f"refused: {reason}" in (out / "report.html").read_text()
+    shown = words(warm.run("sundog", "replay", trace, "--max-waiting", "2").stdout)
+    assert "2 of 4 finished, 2 refused" in shown and "2 refused: 2 requests are unfinished" in shown
+    free = tmp_path / "free"
+    assert warm.run("sundog", "replay", trace, "--out", free).returncode == 0
+    told_apart = words(warm.run("sundog", "compare", out, free).stdout)
+    assert "2 finished in run, 4 in free, 2 in both: these alone are compared" in told_apart
+
+
+def test_reasons_that_differ_by_numbers_are_one_and_many_are_folded(tmp_path: Path) -> None:
+    """Thirty prompts that are too long by other lengths are one reason; none refused, none said."""
+    rows = [{"arrival_s": n * 0.1, "prompt_tokens": 2000 + n, "output_tokens": 2} for n in range(30)]
+    trace = trace_of(tmp_path / "t.jsonl", rows)
+    done = warm.run("sundog", "replay", trace, "--max-model-len", "1000", "--json")
+    summary = json.loads(done.stdout)
+    ((reason, count),) = summary["refusals"].items()
+    assert count == 30 and re.search("maximum context length is 1000 tokens", reason)
+    assert summary["ttft_s"] is None and summary["num_finished"] == 0
+    assert "refusals" not in json.loads(warm.run("sundog", "replay", trace, "--json").stdout)
+
+
+def test_a_sweep_says_whose_latencies_leave_out_whom(tmp_path: Path) -> None:
+    """Refusing half of all makes the rest quick: the table says so; where all finish, nothing is said."""
+    rows = [{"arrival_s": n // 4, "prompt_tokens": 50, "output_tokens": 20} for n in range(40)]
+    trace = trace_of(tmp_path / "t.jsonl", rows)
+    done = warm.run("sundog", "sweep", trace, "--vary", "max-waiting=2,40", "--metric", "e2e_s.mean")
+    assert done.returncode == 0, done.stderr
+    assert "Finished: max-waiting=2 50.0%; any other, all." in words(done.stdout).replace("_", "-")
+    done = warm.run("sundog", "sweep", trace, "--vary", "max-waiting=40,50", "--metric", "e2e_s.mean")
+    assert "finished requests alone" not in done.stdout
