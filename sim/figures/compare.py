@@ -48,7 +48,7 @@ class Moved(NamedTuple):
 class Comparison(NamedTuple):
     """`is_paired`: the runs met the same requests, which are compared one by one.
 
-    `num_finished` counts those that finished in the first, in the second, and in both, which alone are compared.
+    `num_finished` counts those that finished in the first, the second, and both: these alone are compared.
     """
 
     settings: dict[str, tuple[Any, Any]]

@@ -290,7 +290,7 @@ def test_every_model_is_priced_near_its_roofline(gpu: str, name: str) -> None:
         StepWork(32, 32 * 1000, ((512, 1024),), 33),
     ):
         ratio = tables.step_s(work) / roofline.step_s(work)
-        # Ranks over PCIe reduce several times slower than the roofline's link; small experts take fixed times.
+        # Ranks over PCIe reduce several times slower than the roofline's; fixed times rule small experts.
         is_near = ranks == 1 and not (SHAPES[name].has_experts and SHAPES[name].num_active_params < 1e9)
         assert 0.4 < ratio < (2.5 if is_near else 5), (work, ratio)
 
