@@ -108,8 +108,9 @@ def test_whoever_is_refused_makes_room() -> None:
         TraceRequest("other", 0.0, 20, 5),
     ]
     recorder = run(rows, 1)
-    assert recorder.num_refused == 1
-    assert sorted(recorder.columns.request_id) == ["next", "other"]
+    assert recorder.refusals.total == 1
+    ended = dict(zip(recorder.columns.request_id, recorder.columns.reason, strict=True))
+    assert ended == {"big": "refused", "next": "length", "other": "length"}
 
 
 def test_other_arrivals_keep_the_order_and_the_rate() -> None:

@@ -153,4 +153,4 @@ def test_a_request_that_can_never_fit_is_refused_at_once() -> None:
     recorder = replay(rows, EngineConfig(LIMITS, refuse_never_fit=True), COST, pool)
     summary = summarize(recorder)
     assert (summary.num_refused, summary.num_finished) == (1, 1)
-    assert list(recorder.columns.num_output_tokens) == [140], "the answer ends where the cache does"
+    assert list(recorder.columns.num_output_tokens) == [0, 140], "the answer ends where the cache does"

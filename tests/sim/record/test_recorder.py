@@ -159,7 +159,7 @@ def test_a_request_may_not_arrive_twice() -> None:
     recorder.arrived("a", 0.0, 4)
     with pytest.raises(ValueError, match="a arrived twice"):
         recorder.arrived("a", 0.0, 4)
-    recorder.refused("a")
+    recorder.refused("a", "full")
     assert summarize(recorder).num_refused == 1
 
 

@@ -84,7 +84,7 @@ def test_what_never_came_is_null(tmp_path: Path) -> None:
     """A refused request has no times, no replica and no latencies."""
     recorder = Recorder(101)
     recorder.arrived("a", 0.5, 4, "tenant")
-    recorder.refused("a")
+    recorder.refused("a", "full")
     write_run(tmp_path, recorder, summarize(recorder), {})
     (row,) = open_run(tmp_path).requests().to_pylist()
     assert row["request_id"] == "a" and row["reason"] == "refused" and row["arrival_s"] == 0.5
