@@ -6,6 +6,8 @@ Law: whatever way the text is cut into deltas, what is reasoning and what is con
 from actors.front.thought import BEGIN, END, ThoughtMarks
 from actors.stream import Delta
 
+CALL = "<tool_call>"
+
 
 def starts_thinking(parser: str, may_think: bool) -> bool:
     """Whether an answer is reasoning before any mark says so, under the names that vLLM gives its parsers.
@@ -34,13 +36,19 @@ class ThoughtCount:
 
 
 class ThoughtParser:
-    """The reasoning of one answer; with `starts_thinking` its first mark may be missing."""
+    """The reasoning of one answer; with `starts_thinking` its first mark may be missing.
 
-    def __init__(self, starts_thinking: bool) -> None:
+    Marks that begin reasoning within it are left out. Of Qwen's models (`ends_at_calls`) the mark of a call
+    ends reasoning, too, and further ends are left out of the content, as in vLLM.
+    """
+
+    def __init__(self, starts_thinking: bool, ends_at_calls: bool = False) -> None:
         self._text = ""
         self._thinks: bool | None = None
         """None while the answer has not begun."""
         self._starts_thinking = starts_thinking
+        self._ends_at_calls = ends_at_calls
+        self._marks = (BEGIN, END, CALL) if ends_at_calls else (BEGIN, END)
 
     def feed(self, text: str, is_last: bool) -> tuple[str, str]:
         """What the new text adds to the reasoning and to the content."""
@@ -52,16 +60,36 @@ class ThoughtParser:
             self._thinks = start.startswith(BEGIN) or self._starts_thinking
             if start.startswith(BEGIN):
                 self._text = start[len(BEGIN) :]
-        if not self._thinks:
+        reasoning = ""
+        while self._thinks:
+            more, mark = self._until(self._marks, is_last)
+            reasoning += more
+            if mark is None:
+                return reasoning, ""
+            self._thinks = mark == BEGIN
+            self._text = mark + self._text if mark == CALL else self._text
+        return reasoning, self._content(is_last)
+
+    def _content(self, is_last: bool) -> str:
+        if not self._ends_at_calls:
             content, self._text = self._text, ""
-            return "", content
-        reasoning, mark, content = self._text.partition(END)
-        if mark:
-            self._thinks, self._text = False, ""
-            return reasoning, content
-        kept = 0 if is_last else overlap(reasoning, END)
-        self._text = reasoning[len(reasoning) - kept :]
-        return reasoning[: len(reasoning) - kept], ""
+            return content
+        content, mark = self._until((END,), is_last)
+        while mark is not None:
+            more, mark = self._until((END,), is_last)
+            content += more
+        return content
+
+    def _until(self, marks: tuple[str, ...], is_last: bool) -> tuple[str, str | None]:
+        """The text before the first of the marks, which is taken out, or what cannot begin one."""
+        found = [(at, mark) for mark in marks if (at := self._text.find(mark)) >= 0]
+        if found:
+            at, mark = min(found)
+            before, self._text = self._text[:at], self._text[at + len(mark) :]
+            return before, mark
+        kept = 0 if is_last else max(overlap(self._text, mark) for mark in marks)
+        before, self._text = self._text[: len(self._text) - kept], self._text[len(self._text) - kept :]
+        return before, None
 
 
 def overlap(text: str, mark: str) -> int:

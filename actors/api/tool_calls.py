@@ -1,38 +1,42 @@
 """Calls of tools in the text of an answer, as it grows: content, functions, arguments.
 
 Law: whatever way the text is cut into deltas, names and arguments are the same. What looks like a call and
-names no function is content.
+names no function is content, with its mark. Blanks before a call and between calls are not.
 """
 
-import json
+import re
 from dataclasses import dataclass, field
 
+from actors.api.call_object import BLANKS, CallObject, NamedArguments
 from actors.api.reasoning import overlap
 
-NAME = "name"
-ARGUMENTS = ("arguments", "parameters")
-BLANKS = " \t\r\n"
 BETWEEN_CALLS = BLANKS + "[],;"
+MOST_NAME = 256
+NAMED = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
+NAMED_SO_FAR = re.compile(r"[\w.-]+(?:\[[\w\]]*)*\s*")
+"""How newer models of Mistral's begin a call: a function's name, and marks before its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
     """How models write calls: JSON objects with a name and arguments, after `begin`, before `end`.
 
-    `bare` calls need no `begin` where the answer starts with them. `keeps_special`: `begin` is a special
-    token, which must not be left out of the text.
+    `bare` calls need no `begin` where the answer starts with them; a call that `is_named` may be its
+    function's name and the arguments behind it. `keeps_special`: `begin` is a special token, which must not
+    be left out of the text.
     """
 
     begin: str | None
     end: str | None = None
     bare: bool = False
+    is_named: bool = False
     keeps_special: bool = False
 
 
 FORMATS = {
     "hermes": CallFormat("<tool_call>", "</tool_call>"),
     "llama3_json": CallFormat("<|python_tag|>", bare=True, keeps_special=True),
-    "mistral": CallFormat("[TOOL_CALLS]", keeps_special=True),
+    "mistral": CallFormat("[TOOL_CALLS]", is_named=True, keeps_special=True),
 }
 """By the names that vLLM gives its parsers; `hermes` is Qwen's, too."""
 LISTED = CallFormat(None, bare=True)
@@ -56,77 +60,6 @@ class Said:
     parts: list[CallPart] = field(default_factory=list)
 
 
-class CallObject:
-    """One JSON object, character by character: its name, and its arguments as they are written."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.name: str | None = None
-        self.raw = ""
-        self.is_complete = False
-        self._depth = 0
-        self._in_string = self._escaped = False
-        self._key: str | None = None
-        self._token = ""
-        self._held = ""
-
-    def feed(self, character: str) -> str:
-        """Take one in; returns what is new of the arguments, "" before the name is known."""
-        self.raw += character
-        if self._in_string:
-            self._token += character
-            if self._escaped:
-                self._escaped = False
-            elif character == "\\":
-                self._escaped = True
-            elif character == '"':
-                self._in_string = False
-            return self._argument(character)
-        if character == '"':
-            self._in_string, self._token = True, character
-            return self._argument(character)
-        if self._depth == 1 and character in ":,}":
-            return self._punctuation(character)
-        self._depth += (character in "{[") - (character in "}]")
-        return "" if self._depth == 1 and self.raw == character else self._argument(character)
-
-    def _punctuation(self, character: str) -> str:
-        """A key ends, or a value does."""
-        if character == ":" and self._key is None:
-            self._key, self._token = _text(self._token), ""
-            return ""
-        if character in ",}":
-            if self._key == NAME:
-                self.name = _text(self._token)
-            if self._key in ARGUMENTS:
-                self._held = self._held.rstrip(BLANKS)
-            self._key = None
-        self.is_complete = character == "}"
-        return self._released()
-
-    def _argument(self, character: str) -> str:
-        if self._key not in ARGUMENTS:
-            return ""
-        if self._held or character not in BLANKS or self._depth > 1:
-            self._held += character
-        return self._released()
-
-    def _released(self) -> str:
-        if self.name is None:
-            return ""
-        kept = self._held.rstrip(BLANKS) if self._depth == 1 and not self._in_string else self._held
-        self._held = self._held[len(kept) :]
-        return kept
-
-
-def _text(token: str) -> str | None:
-    try:
-        value = json.loads(token)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) else None
-
-
 class CallParser:
     """The calls of one answer."""
 
@@ -135,8 +68,13 @@ class CallParser:
         self._text = ""
         """What has not been decided on: perhaps the beginning of a mark."""
         self._between = form.begin is None
+        self._opened = ""
+        """What will have been content if no call follows: a mark, and blanks behind it."""
+        self._blanks = ""
+        """Blanks at the beginning of content, or behind a call, which are content if more of it follows."""
+        self._talks = False
         self._may_be_bare = form.bare
-        self._object: CallObject | None = None
+        self._object: CallObject | NamedArguments | None = None
         self._num_calls = 0
 
     @property
@@ -152,10 +90,26 @@ class CallParser:
 
     def flush(self) -> Said:
         """What is left at the end of the answer."""
-        text, self._text = self._text, ""
-        if self._object is not None and self._object.name is None:
-            text = self._object.raw + text
-        return Said("" if self._form.begin is None else text)
+        said, text, self._text = Said(), self._text, ""
+        if self._form.begin is None:
+            return said
+        if self._object is not None:
+            text = self._opened + self._object.raw if self._object.name is None else ""
+        elif self._between:
+            is_mark = not self._opened and (self._form.end or "").startswith(text)
+            text = "" if is_mark else self._opened + text
+        self._say(said, text)
+        if not self._num_calls:
+            said.content += self._blanks
+        return said
+
+    def _say(self, said: Said, text: str) -> None:
+        """This is content; blanks alone are kept until more of it follows."""
+        if not self._talks:
+            text = self._blanks + text
+            self._talks = bool(text.strip(BLANKS))
+            self._blanks = "" if self._talks else text
+        said.content += text if self._talks else ""
 
     def _step(self, said: Said) -> bool:
         """Decide on some of the text; False if more is needed."""
@@ -164,8 +118,8 @@ class CallParser:
             return True
         return self._outside(said) if self._between else self._in_content(said)
 
-    def _in_object(self, call: CallObject, said: Said) -> None:
-        fresh, had_name = "", call.name is not None
+    def _in_object(self, call: CallObject | NamedArguments, said: Said) -> None:
+        fresh, had_name = "", call.name is not None and self._num_calls > call.index
         for at, character in enumerate(self._text):
             fresh += call.feed(character)
             if call.is_complete:
@@ -175,30 +129,65 @@ class CallParser:
             self._text = ""
         if call.name is None:
             if call.is_complete:
-                said.content += call.raw
+                self._reject(said, call.raw)
             return
+        if call.is_complete and not call.has_arguments:
+            fresh = "{}"
         if not had_name:
             self._num_calls = call.index + 1
+            self._opened = self._blanks = ""
+            self._talks = False
         if fresh or not had_name:
             said.parts.append(CallPart(call.index, None if had_name else call.name, fresh))
 
+    def _reject(self, said: Said, text: str) -> None:
+        """What was opened is no call."""
+        opened, self._opened = self._opened, ""
+        self._between = self._form.begin is None
+        self._say(said, opened + text)
+
     def _outside(self, said: Said) -> bool:
         """Between calls, or before the first."""
-        self._text = self._text.lstrip(BETWEEN_CALLS)
-        if self._text.startswith("{"):
+        text, form = self._skipped(self._text), self._form
+        if self._opened:
+            self._opened += self._text[: len(self._text) - len(text)]
+        self._text = text
+        if not text:
+            return False
+        if text.startswith("{"):
             self._object = CallObject(self._num_calls)
             return True
-        for mark in filter(None, (self._form.end, self._form.begin)):
-            if self._text.startswith(mark):
-                self._text = self._text[len(mark) :]
-                self._between = mark == self._form.begin
-                return True
-            if mark.startswith(self._text):
-                return False
-        if self._form.begin is None:
+        if form.end is not None and not self._opened and text.startswith(form.end):
+            self._text, self._between = text[len(form.end) :], False
+            return True
+        if form.begin is None:
             self._text = ""
             return False
-        self._between = False
+        if text.startswith(form.begin):
+            opened, self._text = self._opened + form.begin, text[len(form.begin) :]
+            self._opened = opened
+            return True
+        if any(mark is not None and mark.startswith(text) for mark in (form.begin, form.end)):
+            return False
+        if form.is_named and self._opened and (named := self._named(text)) is not None:
+            return named
+        self._reject(said, "")
+        return True
+
+    def _skipped(self, text: str) -> str:
+        """The text without what may stand between calls; a mark may begin like that."""
+        mark = self._form.begin or ""
+        while text and text[0] in BETWEEN_CALLS and not (mark and mark.startswith(text[: len(mark)])):
+            text = text[1:]
+        return text
+
+    def _named(self, text: str) -> bool | None:
+        """Whether a call begins that is a name before its arguments; None if it is none."""
+        found = NAMED.match(text)
+        if found is None:
+            return False if len(text) < MOST_NAME and NAMED_SO_FAR.fullmatch(text) else None
+        self._object = NamedArguments(self._num_calls, found[1])
+        self._text = text[found.end() :]
         return True
 
     def _in_content(self, said: Said) -> bool:
@@ -211,13 +200,13 @@ class CallParser:
                 return True
         found = self._text.find(mark)
         if found >= 0:
-            said.content += self._text[:found]
-            self._text, self._between = self._text[found + len(mark) :], True
+            self._say(said, self._text[:found])
+            self._text, self._between, self._opened = self._text[found + len(mark) :], True, mark
             self._may_be_bare = False
             return True
         kept = overlap(self._text, mark)
         if self._may_be_bare:  # nothing but blanks
             return False
-        said.content += self._text[: len(self._text) - kept]
+        self._say(said, self._text[: len(self._text) - kept])
         self._text = self._text[len(self._text) - kept :]
         return False

@@ -15,7 +15,7 @@ class TextFormat:
 
     `calls` says how calls are written, `named` which function all content is the arguments of, `thinks`
     whether there may be reasoning, and whether it begins without its mark. Without `parallel` one call is
-    shown, without `shows_thoughts` no reasoning.
+    shown, without `shows_thoughts` no reasoning. Reasoning that `ends_at_calls` is Qwen's.
     """
 
     calls: CallFormat | None = None
@@ -23,6 +23,7 @@ class TextFormat:
     thinks: bool | None = None
     parallel: bool = True
     shows_thoughts: bool = True
+    ends_at_calls: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -34,7 +35,7 @@ class AnswerText:
 
     def __init__(self, form: TextFormat) -> None:
         self._calls = None if form.calls is None else CallParser(form.calls)
-        self._thoughts = None if form.thinks is None else ThoughtParser(form.thinks)
+        self._thoughts = None if form.thinks is None else ThoughtParser(form.thinks, form.ends_at_calls)
         self._form = form
         self._has_named = False
 
@@ -52,11 +53,8 @@ class AnswerText:
             return "", reasoning, self._arguments(self._form.named, content)
         if self._calls is None:
             return content, reasoning, []
-        had_called = self._calls.has_called
         said = self._calls.feed(content)
         content = said.content + (self._calls.flush().content if is_last else "")
-        if (had_called or said.parts) and not content.strip():
-            content = ""
         parts = said.parts if self._form.parallel else [part for part in said.parts if part.index == 0]
         return content, reasoning, parts
 

@@ -45,6 +45,7 @@ class Chat:
                 *(body.chosen_tools, body.parallel_tool_calls, constrained, body.may_think, context.answers)
             ),
             shows_thoughts=body.include_reasoning,
+            ends_at_calls=context.answers.reasoning_parser == "qwen3",
         )
         if form.calls is not None and form.calls.keeps_special:
             sampling = replace(sampling, skip_special_tokens=False)

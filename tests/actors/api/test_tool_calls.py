@@ -28,13 +28,47 @@ def pieces(text: str, seed: int) -> list[str]:
             HERMES,
             'Let me see.<tool_call>\n{"name": "f", "arguments": {"a": "x }\\" y", "b": [1, {"c": 2}]}}\n'
             '</tool_call>\n<tool_call>{"arguments": { }, "name": "g"}</tool_call>',
-            "Let me see.\n",
+            "Let me see.",
             [("f", '{"a": "x }\\" y", "b": [1, {"c": 2}]}'), ("g", "{ }")],
         ),
         (HERMES, "plain <tool text < and <tool_cal", "plain <tool text < and <tool_cal", []),
-        (HERMES, 'a <tool_call>{"x": {"name": "f"}}</tool_call> b', 'a {"x": {"name": "f"}} b', []),
+        (
+            HERMES,
+            'a <tool_call>{"x": {"name": "f"}}</tool_call> b',
+            'a <tool_call>{"x": {"name": "f"}}</tool_call> b',
+            [],
+        ),
         (HERMES, '<tool_call>{"name": "f", "arguments": {"q": 1', "", [("f", '{"q": 1')]),
-        (HERMES, '<tool_call>{"arguments": {"q": 1', '{"arguments": {"q": 1', []),
+        (HERMES, '<tool_call>{"arguments": {"q": 1', '<tool_call>{"arguments": {"q": 1', []),
+        (HERMES, "<tool_call>not json</tool_call>", "<tool_call>not json</tool_call>", []),
+        (HERMES, "so <tool_call>", "so <tool_call>", []),
+        (HERMES, "\n\n", "\n\n", []),
+        (HERMES, '\n\n<tool_call>\n{"name": "f"}\n</tool_call>\n', "", [("f", "{}")]),
+        (
+            HERMES,
+            'A \n<tool_call>{"name": "f", "arguments": "a  b"}</tool_call>\nand so on ',
+            "A \n\nand so on ",
+            [("f", '"a  b"')],
+        ),
+        (HERMES, '<tool_call>{"name": "f", "arguments": {}}\n</tool_c', "", [("f", "{}")]),
+        (
+            HERMES,
+            '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>bad</tool_call>',
+            "\n<tool_call>bad</tool_call>",
+            [("f", "{}")],
+        ),
+        (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
+        (MISTRAL, '[TOOL_CALLS]f[ARGS]{"x": "}\\""}', "", [("f", '{"x": "}\\""}')]),
+        (MISTRAL, 'Hi [TOOL_CALLS]f.a-b{"x": 1}', "Hi ", [("f.a-b", '{"x": 1}')]),
+        (
+            MISTRAL,
+            '[TOOL_CALLS]f[CALL_ID]ab12[ARGS]{"x": [1]}[TOOL_CALLS]g[ARGS]{}',
+            "",
+            [("f", '{"x": [1]}'), ("g", "{}")],
+        ),
+        (MISTRAL, '[TOOL_CALLS]f[ARGS]{"x": ', "", [("f", '{"x": ')]),
+        (MISTRAL, "[TOOL_CALLS]no json", "[TOOL_CALLS]no json", []),
+        (MISTRAL, "[TOOL_CALLS]f", "[TOOL_CALLS]f", []),
         (
             LLAMA,
             '{"name": "f", "parameters": {"q": "é"} }; {"name": "g", "parameters": {}}',
@@ -85,6 +119,8 @@ def test_calls_are_the_same_however_the_text_is_cut(
         (True, "why not</think> so", "why not", " so"),
         (True, "<think>a </thin b</think>", "a </thin b", ""),
         (True, "only </th", "only </th", ""),
+        (True, "<think><think>a</think>b</think>", "a", "b</think>"),
+        (True, "a<tool_call>{}", "a<tool_call>{}", ""),
     ],
 )
 def test_reasoning_is_the_same_however_the_text_is_cut(
@@ -92,6 +128,29 @@ def test_reasoning_is_the_same_however_the_text_is_cut(
 ) -> None:
     for seed in range(60):
         parser, found, cut = ThoughtParser(starts_thinking), ["", ""], pieces(text, seed)
+        for index, piece in enumerate(cut):
+            thought, said = parser.feed(piece, index == len(cut) - 1)
+            found[0] += thought
+            found[1] += said
+        assert found == [reasoning, content]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("a</think>b</think>c", "a", "bc"),
+        ("<think>a<think>b</think></th", "ab", "</th"),
+        ("a\n<tool_call>{}</tool_call>", "a\n", "<tool_call>{}</tool_call>"),
+        ("a <tool_ca", "a <tool_ca", ""),
+        ("", "", ""),
+    ],
+)
+def test_qwens_reasoning_ends_at_a_call_however_the_text_is_cut(
+    text: str, reasoning: str, content: str
+) -> None:
+    """As in vLLM: a call that was thought of is a call."""
+    for seed in range(60):
+        parser, found, cut = ThoughtParser(True, ends_at_calls=True), ["", ""], pieces(text, seed)
         for index, piece in enumerate(cut):
             thought, said = parser.feed(piece, index == len(cut) - 1)
             found[0] += thought
