@@ -114,15 +114,19 @@ class _Message:
         yield "message_stop", {}
 
     def whole(self) -> Json:
-        content = [_finished(block) for block in self._blocks]
-        return self._head() | {"content": content} | self._stopped() | {"usage": self._usage()}
+        stopped, content = self._stopped(), [_finished(block) for block in self._blocks]
+        return self._head() | {"content": content} | stopped | {"usage": self._usage()}
 
     def _head(self) -> Json:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
 
     def _stopped(self) -> Json:
-        reason = "stop_sequence" if self._ended.stop is not None else REASONS[self._ended.reason]
-        return {"stop_reason": reason, "stop_sequence": self._ended.stop}
+        """A call is to be run whichever way it was asked for, unless it is cut short, as in vLLM."""
+        reason, stop = REASONS[self._ended.reason], self._ended.stop
+        calls = [block for block in self._blocks if block["type"] == "tool_use"]
+        if reason == "end_turn" and calls and (stop is None or _arguments(calls[-1]) is not None):
+            reason, stop = "tool_use", None
+        return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
 
     def _usage(self) -> Json:
         return {
@@ -137,9 +141,14 @@ def _finished(block: Json) -> Json:
     """A block as a whole message has it: the arguments of a call are an object, empty if they are cut off."""
     if block["type"] != "tool_use":
         return block
-    written = block.pop("json", "")
-    try:
-        arguments = jiter.from_json(written.encode() or b"{}", allow_inf_nan=False)
-    except ValueError:
-        arguments = {}
+    arguments = _arguments(block)
+    block.pop("json", None)
     return block | {"input": arguments if isinstance(arguments, dict) else {}}
+
+
+def _arguments(call: Json) -> object:
+    """What is written of a call's arguments; None if they are cut off."""
+    try:
+        return jiter.from_json(call.get("json", "").encode() or b"{}", allow_inf_nan=False)
+    except ValueError:
+        return None

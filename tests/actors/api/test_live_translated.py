@@ -6,6 +6,7 @@ from typing import Any
 import anthropic
 import httpx
 import openai
+import pytest
 
 from tests.live import Live
 
@@ -33,6 +34,7 @@ def test_a_tool_that_must_be_called_is_called(torch_server: Live) -> None:
         with client.messages.stream(**asked, extra_body={"temperature": 0}) as stream:
             streamed = stream.get_final_message()
     (call,) = whole.content
+    assert (whole.stop_reason, streamed.stop_reason) == ("tool_use", "tool_use")
     assert call.type == "tool_use" and call.name == "weather" and call.input["town"] in ("Rome", "Oslo")
     assert [block.model_dump(exclude={"id"}) for block in streamed.content] == [
         call.model_dump(exclude={"id"})
@@ -51,6 +53,27 @@ def test_a_tool_that_must_be_called_is_called(torch_server: Live) -> None:
     (item,) = response.output
     assert item.type == "function_call" and json.loads(item.arguments) == call.input
     assert [each.arguments for each in final.output] == [item.arguments]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "stop"),
+    [({"max_tokens": 4}, "max_tokens", None), ({"stop_sequences": ["town"]}, "stop_sequence", "town")],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_short_is_not_to_be_run(
+    torch_server: Live, more: dict[str, Any], reason: str, stop: str | None, stream: bool
+) -> None:
+    """By its limit, or by a stop string in its arguments."""
+    asked: Any = {"model": "", "max_tokens": 100, "messages": HELLO, "stream": stream, "temperature": 0}
+    asked |= {"tools": [{"name": "weather", "input_schema": TOWN}]}
+    asked |= {"tool_choice": {"type": "tool", "name": "weather"}} | more
+    answer = httpx.post(f"{torch_server.url}/v1/messages", json=asked).raise_for_status()
+    if stream:
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+        (ended,) = [event["delta"] for event in events if event["type"] == "message_delta"]
+    else:
+        ended = answer.json()
+    assert (ended["stop_reason"], ended["stop_sequence"]) == (reason, stop)
 
 
 def test_text_is_the_chats_text(torch_server: Live) -> None:
