@@ -13,6 +13,7 @@ An error may cross several nurseries on its way, and several actors may fail tog
 exception groups however deep.
 """
 
+import codecs
 import errno
 import io
 import os
@@ -26,6 +27,19 @@ from actors.config import ConfigError
 from sundog import fast
 from sundog.extras import how_to_install
 
+PLAIN = {
+    "±": "+-",
+    "→": "->",
+    "×": "x",
+    "÷": "/",
+    "–": "-",
+    "…": "...",
+    "≤": "<=",
+    "≥": ">=",
+    "µ": "u",
+    "─": "-",
+    "∞": "inf",
+}
 REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -79,9 +93,17 @@ def run_to_its_end(command: click.Command) -> None:
 
 def _let_nothing_be_unprintable() -> None:
     """A terminal that is not UTF-8, or a name that is no text, is no reason to lose results."""
+    codecs.register_error("plain", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="plain")
+
+
+def _plainly(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Our own signs as a typewriter has them, and all others as their numbers."""
+    if isinstance(error, UnicodeEncodeError) and (sign := PLAIN.get(error.object[error.start])):
+        return sign, error.start + 1
+    return codecs.backslashreplace_errors(error)
 
 
 def _end(error: BaseException) -> int:

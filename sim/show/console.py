@@ -1,18 +1,21 @@
 """The one console that all tables and pages for people are printed on.
 
 As wide as the terminal, or `PIPED` columns where there is none. Law: no digit is lost. A table that
-is wider than that is printed as wide as its numbers need, and the terminal wraps the lines.
+is wider than that is printed as wide as its numbers need, and the terminal wraps the lines. On a terminal
+that is too narrow, names of requests and tenants lose their middle; in a pipe they are whole.
 """
 
 from typing import IO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 PIPED = 96
 WIDEST = 10_000
+LONGEST_NAME = 30
 
 
 def console_for(file: IO[str] | None = None) -> Console:
@@ -23,6 +26,13 @@ def console_for(file: IO[str] | None = None) -> Console:
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table whose numbers stand at the right of their columns, all of them whole."""
+    natural = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+    if console.is_terminal and natural > console.width:
+        for column in table.columns:
+            if column.justify != "right":
+                column._cells = [_shortened(cell) for cell in column.cells]
+    for column in table.columns:
+        column.overflow = "fold"
     for column in table.columns:
         column.no_wrap = column.no_wrap or column.justify == "right"
         if column.no_wrap:  # Rich takes the longest word for the least width, and cuts the rest.
@@ -33,3 +43,20 @@ def print_table(console: Console, table: Table) -> None:
     console.width = max(least, usual)
     console.print(table)
     console.width = usual
+
+
+def _shortened(cell: RenderableType) -> RenderableType:
+    if isinstance(cell, Text):
+        return Text(shortened(cell.plain), cell.style)
+    return shortened(cell) if isinstance(cell, str) else cell
+
+
+def shortened(text: str) -> str:
+    """The text with the middle of its longest words left out; their two ends tell them apart."""
+    words = [
+        word
+        if cell_len(word) <= LONGEST_NAME
+        else f"{word[: LONGEST_NAME // 2]}…{word[-LONGEST_NAME // 3 :]}"
+        for word in text.split(" ")
+    ]
+    return " ".join(words)

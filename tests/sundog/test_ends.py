@@ -1,5 +1,7 @@
 """How a command ends: results, one line of refusal, an interrupt, or a bug that asks to be reported."""
 
+import codecs
+import io
 import json
 import os
 import shutil
@@ -13,7 +15,7 @@ import click
 import pytest
 
 from actors.config import ConfigError
-from sundog.ends import leaves, run_to_its_end
+from sundog.ends import _plainly, leaves, run_to_its_end
 from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -212,3 +214,13 @@ def test_a_bug_is_a_line_of_json_where_the_log_is() -> None:
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.returncode == 1 and line["level"] == "critical" and "bug in Sundog" in line["message"]
     assert "RuntimeError: lost" in line["exception"]
+
+
+def test_signs_that_a_terminal_does_not_have_are_said_plainly() -> None:
+    """Ours as a typewriter would, names of others by their numbers."""
+    stream = io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii")
+    codecs.register_error("plain", _plainly)
+    stream.reconfigure(errors="plain")
+    stream.write("5 ± 1 → größe")
+    stream.flush()
+    assert raw.getvalue() == b"5 +- 1 -> gr\\xf6\\xdfe"
