@@ -133,7 +133,7 @@ def _load(kind: Kind[P], file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # a user's file may raise anything
         raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from error
     return module
 

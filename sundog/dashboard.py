@@ -8,7 +8,7 @@ import click
 from actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
-from sundog.options.output import output
+from sundog.options.output import output, say_where
 from sundog.options.takes import command, takes
 
 
@@ -48,4 +48,4 @@ def dashboard(asked: Dashboard, run: Path, output: Path) -> None:
         write_replayed(output, page)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}") from None
-    click.echo(output)
+    say_where(output)

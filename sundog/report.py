@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from sundog.options.output import output
+from sundog.options.output import output, say_where
 from sundog.options.takes import command
 
 
@@ -24,4 +24,4 @@ def report(runs: tuple[Path, ...], output: Path) -> None:
         if run.remark is not None:
             click.echo(run.remark, err=True)
     write_page(opened, output)
-    click.echo(output)
+    say_where(output)

@@ -1,7 +1,7 @@
 """TOML files, read and written in one way; errors name the file, and the line or the key."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,7 +54,8 @@ def checked(
         if strange := [name for name in values if name not in names]:
             place = ".".join((*at, strange[0]))
             missing = [name for name in names if name not in values]
-            raise kind(f"{path}: {place}: there is no such key.{did_you_mean(strange[0], missing)}")
+            hint = did_you_mean(strange[0], missing) + _known(names)
+            raise kind(f"{path}: {place}: there is no such key.{hint}")
     try:
         return TypeAdapter(made).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
@@ -63,7 +64,39 @@ def checked(
         first = next((e for e in errors if e["type"] in UNKNOWN_KEYS), errors[0])
         place = ".".join(str(part) for part in (*at, *first["loc"])) or "the file"
         missing = [str(e["loc"][-1]) for e in errors if e["type"] == "missing"]
-        raise kind(f"{path}: {place}: {_reason(first, missing)}") from None
+        known = _known(_keys_at(made, first["loc"])) if first["type"] in UNKNOWN_KEYS else ""
+        raise kind(f"{path}: {place}: {_reason(first, missing)}{known}") from None
+
+
+def _known(names: Iterable[str]) -> str:
+    text = ", ".join(names)
+    return f" Known here: {text}." if text else ""
+
+
+def _keys_at(made: Any, place: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table that a key stands in; of a union, those of the kind that was meant."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(made).json_schema()
+    node: Any = schema
+    for part in place[:-1]:
+        node = _resolved(schema, node)
+        options = [_resolved(schema, each) for each in node.get("anyOf", node.get("oneOf", [node]))]
+        step = next((each for each in options if part in each.get("properties", {})), None)
+        tags = node.get("discriminator", {}).get("mapping", {})
+        if step is not None:
+            node = step["properties"][part]
+        elif part in tags:
+            node = {"$ref": tags[str(part)]}
+        else:
+            node = node.get("items", node)
+    return list(_resolved(schema, node).get("properties", {}))
+
+
+def _resolved(schema: Any, node: Any) -> Any:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return node
 
 
 def _reason(error: "ErrorDetails", missing: list[str]) -> str:

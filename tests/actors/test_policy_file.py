@@ -97,6 +97,7 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("class Mine(:", "cannot be loaded: SyntaxError"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit(0)", "cannot be loaded: SystemExit"),
+        ("raise KeyboardInterrupt", "cannot be loaded: KeyboardInterrupt"),
         ("import random", "line 1, uses random: a run must repeat"),
         ("from time import time as now", "uses time.time"),
         ("import numpy as np\ndraw = np.random.rand", "line 2, uses numpy.random"),

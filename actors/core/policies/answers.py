@@ -14,8 +14,9 @@ Kind = str | tuple["Kind", ...]
 """As what values are compared: a number, a text, or a tuple of these."""
 MOST_OF_A_REASON = 1000
 """Characters."""
-ANY = (Exception, SystemExit)
-"""Whatever a user's code raises; an `exit()` in it ends the policy, not the server."""
+ANY = (BaseException,)
+"""Whatever a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the server,
+and says where it was. A policy is called between two awaits, so no cancellation passes through it."""
 
 
 GUARDS = tuple(

@@ -38,7 +38,7 @@ def construct(what: str, make: Callable[..., T], text: str) -> T:
         values[key] = _value(what, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
     try:
         return make(**values)
-    except Exception as error:
+    except BaseException as error:
         reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
         raise ConfigError(f"{what}: {' '.join(reason.split())}") from error
 

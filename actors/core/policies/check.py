@@ -93,7 +93,7 @@ def check_memory(found: object, what: str, new_memory: Callable[[], object], whe
             )
     try:
         new_memory()
-    except Exception as error:
+    except BaseException as error:
         raise ConfigError(f"{what}: new_memory raised {error!r}") from error
 
 

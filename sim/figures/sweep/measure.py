@@ -31,6 +31,7 @@ HIGHER_IS_BETTER = (
     "goodput_requests_per_s",
     "fairness",
     "slowdown_fairness",
+    "finished_fraction",
 )
 WHOLE = (
     *HIGHER_IS_BETTER,
@@ -39,7 +40,6 @@ WHOLE = (
     "kv_use_mean",
     "num_preemptions",
     "imbalance",
-    "finished_fraction",
     "cost_per_million_output_tokens",
 )
 """Of all requests after the warm-up together."""

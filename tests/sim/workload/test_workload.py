@@ -173,6 +173,7 @@ def test_a_file_describes_a_workload(tmp_path: Path) -> None:
         ("duration_s = 60", "duration_s = nan", "duration_s is nan: it must be above 0"),
         ("rate_per_s = 2", "rate_per_s = -2", "arrivals.poisson: rate_per_s is -2"),
         ("rate_per_s = 2", "rate = 2", "arrivals.poisson.rate: there is no such key"),
+        ("rate_per_s = 2", "rate = 2", "Did you mean rate_per_s.*Known here: rate_per_s, kind"),
         ("rate_per_s = 2", 'rate_per_s = "2"', "arrivals.poisson.rate_per_s: .* valid number"),
         ('kind = "fixed"', 'kind = "fix"', "prompt: .*'fix'"),
         ("tokens = 100", "tokens = 0", "lengths from 0 to 0"),
