@@ -1,6 +1,7 @@
 """Reading one streamed answer: when its parts came, how it ended, what the server counted."""
 
 import json
+from array import array
 from typing import Any
 
 import trio
@@ -9,6 +10,7 @@ from runtime.load.http import CONNECTION_LOST, Connection, Failed, Head
 from runtime.load.rows import Outcome
 
 CUT, MALFORMED, SAID = "cut stream", "malformed answer", "error in the stream"
+SAYING = ("content", "reasoning_content", "reasoning", "tool_calls")
 REFUSED = 429
 MOST_REASON = 200
 MOST_ERROR_BYTES = 1 << 16
@@ -48,6 +50,8 @@ class _Reader:
         self._outcome = outcome
         self._reason: str | None = None
         self._usage: dict[str, Any] | None = None
+        self._said_s = array("d")
+        """When chunks came that say something."""
         self.is_done = False
 
     def take(self, event: bytes, now_s: float) -> None:
@@ -63,6 +67,8 @@ class _Reader:
         for choice in body.get("choices") or ():
             if _has_token(choice):
                 self._outcome.chunk(now_s)
+                if _says_something(choice):
+                    self._said_s.append(now_s)
             self._reason = choice.get("finish_reason") or self._reason
 
     def finish(self) -> None:
@@ -73,6 +79,8 @@ class _Reader:
         outcome.num_output_tokens = outcome.num_chunks
         if self._usage is not None:
             _count(outcome, self._usage)
+            if self._said_s and outcome.num_chunks > outcome.num_output_tokens:
+                outcome.chunks_were(self._said_s)
         outcome.end = "length" if self._reason == "length" else "stop"
 
 
@@ -81,9 +89,13 @@ def _has_token(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta")
     if delta is None:
         return "text" in choice
-    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")) or (
-        "role" not in delta and "content" in delta
-    )
+    return any(delta.get(name) for name in SAYING) or ("role" not in delta and "content" in delta)
+
+
+def _says_something(choice: dict[str, Any]) -> bool:
+    """Whether it has a text or a call; a token may have none yet."""
+    said = choice.get("delta") or choice
+    return any(said.get(name) for name in ("text", *SAYING))
 
 
 def _count(outcome: Outcome, usage: dict[str, Any]) -> None:

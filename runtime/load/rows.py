@@ -72,3 +72,9 @@ class Outcome:
             self.first_s = now_s
         self.last_s = now_s
         self.num_chunks += 1
+
+    def chunks_were(self, times_s: "array[float]") -> None:
+        """Those that came at these instants alone were of tokens."""
+        self.num_chunks, self.gaps_s = 0, array("d")
+        for time_s in times_s:
+            self.chunk(time_s)

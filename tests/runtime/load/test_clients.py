@@ -78,6 +78,48 @@ async def test_a_turn_waits_for_the_answer_and_its_pause(num_clients: int | None
     assert [round(outcome.due_s, 3) for outcome in notes.outcomes.values()] == [0.0, 3.5, 8.5]
 
 
+@pytest.mark.parametrize("has_usage", [True, False])
+async def test_empty_chunks_beyond_all_tokens_are_no_tokens(has_usage: bool) -> None:
+    """Some servers send one before each token and one behind the last; without usage nobody can tell."""
+
+    def piece(text: str, reason: str | None = None) -> dict[str, object]:
+        return {"choices": [{"index": 0, "text": text, "finish_reason": reason}]}
+
+    async def script(asked: Asked) -> None:
+        await asked.begin()
+        for _ in range(3):
+            await asked.event(piece(""))
+            await trio.sleep(1.0)
+            await asked.event(piece("a"))
+        await asked.event(piece("", "length"))
+        if has_usage:
+            await asked.end(4, 3)
+        else:
+            await asked.event("[DONE]")
+            await asked.write(b"0\r\n\r\n")
+
+    outcome = (await played(script, [Row("a", 0.0, 4, 3)])).outcomes["a"]
+    assert (outcome.end, outcome.num_output_tokens) == ("length", 3 if has_usage else 7)
+    assert outcome.first_s == pytest.approx(1.0 if has_usage else 0.0)
+    assert list(outcome.gaps_s) == pytest.approx([1.0, 1.0] if has_usage else [1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
+
+
+async def test_empty_chunks_may_be_tokens_whose_text_comes_later() -> None:
+    """As many chunks as tokens: each is one, and its instant counts."""
+
+    async def script(asked: Asked) -> None:
+        await asked.begin()
+        for index, text in enumerate(("a", "", "b")):
+            await asked.event(
+                {"choices": [{"text": text, "finish_reason": "length" if index == 2 else None}]}
+            )
+            await trio.sleep(1.0)
+        await asked.end(4, 3)
+
+    outcome = (await played(script, [Row("a", 0.0, 4, 3)])).outcomes["a"]
+    assert (outcome.num_chunks, list(outcome.gaps_s)) == (3, pytest.approx([1.0, 1.0]))
+
+
 async def _refused(asked: Asked) -> None:
     await asked.answer(429, {"error": {"message": "too many"}}, Retry_After="7")
 
