@@ -31,6 +31,7 @@ from actors.api.routes.completions import completions_routes
 from actors.api.routes.dashboard import dashboard_routes
 from actors.api.routes.documents import documents_routes
 from actors.api.routes.embeddings import embeddings_routes
+from actors.api.routes.invocations import invocations_routes
 from actors.api.routes.lora import lora_routes
 from actors.api.routes.messages import messages_routes
 from actors.api.routes.metrics import metrics_routes
@@ -59,6 +60,7 @@ ROUTES = (
     tokenize_routes,
     documents_routes,
     embeddings_routes,
+    invocations_routes,
     dashboard_routes,
     admin_routes,
     welcome_routes,

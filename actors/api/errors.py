@@ -24,6 +24,7 @@ log = logging.getLogger("sundog.api")
 
 SHOWN_CHARACTERS = 60
 UNKNOWN_URL = "unknown_url"
+UNKNOWN_METHOD = "method_not_allowed"
 INVALID_INPUT = "invalid_user_input"
 NO_RESPONSE = "not_found"
 JSON = json.JSONEncoder(ensure_ascii=False)
@@ -59,15 +60,16 @@ EXCEPTIONS = {
 
 
 def as_vllm(error: ApiError) -> dict[str, object]:
-    """`code` is the status; an unknown URL has HTTP's phrase, a missing key nothing but itself.
+    """`code` is the status; an unknown URL or method has HTTP's phrase alone, as a missing key has.
 
     A malformed body has the phrase, too, and `param` is the place in it: body.messages.0.role.
     """
     if error.status == 401:
         return {"error": "Unauthorized"}
     phrase = HTTPStatus(error.status).phrase
-    has_phrase = error.code == UNKNOWN_URL or error.is_malformed
-    kind = phrase if has_phrase else EXCEPTIONS.get(error.status, phrase)
+    if error.code in (UNKNOWN_URL, UNKNOWN_METHOD):
+        return {"detail": phrase}
+    kind = phrase if error.is_malformed else EXCEPTIONS.get(error.status, phrase)
     kind = NAMED_BY_CODE.get(error.code or "", kind)
     param = _place(error.param) if error.is_malformed else error.param
     return {"error": {"message": error.message, "type": kind, "param": param, "code": error.status}}
@@ -202,5 +204,5 @@ def _of_http(error: HTTPException) -> ApiError:
     if isinstance(error, MethodNotAllowed):
         allowed = ", ".join(sorted(error.valid_methods or ()))
         message = f"Method not allowed: {where}; allowed: {allowed}"
-        return ApiError(405, message, None, "method_not_allowed", {"Allow": allowed})
+        return ApiError(405, message, None, UNKNOWN_METHOD, {"Allow": allowed})
     return ApiError(error.code or 500, f"{error.name}: {where}")

@@ -60,6 +60,7 @@ OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
     Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
     Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
+    Operation("post", "/invocations", "Any of these three, by its body.", answers=(JSON, EVENTS)),
     Operation(
         "post", "/v1/messages", "Answer a conversation, in Anthropic's shape.", MessagesBody, (JSON, EVENTS)
     ),

@@ -13,7 +13,7 @@ from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import text_response
-from actors.api.errors import INVALID_INPUT, UNKNOWN_URL, ApiError
+from actors.api.errors import INVALID_INPUT, ApiError
 from actors.core.adapter import Adapter
 
 log = logging.getLogger("sundog.api")
@@ -31,7 +31,6 @@ def lora_routes(context: ApiContext) -> Blueprint:
                 404,
                 f"Unknown URL: {request.method} {request.path}; start the server with --enable-lora"
                 " --allow-runtime-lora-updating",
-                code=UNKNOWN_URL,
             )
 
     @routes.post("/v1/load_lora_adapter")

@@ -19,11 +19,6 @@ from tests.live import EMULATED, Live, live
             ("invalid_request_error", "model_not_found"),
         ),
         (
-            ApiError(404, "no", code="unknown_url"),
-            ("Not Found", 404),
-            ("invalid_request_error", "unknown_url"),
-        ),
-        (
             ApiError(429, "no", None, "rate_limit_exceeded"),
             ("Too Many Requests", 429),
             ("rate_limit_error", "rate_limit_exceeded"),
@@ -43,11 +38,10 @@ def test_type_and_code_are_those_of_the_model(
 
 
 def errors(server: Live) -> list[tuple[object, object]]:
-    """Type and code of a wrong field, a model that is not served, an unknown URL."""
+    """Type and code of a wrong field, and of a model that is not served."""
     answers = [
         httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "n": 0}),
         httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "model": "other"}),
-        httpx.get(f"{server.url}/v1/nothing"),
     ]
     found = [answer.json()["error"] for answer in answers]
     return [(error["type"], error["code"]) for error in found]
@@ -55,11 +49,19 @@ def errors(server: Live) -> list[tuple[object, object]]:
 
 def test_a_server_spells_errors_as_vllm_does(emulated_server: Live) -> None:
     """Without being asked."""
-    assert errors(emulated_server) == [("BadRequestError", 400), ("NotFoundError", 404), ("Not Found", 404)]
+    assert errors(emulated_server) == [("BadRequestError", 400), ("NotFoundError", 404)]
+    unknown = httpx.get(f"{emulated_server.url}/v1/nothing")
+    assert (unknown.status_code, unknown.json()) == (404, {"detail": "Not Found"})
+    wrong = httpx.get(f"{emulated_server.url}/v1/completions")
+    assert (wrong.status_code, wrong.json()) == (405, {"detail": "Method Not Allowed"})
+    assert "POST" in wrong.headers["Allow"]
 
 
 def test_a_server_spells_errors_as_openai_does_when_asked() -> None:
     """`--compat openai`."""
     with live(*EMULATED, "--compat", "openai") as server:
         kind = "invalid_request_error"
-        assert errors(server) == [(kind, None), (kind, "model_not_found"), (kind, "unknown_url")]
+        assert errors(server) == [(kind, None), (kind, "model_not_found")]
+        unknown = httpx.get(f"{server.url}/v1/nothing").json()["error"]
+        assert (unknown["type"], unknown["code"]) == (kind, "unknown_url")
+        assert "/v1/nothing" in unknown["message"]
