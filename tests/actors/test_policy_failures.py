@@ -41,8 +41,12 @@ FAULTS = {
     ),
     "list": (RANK + "[1]", "rank", "returned [1]: it must be"),
     "leaves": (RANK + "exit('bye')", "rank", "raised SystemExit: bye (line 4)"),
-    "interrupts": (RANK + "raise KeyboardInterrupt", "rank", "raised KeyboardInterrupt (line 4)"),
-    "closes": (RANK + "raise GeneratorExit('x')", "rank", "raised GeneratorExit: x (line 4)"),
+    "interrupts": (
+        RANK + "(_ for _ in ()).throw(KeyboardInterrupt)",
+        "rank",
+        "raised KeyboardInterrupt (line 4)",
+    ),
+    "closes": (RANK + "(_ for _ in ()).throw(GeneratorExit)", "rank", "raised GeneratorExit (line 4)"),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
     "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
     "sets": (
