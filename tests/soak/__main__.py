@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import httpx
 import psutil  # type: ignore[import-untyped]  # ships no types
 import trio
 
@@ -112,6 +113,8 @@ class Soak:
         self.check()
         self._server.assert_sound()
         print(f"statuses: {dict(sorted(self.statuses.items()))}; nothing is held", flush=True)
+        if (lag := httpx.get(f"{self._server.url}/load").json().get("emulation")) is not None:
+            print(f"its steps lost {lag['lost_s']:.1f} s of its clock, as /load has it", flush=True)
 
 
 def run(command: tuple[str, ...], soak: Callable[[Live], tuple[Soak, Callable[[], object]]]) -> None:

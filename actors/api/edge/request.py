@@ -10,7 +10,8 @@ Hypercorn's task, and its client's leaving cancels it from there.
   for idle connections. Cure: the last `send` is shielded.
 - An answer sent before the body has arrived leaves the rest of the body where the connection's
   next request is expected. Cure: `body_arrived` lets the app wait for the whole body first.
-- A target that is no URL (`http://[`) raises before there is a request. Cure: it is answered here.
+- A target that is no URL (`http://[`), or has no path (`?a`), raises before there is a request. Cure: it is
+  answered here.
 - A body of many small pieces costs more on its way than to make. Cure: a feed is written past both.
 - A streamed answer whose generator was never entered, because its client left first, would never
   run its `finally`. Cure: what must happen when the request ends is on `at_end`, which this class
@@ -106,7 +107,7 @@ class RequestRunner(TrioASGIHTTPConnection):
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         try:
             request = self._create_request_from_scope(send)
-        except ValueError:
+        except (ValueError, IndexError):
             await _refuse_target(send)
             return
         assert isinstance(request, ApiRequest)

@@ -204,6 +204,7 @@ HOSTILE = [
     b"\x00" * 100,
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET ?a HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET //health HTTP/1.1\r\nHost: x\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
     b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n",
