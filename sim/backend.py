@@ -22,7 +22,7 @@ from sim.cost.work_fold import WorkFold
 from sim.ticks import end_times_s, instant, to_s, to_ticks
 from sim.token_source import TokenSource
 
-FEW: Final = 24
+FEW: Final = 96
 """Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
 
 

@@ -103,12 +103,15 @@ class Lines:
     def at_few(self, places: list[float]) -> list[float]:
         """`at` of each of a few places; they must not fall."""
         xs, ys, slopes = self._xs, self._ys, self._slopes
-        i, last = self._segment(places[0]), len(xs) - 1
+        following, last = self._segment(places[0]), len(xs) - 1
         values: list[float] = []
+        begin, slope, value, end = 0.0, 0.0, 0.0, places[0]
         for x in places:
-            while i < last and xs[i + 1] <= x:
-                i += 1
-            values.append((x - xs[i]) * slopes[i] + ys[i])
+            while end <= x:  # to the line that x lies on
+                begin, slope, value = xs[following], slopes[following], ys[following]
+                following += 1
+                end = xs[following] if following <= last else math.inf
+            values.append((x - begin) * slope + value)
         return values
 
     def at_each(self, places: Floats) -> Floats:

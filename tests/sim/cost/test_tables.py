@@ -14,7 +14,7 @@ from sim.cost.tables import TablesCost, has_tables
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.cost.tables.collectives import LATEST, SKEW_S, AllReduce
 from sim.cost.tables.experts import Experts
-from sim.cost.tables.interpolate import Coverage, around, log_interp, rising
+from sim.cost.tables.interpolate import Coverage, Lines, around, log_interp, rising
 from sim.cost.tables.mixed import MixedAttention
 from sim.cost.tables.model import unlike_tables
 from sim.cost.tables.products import Products
@@ -94,6 +94,16 @@ def test_straight_lines_in_logarithms_go_on_beyond_the_ends() -> None:
     xs = np.array([1.0, 10.0, 100.0])
     for x in (0.1, 1.0, 3.0, 10.0, 5000.0):
         assert log_interp(x, xs, 2 * xs**1.5) == pytest.approx(2 * x**1.5)
+
+
+@pytest.mark.parametrize("first", [0.5, 1.0, 1.5, 3.0, 7.0, 9.0])
+def test_lines_give_the_same_bits_for_one_place_for_a_few_and_for_many(first: float) -> None:
+    """Before the first point, on points, across several, and beyond the last one."""
+    lines = Lines(np.array([1.0, 3.0, 3.1, 7.0, 8.0]), np.array([0.1, 0.7, 0.9, 1.3, 1.7]))
+    for step in (0.0, 0.1, 1.0, 2.5):
+        places = [first + turn * step for turn in range(40)]
+        one_by_one = [lines.at(place) for place in places]
+        assert lines.at_few(places) == one_by_one == lines.at_each(np.array(places)).tolist()
 
 
 def test_attention_of_a_prompt_comes_out_as_measured() -> None:
