@@ -99,7 +99,7 @@ def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
 
 def group_column(groups: Groups, name: str) -> Ints:
     """A column of counts."""
-    return np.array(groups.column(name)).astype(np.int64)
+    return np.array(groups.column(name), dtype=np.int64)
 
 
 def step_intervals(steps: Steps) -> tuple[Floats, Ints]:

@@ -82,6 +82,9 @@ def _addends(part: Part) -> list[float]:
 def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
     """The values of these ranks, 0 the smallest."""
     values = np.concatenate([values for values, _ in parts])
+    if all(counts is None for _, counts in parts):
+        each_once: list[float] = np.sort(values)[[*ranks]].tolist()
+        return each_once
     order = np.argsort(values)
     ends = np.cumsum(np.concatenate([_counts(part) for part in parts])[order])
     found: list[float] = values[order][np.searchsorted(ends, ranks, side="right")].tolist()
