@@ -15,23 +15,32 @@ MAX_CHOICES = 128
 """The most choices that one prompt may be asked for: OpenAI's own limit."""
 
 
-def out_of_bounds(generate: Generate, vocabulary_size: int | None, max_logprobs: int = -1) -> Refused | None:
+def out_of_bounds(
+    generate: Generate, vocabulary_size: int | None, max_logprobs: int = -1, known: Sampling | None = None
+) -> Refused | None:
     """Why the request cannot be taken, if one of its fields is out of bounds.
 
-    -1 for `max_logprobs` is no bound.
+    -1 for `max_logprobs` is no bound. The very parameters that are `known` to be in bounds are not looked at.
     """
-    return (
+    refused = (
         _integer("n", generate.n, 1, MAX_CHOICES)
         or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
         or _integer("predicted_tokens", generate.predicted_tokens, 0, INT64_MAX)
         or _seconds("slo_ttft_s", generate.slo_ttft_s)
         or _seconds("slo_tpot_s", generate.slo_tpot_s)
         or _seconds("slo_e2e_s", generate.slo_e2e_s)
-        or _sampling(generate.sampling, vocabulary_size)
-        or _last_seed(generate)
-        or _logits(generate.sampling, vocabulary_size)
-        or _logprobs("logprobs", generate.sampling.logprobs, vocabulary_size, max_logprobs)
-        or _logprobs("prompt_logprobs", generate.sampling.prompt_logprobs, vocabulary_size, max_logprobs)
+    )
+    if refused is None and generate.sampling is not known:
+        refused = _all_sampling(generate.sampling, vocabulary_size, max_logprobs)
+    return refused or _last_seed(generate)
+
+
+def _all_sampling(sampling: Sampling, vocabulary_size: int | None, max_logprobs: int) -> Refused | None:
+    return (
+        _sampling(sampling, vocabulary_size)
+        or _logits(sampling, vocabulary_size)
+        or _logprobs("logprobs", sampling.logprobs, vocabulary_size, max_logprobs)
+        or _logprobs("prompt_logprobs", sampling.prompt_logprobs, vocabulary_size, max_logprobs)
     )
 
 

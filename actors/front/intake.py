@@ -36,6 +36,7 @@ class Intake:
         "_codec",
         "_config",
         "_hash_block",
+        "_in_bounds",
         "_is_context",
         "_limit_tokens",
         "_limit_words",
@@ -60,6 +61,8 @@ class Intake:
         self._limit_words = self._said()
         self._codec = codec
         self._turnover = Turnover()
+        self._in_bounds: Sampling | None = None
+        """The latest parameters that were looked at: requests of a trace share theirs."""
 
     def connect(self, capacity: Capacity) -> None:
         """Note a replica's limits: no request may outgrow its KV cache."""
@@ -118,9 +121,10 @@ class Intake:
 
     def submit(self, generate: Generate, request_id: str, arrival_s: float) -> tuple[Submit, ...] | Refused:
         """`generate` as requests of the engine's, one a choice, or why it is refused."""
-        refused = out_of_bounds(generate, self._vocabulary.size, self._config.max_logprobs)
+        refused = out_of_bounds(generate, self._vocabulary.size, self._config.max_logprobs, self._in_bounds)
         if refused is not None:
             return refused
+        self._in_bounds = generate.sampling
         sampling = resolved(generate.sampling, self._codec, self._vocabulary)
         if isinstance(sampling, Refused):
             return sampling

@@ -100,6 +100,17 @@ async def test_what_is_just_within_is_served() -> None:
     assert isinstance(await ask(extremes, priority=-INT64_MAX - 1, predicted_tokens=0), Accepted)
 
 
+async def test_parameters_are_held_to_their_bounds_however_often_they_come() -> None:
+    """Good ones that came before let no others in, and refused ones stay refused."""
+    good, bad = Sampling(max_tokens=4), Sampling(max_tokens=4, min_p=-0.1)
+    async with open_graph(engine_config(), [FakeBackend()], vocabulary=Vocabulary(size=256)) as client:
+        for sampling, is_good in ((good, True), (good, True), (bad, False), (bad, False), (good, True)):
+            answer = await client.ask(Generate((1, 2, 3), sampling))
+            assert isinstance(answer, Accepted) == is_good
+        refused = await client.ask(Generate((1, 2, 3), good, priority=INT64_MAX + 1))
+    assert isinstance(refused, Refused) and refused.param == "priority"
+
+
 async def test_half_a_surrogate_pair_is_no_text() -> None:
     """Python holds what no tokenizer reads."""
     from tests.actors.fakes import Bytes
