@@ -35,6 +35,7 @@ MODULES = (
             "batch",
             "block_pool",
             "commit",
+            "config",
             "constraint",
             "decode_runs",
             "draft",
