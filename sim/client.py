@@ -116,19 +116,19 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if self._shall_stop():
             raise Stopping
         match message:
-            case Due():
-                self._ask(message.row)
-            case GaveUp():
-                self._llm.tell(Cancel(message.request_id))
+            case Ended():
+                for name in message.request_ids:
+                    self._ended(name)
             case TraceRequest():
                 if message.after is None:
                     self._ask(message)
                 else:
                     self._ask_after(message, message.after)
                 self._expect_next()
-            case Ended():
-                for name in message.request_ids:
-                    self._ended(name)
+            case Due():
+                self._ask(message.row)
+            case GaveUp():
+                self._llm.tell(Cancel(message.request_id))
 
     def _expect_next(self) -> None:
         row = next(self._rows, None)

@@ -11,7 +11,7 @@ Law: the same program gives the same order of events in every run, however Trio 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 from mypy_extensions import mypyc_attr
@@ -23,7 +23,7 @@ log = logging.getLogger("sundog.clock")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-EVENTS_AT_ONCE = 10_000
+EVENTS_AT_ONCE: Final = 10_000
 
 
 class Deadlock(Exception):

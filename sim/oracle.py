@@ -5,11 +5,12 @@ when the trace says so. Costs O(1) per request that joins, leaves or idles, and 
 """
 
 import heapq
+from typing import Final
 
 from actors.core.batch import Batch
 from sim.token_source import Sampled, TokenSource
 
-NOTHING = Sampled(None, ())
+NOTHING: Final = Sampled(None, ())
 
 
 class Oracle(TokenSource):

@@ -18,7 +18,7 @@ class Executor(Actor[Batch | Interrupt | Load]):
         self, name: str, runners: Sequence[Ref[Batch | Interrupt | Load]], *, tap: Tap | None = None
     ) -> None:
         super().__init__(name, capacity=4, tap=tap)
-        self._runners = runners
+        self._runners = tuple(runners)
 
     def handle(self, message: Batch | Interrupt | Load) -> Handled:
         match message:
@@ -33,9 +33,9 @@ class Executor(Actor[Batch | Interrupt | Load]):
         return None
 
     def _execute(self, batch: Batch) -> Reply[StepResult]:
+        if len(self._runners) == 1:  # no other rank to agree with: every step of most engines
+            return self._runners[0].request(batch)
         replies = [runner.request(batch) for runner in self._runners]
-        if len(replies) == 1:  # no other rank to agree with: every step of most engines takes this path
-            return replies[0]
         return AllRanks(batch.step, [runner.receiver for runner in self._runners], replies).reply
 
     def _interrupt(self, interrupt: Interrupt) -> None:

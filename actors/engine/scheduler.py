@@ -87,7 +87,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
         self._replica = replica
         self._state = state
         self._executor = executor
-        self._listeners = listeners
+        self._listeners = tuple(listeners)
         self._checks_when_idle = checks_when_idle
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches

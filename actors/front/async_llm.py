@@ -116,7 +116,7 @@ class AsyncLLM(Actor[FrontMessage]):
         if refused := self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n):
             return refused
         name = generate.request_id or self._new_id()
-        if any(map(self._is_in_use, {name, *choice_ids(name, generate.n)})):
+        if any([self._is_in_use(each) for each in {name, *choice_ids(name, generate.n)}]):
             return Refused(f"request id {name!r} is in use", param="request_id")
         if (num_characters := self._intake.effort(generate)) <= SHORT:
             return self._accept(name, self._intake.submit(generate, name, self.clock.now_s()))

@@ -132,9 +132,9 @@ class Groups:
         return len(self._rows) // _ROW.size
 
     def column(self, name: str) -> "memoryview[int] | memoryview[float]":
-        """One of `GROUP_COLUMNS`, a number for each row: of type d if it is the first, else q."""
+        """One of `GROUP_COLUMNS`, of type d if it is the first, else q: a view, to be copied at once."""
         place = GROUP_COLUMNS.index(name)
-        return memoryview(bytes(self._rows)).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
+        return memoryview(self._rows).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 
     def add(
         self, output: StepOutput, num_prefilled: int, used_blocks: int, num_intervals: tuple[int, int, int]

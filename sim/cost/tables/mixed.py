@@ -17,24 +17,26 @@ long contexts in either kernel: there decodes take what they take alone, less th
 key head of each one tile more.
 """
 
+from typing import Final
+
 from actors.core.records import dataclass
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.hardware.gpu import Gpu
 
-TILE_ROWS = 64
-TILE_S = 4.4e-6
+TILE_ROWS: Final = 64
+TILE_S: Final = 4.4e-6
 """What a tile takes whatever its context: 5.0 and 3.9 microseconds of a multiprocessor."""
-PIPELINED = 0.5
+PIPELINED: Final = 0.5
 """As much of it FlashAttention 3 leaves, whose next tile is loaded meanwhile; fitted to one server
 (Llama-2-7b on an H100, 20 requests a second)."""
-TILE_SPEED = 0.83
+TILE_SPEED: Final = 0.83
 """A row of such a tile against a row of a prompt: 0.85 and 0.81 of its time."""
-EMPTY_TILE_S = 0.3e-6
+EMPTY_TILE_S: Final = 0.3e-6
 """An empty tile: 0.27 and 0.34 microseconds, from 64 decodes beside chunks of 16 and of 2,048."""
-LONE_TILE = 0.78
+LONE_TILE: Final = 0.78
 """A tile that has the GPU for itself against one among many: 0.80 and 0.76 of its time, from one
 decode of 4,096 tokens beside a chunk of 16."""
-SPILL = 1.5
+SPILL: Final = 1.5
 """Beyond the L2 cache by this share of it, nothing is shared any more (128 decodes of 4,096 tokens
 read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
 
