@@ -1,9 +1,8 @@
 """Requests that decode in lockstep: one token each in every step, and no step touches them.
 
-In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from
-the step in which it joined. A step touches a member only when it needs a new block (`grows`), has
-filled one (`fills`) or reaches its length limit (`expiries`): three calendars by step number. What a step
-finds in the first two is in order of admission.
+In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from the step in
+which it joined. A step touches a member only when it needs a new block (`grows`), has filled one (`fills`) or
+reaches its length limit (`expiries`): three calendars by step number, the first two in order of admission.
 
 Law: settling a member at any moment gives the counts that touching it in every step would have.
 """
@@ -106,7 +105,8 @@ class Lockstep:
         expiry = now + request.length_limit - held - 1
         if expiry not in self.expiries:
             self.expiries[expiry] = []
-            heapq.heappush(self._expiry_steps, expiry)
+            passed = self._expiry_steps and self._expiry_steps[0] < now  # only decode runs ask for them
+            (heapq.heapreplace if passed else heapq.heappush)(self._expiry_steps, expiry)
             self._first_expiry = min(self._first_expiry, expiry)
         self.expiries[expiry].append(request)
         if self.service is not None:
