@@ -96,9 +96,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     def ready(url: str) -> None:
         for text in (*served.remarks, *differing(served.defaults), report.line(served.name, served.device)):
             remark(text)
-        remark(
-            f"Sundog serves {served.name} at {url}/v1, and shows itself at {url}/dashboard (stop with Ctrl-C)"
-        )
+        remark(f"Sundog serves {served.name} at {url}/v1 (live page: {url}/dashboard; stop with Ctrl-C)")
         gc.freeze()
         gc.set_threshold(*OFTEN)
 
