@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,27 +11,16 @@ import httpx
 import pytest
 
 from tests.live import EMULATED, START_S, live
+from tests.ports import free_ports
 from tests.sundog.test_runs import refused, sundog
 
 MULTI = "--data-parallel-multi-port-external-lb"
 
 
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that were free a moment ago."""
-    for first in range(31_000, 32_000, 10):
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no ports are free")
-
-
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """Two ranks, and the supervisor at the port behind them."""
-    first = free_ports(3)
+    first = free_ports(3, 31_000)
     ports = ("--port", str(first), "--data-parallel-supervisor-port", str(first + 2))
     options = ("--simulate", "h100", "--model", "qwen3-8b", "--data-parallel-size", "2", "--seed", "5")
     command = [sys.executable, "-m", "sundog", "serve", *options, *ports, MULTI, "--time-scale", "10"]

@@ -19,6 +19,7 @@ from actors.kv_events_config import parse_kv_events_config
 from sundog.kv_events import with_kv_events
 from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live
+from tests.ports import free_ports
 from tests.sundog.test_runs import refused, sundog
 
 CONFIG = {
@@ -177,7 +178,8 @@ def sent_again(port: int, first: int) -> list[list[bytes]]:
 
 def test_an_engine_publishes_at_its_own_port_and_sends_again_what_was_missed() -> None:
     """Ranks add to the port; who asks from a number on gets batches from there and the end."""
-    base, replays = 42_137, 42_157
+    base = free_ports(4, 30_000)
+    replays = base + 2
     config = {**CONFIG, "endpoint": f"tcp://*:{base}", "replay_endpoint": f"tcp://*:{replays}"}
     command = (*EMULATED, "--replicas", "2", "--kv-events-config", json.dumps(config))
     with live(*command) as server:
