@@ -3,6 +3,7 @@
 import codecs
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from actors.actor import Actor, Reply
@@ -18,6 +19,7 @@ EOS = 0
 STEP_S = 1 / 64
 TOKEN_S = 1 / 1024
 FILLER = ord(".")
+SCHEDULER_FIELDS = {field.name for field in fields(SchedulerConfig)}
 
 
 def step_s(batch: Batch) -> float:
@@ -204,7 +206,7 @@ def engine_config(**fields: Any) -> EngineConfig:
     }
     rest: dict[str, Any] = {}
     for name, value in fields.items():
-        (limits if name in SchedulerConfig.__slots__ else rest)[name] = value
+        (limits if name in SCHEDULER_FIELDS else rest)[name] = value
     return EngineConfig(scheduler=SchedulerConfig(**limits), **rest)
 
 
