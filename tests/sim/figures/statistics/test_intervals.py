@@ -98,6 +98,27 @@ def test_no_difference_is_shown_where_there_is_none() -> None:
     assert shown <= 6 and shown_quantile <= 9
 
 
+def test_runs_of_few_and_like_requests_are_not_taken_for_many() -> None:
+    """Blocks of 5 that go on as the one before them: 20 means, and a quarter as many independent ones."""
+    rng = np.random.default_rng(6)
+    runs = [correlated(rng, 100, 0.9) for _ in range(100)]
+    blocks_alone = [mean_interval(batch_means(run)) for run in runs]
+    assert sum(not each.low <= 5 <= each.high for each in blocks_alone) > 25
+    assert sum(not each.low <= 5 <= each.high for each in map(run_interval, runs)) <= 10
+
+
+def test_a_tail_in_few_blocks_is_not_told() -> None:
+    """The p99 of 60 requests is one of them; that of 2,000 may be one burst. Medians are told of both."""
+    rng = np.random.default_rng(7)
+    few, many = rng.exponential(1, 60), rng.exponential(1, 2000)
+    burst = many.copy()
+    burst[1000:1030] += 50
+    assert math.isnan(quantile_difference(few, few * 2, 0.99).half_width)
+    assert quantile_difference(many, many * 2, 0.99).excludes_zero
+    assert math.isnan(quantile_difference(many, burst, 0.99).half_width)
+    assert quantile_difference(few, few * 2, 0.5).excludes_zero
+
+
 def test_a_shift_of_a_quantile_is_found() -> None:
     """And the same again: the bootstrap has a seed."""
     rng = np.random.default_rng(5)
