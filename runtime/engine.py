@@ -13,6 +13,7 @@ from torch import Tensor
 
 from actors.core.batch import Batch, StepResult
 from actors.core.logprobs import PromptLogprobs
+from runtime.blocks_ahead import BlocksAhead
 from runtime.device.download import Download, new_stream
 from runtime.device.inputs import columns
 from runtime.device.last_tokens import LastTokens
@@ -51,6 +52,7 @@ class Engine:
         requests: Requests,
         model: Model,
         speculator: Speculator | None,
+        blocks_ahead: BlocksAhead | None = None,
         *,
         ahead: bool = False,
         group: Group | None = None,
@@ -58,6 +60,7 @@ class Engine:
         self._requests = requests
         self._model = model
         self._speculator = speculator
+        self._blocks_ahead = blocks_ahead
         self._group = group
         self._flights: deque[Flight] = deque()
         self._last = LastTokens(model.device) if ahead else None
@@ -78,6 +81,8 @@ class Engine:
             self._take_in()
         flight = Flight(batch, self._requests.fold(batch))
         self._flights.append(flight)
+        if self._blocks_ahead is not None and (batch.admitted or batch.new_blocks):
+            self._blocks_ahead.follow(batch)
         if len(flight.step.token_T):
             if self._last is None:
                 self._compute(flight)

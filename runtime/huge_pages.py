@@ -6,23 +6,20 @@ page; so the kernel is asked to move them afterwards (Linux 6.1, `MADV_COLLAPSE`
 and answering go before. Without it, or where it has no such pages left, weights stay where they are.
 """
 
-import ctypes
 import logging
-import os
 import sys
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 
 from torch import nn
 
 from runtime.linear import PackedLinear, PartOfProduct
+from runtime.memory import ask_kernel, give_way
 from runtime.native.few_bits import FewBitsLinear
 
 _LOG = logging.getLogger("sundog.memory")
 HUGE_PAGE = 2 << 20
 MADV_COLLAPSE = 25
-LEAST_PRIORITY = 19
 Range = tuple[int, int]
 
 
@@ -43,23 +40,27 @@ def weight_ranges(model: nn.Module) -> set[Range]:
     return {(first, end) for first, end in inside if first < end}
 
 
-def move_to_huge_pages(ranges: Iterable[Range]) -> threading.Thread | None:
-    """Begin to move what lies there; the thread that does, or None if there is nothing to move or no way."""
+def move_to_huge_pages(
+    ranges: Iterable[Range], after: threading.Thread | None = None
+) -> threading.Thread | None:
+    """Begin to move what lies there; the thread that does, or None if there is nothing to move or no way.
+
+    It begins `after` another, so that not both are in the way of a server that starts.
+    """
     pages = [at for first, end in sorted(ranges) for at in range(first, end, HUGE_PAGE)]
     if not pages or sys.platform != "linux":
         return None
-    thread = threading.Thread(target=_move, args=(pages,), name="huge pages", daemon=True)
+    thread = threading.Thread(target=_move, args=(pages, after), name="huge pages", daemon=True)
     thread.start()
     return thread
 
 
-def _move(pages: list[int]) -> None:
+def _move(pages: list[int], after: threading.Thread | None) -> None:
     """Move one page after the other, until one cannot be."""
-    with suppress(OSError):  # then this is as urgent as all else
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    give_way()
+    if after is not None:
+        after.join()
     for num_moved, at in enumerate(pages):
-        if madvise(ctypes.c_void_p(at), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE):
-            reason = os.strerror(ctypes.get_errno())
+        if (reason := ask_kernel(at, HUGE_PAGE, MADV_COLLAPSE)) is not None:
             _LOG.info("%d of %d pages of weights are huge ones: %s", num_moved, len(pages), reason)
             return

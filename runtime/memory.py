@@ -5,12 +5,16 @@ again where the host gives a virtual machine its memory page by page. Weights mo
 """
 
 import ctypes
+import os
 import sys
+import threading
+from contextlib import suppress
 
 M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -8, -1, -3
 KEPT_BYTES = 1 << 30
 MOST_MMAP_THRESHOLD = 32 << 20
 """The most that glibc takes (mallopt(3))."""
+LEAST_PRIORITY = 19
 
 
 def prepare_memory() -> None:
@@ -29,6 +33,20 @@ def give_back_free() -> None:
     """Give what is free to the system: once weights are packed, their first copies."""
     if (libc := _glibc()) is not None:
         libc.malloc_trim(0)
+
+
+def ask_kernel(address: int, num_bytes: int, advice: int) -> str | None:
+    """Ask something of a range of memory (madvise(2)); why it was not done, if it was not."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    if madvise(ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), advice):
+        return os.strerror(ctypes.get_errno())
+    return None
+
+
+def give_way() -> None:
+    """Let all other threads go before this one."""
+    with suppress(OSError):  # then this is as urgent as all else
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -114,7 +114,7 @@ class Model:
     ) -> None:
         self._model = model
         self._adapters = adapters
-        self._cache = cache
+        self.cache = cache
         self._device = model.device
         self._max_model_len = max_model_len
         self._means = choose(cache) if means is None else means
@@ -140,11 +140,11 @@ class Model:
         needs_layers = adapted or bool(step.scored)
         is_whole = self._decoder is not None and inputs is None and not needs_layers
         if is_whole and self._decoder is not None and self._decoder.takes(len(step.token_T)):
-            self._cache.wipe(torch.from_numpy(step.wiped_B))
+            self.cache.wipe(torch.from_numpy(step.wiped_B))
             arrays = StepArrays(step.spans, step.slot_T)
             return self._decoder.run(arrays, step.position_T, step.sample_rows_R, token_T=step.token_T)
         inputs = self.inputs(step) if inputs is None else inputs
-        self._cache.wipe(inputs.wiped_B)
+        self.cache.wipe(inputs.wiped_B)
         if not needs_layers and self._size(step) is not None:
             assert self._graphs is not None
             return self._graphs.logits(inputs)[: len(step.sample_rows_R)]
@@ -179,7 +179,7 @@ class Model:
                 self._device,
                 max_num_seqs=max_num_seqs,
                 max_model_len=self._max_model_len,
-                block_size=self._cache.block_size,
+                block_size=self.cache.block_size,
             )
         except torch.OutOfMemoryError:
             raise
@@ -191,7 +191,7 @@ class Model:
 
     def _forward(self, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> Tensor:
         """The logits of the sampling rows, padding included."""
-        return self._pass(inputs, self._means.step(self._cache, inputs, spans))
+        return self._pass(inputs, self._means.step(self.cache, inputs, spans))
 
     def _pass(self, inputs: Inputs[Tensor], paged: StepAttention) -> Tensor:
         output = self._model(

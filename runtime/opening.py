@@ -19,6 +19,7 @@ import_torch()
 import torch
 from transformers import PreTrainedModel
 
+from runtime.blocks_ahead import BlocksAhead
 from runtime.drafts import Drafts
 from runtime.engine import Engine
 from runtime.graphs import on_cuda
@@ -152,9 +153,12 @@ class Opening:
         if is_cuda:
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
-        move_to_huge_pages(weight_ranges(model))
+        blocks_ahead = None
+        if not is_cuda:
+            blocks_ahead = BlocksAhead(served.cache.layers, 2 * self._max_num_batched_tokens // block_size)
+            move_to_huge_pages(weight_ranges(model), after=blocks_ahead.begin())
         is_ahead = is_cuda if self._ahead is None else self._ahead
-        engine = Engine(requests, served, speculator, ahead=is_ahead, group=self._group)
+        engine = Engine(requests, served, speculator, blocks_ahead, ahead=is_ahead, group=self._group)
         return engine, served, num_blocks
 
     def _meet(self, rank: Rank) -> None:

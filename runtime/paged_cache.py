@@ -55,6 +55,11 @@ class PagedKVCache:
     def num_blocks(self) -> int:
         return self.keys_SPKD[0].shape[0]
 
+    @property
+    def layers(self) -> list[Tensor]:
+        """Keys and values of every layer, blocks first."""
+        return [*self.keys_SPKD, *self.values_SPKE]
+
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKE: Tensor) -> None:
         """Keep the keys and values of T tokens in their slots (block * block_size + offset)."""
         self.keys_SPKD[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKD)
@@ -63,7 +68,7 @@ class PagedKVCache:
     def wipe(self, blocks_B: Tensor) -> None:
         """Fill these blocks with zeros, in every layer."""
         if len(blocks_B):
-            for layer_SPKD in (*self.keys_SPKD, *self.values_SPKE):
+            for layer_SPKD in self.layers:
                 layer_SPKD.index_fill_(0, blocks_B, 0)
 
 

@@ -134,7 +134,7 @@ async def test_a_layer_of_another_kind_is_left_to_the_library(tmp_path: Path) ->
     """Such as one that an adapter has put in another's place; and one hooked from outside."""
     build_wide("llama", tmp_path)
     _, model = await load(tmp_path, "float32")
-    library, inner, cache = open_library(RUNNABLE[0]), model._model, model._cache
+    library, inner, cache = open_library(RUNNABLE[0]), model._model, model.cache
     assert recognised(library, inner, cache, 128) is not None
     hook = inner.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: out * 1.1)
     assert recognised(library, inner, cache, 128) is None

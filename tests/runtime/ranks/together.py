@@ -126,7 +126,7 @@ def answered(case: Case, rank: Rank | None = None, others: list[Connection] | No
         kept.logits_SRV,
         said.num_preempted,
         said.num_hits,
-        kept._model._cache.keys_SPKD[0].shape[2],
+        kept._model.cache.keys_SPKD[0].shape[2],
     )
 
 
