@@ -158,7 +158,9 @@ def judge(server: Live, plain: dict[tuple[str, int], str], clients: list[Client]
             assert plain[question].startswith(text) and text != plain[question], question
     assert len(answers) - len(broken) > NUM_CLIENTS
     deadline_s = time.monotonic() + START_S
-    while (values := figures(server)) and summed(values, "vllm:kv_cache_usage_perc"):
+    while (values := figures(server)) and (
+        summed(values, "vllm:kv_cache_usage_perc") or summed(values, "sundog:engine_up") < 2
+    ):
         assert time.monotonic() < deadline_s, values
         time.sleep(0.05)
     assert summed(values, "vllm:num_requests_running") == summed(values, "vllm:num_requests_waiting") == 0

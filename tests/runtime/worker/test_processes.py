@@ -169,6 +169,8 @@ def test_the_process_that_engines_are_made_by_may_be_killed_too(server: Live) ->
 def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(server: Live) -> None:
     """kill -9 under load, even while its engine is stopped. The last test: its server does not come back."""
     asked = {"prompt": "The fox", "stream": True, **LONG}
+    folders = [Path(tempfile.gettempdir()), Path("/dev/shm")]
+    begun_s = psutil.Process(server.process.pid).create_time()  # what is older was another's of this number
     with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=START_S) as answer:
         lines = answer.iter_lines()
         next(lines)
@@ -180,6 +182,6 @@ def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(serve
         gone(left)
         with pytest.raises(httpx.HTTPError):
             list(lines)
-    folders = [Path(tempfile.gettempdir()), Path("/dev/shm")]
-    names = [path.name for folder in folders for path in folder.iterdir()]
-    assert not [name for name in names if str(left[0].pid) in name or str(server.process.pid) in name]
+    pids = str(left[0].pid), str(server.process.pid)
+    own = [path for folder in folders for path in folder.iterdir() if any(pid in path.name for pid in pids)]
+    assert not [path for path in own if path.exists() and path.stat().st_mtime >= begun_s]
