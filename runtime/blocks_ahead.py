@@ -19,20 +19,24 @@ from runtime.memory import ask_kernel, give_way
 _LOG = logging.getLogger("sundog.memory")
 MADV_POPULATE_WRITE = 23
 PAGE = 4096
+MOST_BYTES = 512 << 20
 AT_ONCE = 64
 """Blocks between two looks at how far the engine has come."""
 
 
 class BlocksAhead:
-    """Keeps `num_ahead` blocks of a cache ready; block ids are given out in order the first time."""
+    """Keeps `num_ahead` blocks of a cache ready, or as many as `MOST_BYTES` hold.
+
+    Block ids are given out in order the first time.
+    """
 
     def __init__(self, layers: Sequence[Tensor], num_ahead: int) -> None:
         self._layers = layers
         self._num_blocks = len(layers[0])
-        self._num_ahead = num_ahead
+        self._num_ahead = min(num_ahead, MOST_BYTES // sum(layer[0].nbytes for layer in layers))
         self._num_used = 0
         """All blocks that have been in use are before this one."""
-        self._num_ready = 0 if sys.platform == "linux" else self._num_blocks
+        self._num_ready = 0 if self._num_ahead and sys.platform == "linux" else self._num_blocks
         self._thread: threading.Thread | None = None
 
     def follow(self, batch: Batch) -> None:

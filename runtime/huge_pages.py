@@ -27,10 +27,9 @@ def weight_ranges(model: nn.Module) -> set[Range]:
     """First and last address of each whole run of huge pages that holds weights of a model on the CPU."""
     found = set[Range]()
     for module in model.modules():
-        own = (
-            [] if isinstance(module, nn.Embedding) else module.parameters(recurse=False)
-        )  # a few rows a step
-        found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
+        if not isinstance(module, nn.Embedding):  # of which a step reads a few rows
+            own = module.parameters(recurse=False)
+            found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
         if isinstance(module, PackedLinear | PartOfProduct):
             packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
             found.add((packed.address, packed.num_bytes))

@@ -154,7 +154,7 @@ class Opening:
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
         blocks_ahead = None
-        if not is_cuda:
+        if model.device.type == "cpu":
             blocks_ahead = BlocksAhead(served.cache.layers, 2 * self._max_num_batched_tokens // block_size)
             move_to_huge_pages(weight_ranges(model), after=blocks_ahead.begin())
         is_ahead = is_cuda if self._ahead is None else self._ahead

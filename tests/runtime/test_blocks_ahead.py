@@ -65,6 +65,16 @@ def test_blocks_in_use_have_more_made_ready_behind_them() -> None:
     assert ahead._thread is last  # nothing is left to do
 
 
+def test_steps_of_any_size_take_no_more_than_half_a_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor more blocks than there are; blocks that are larger than that are left to their first writers."""
+    monkeypatch.setattr("runtime.blocks_ahead.MOST_BYTES", 20 * 2 * BLOCK)
+    ahead = BlocksAhead(cache(100), 10**9)
+    finished(ahead)
+    assert ahead._num_ready == 20
+    monkeypatch.setattr("runtime.blocks_ahead.MOST_BYTES", BLOCK)
+    assert BlocksAhead(cache(100), 10**9).begin() is None
+
+
 def test_where_the_kernel_does_not_do_it_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
