@@ -19,10 +19,13 @@ def log_refusals(app: Quart) -> None:
                 "status": response.status_code,
                 "finish_reason": "refused",
             }
-            path = request.path if request.path.isprintable() else repr(request.path)
-            log.info(
-                "%s: POST %s: refused with %d", name, path, response.status_code, extra={"fields": fields}
-            )
+            shown = _printable(name or "-"), _printable(request.path), response.status_code
+            log.info("%s: POST %s: refused with %d", *shown, extra={"fields": fields})
         return response
 
     app.after_request(note)
+
+
+def _printable(text: str) -> str:
+    """Without what would steer the terminal that shows the log."""
+    return text if text.isprintable() else repr(text)

@@ -209,3 +209,14 @@ def test_a_refusal_is_a_line_that_quotes_nothing(json_server: Live) -> None:
     (line,) = [line for line in lines if line.get("request_id") == "turned-away"]
     assert (line["level"], line["status"], line["finish_reason"]) == ("info", 400, "refused")
     assert not any("my own words" in line or "nowhere" in line for line in json_server.said)
+
+
+def test_a_refusal_does_not_steer_the_terminal_that_shows_it() -> None:
+    """C1 codes pass for text in headers, and escape codes in paths."""
+    with live(*EMULATED) as server:
+        headers = {b"X-Request-Id": b"\x9b31mred"}
+        assert httpx.post(f"{server.url}/v1/%1b[31m", headers=headers).status_code == 404
+        server.until_it_says("refused with 404")
+        (line,) = [line for line in server.said if "refused with 404" in line]
+        assert line.rstrip("\n").isprintable() and "x9b31mred" in line and "x1b[31m" in line
+        assert server.stop() == 0
