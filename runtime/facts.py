@@ -185,5 +185,7 @@ def check_blocks(num_blocks: int, block_size: int, max_model_len: int) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The message of an error, in one line."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """The message of an error, in one line: its first, and what follows the colon that may end that."""
+    first, _, rest = str(error).strip().partition("\n")
+    reason = rest.strip().partition("\n")[0] if first.endswith(":") else ""
+    return f"{first} {reason}".strip() or type(error).__name__

@@ -27,6 +27,7 @@ from sundog.ports import holder_of
 from sundog.rank_servers import serve_ranks
 from sundog.real import begun_model, real_model
 from sundog.served import Served
+from sundog.torch_limits import as_replicas
 
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
@@ -54,6 +55,8 @@ def serve(
     log_to_stderr(serving.log_format)
     let_it_remark()
     needs_folder(serving.record, serving.messages, "--record")
+    if serving.simulate is None and not serving.data_parallel_multi_port_external_lb:
+        engine = as_replicas(engine)
     check_placement(serving, engine)
     model = _one_model(model_argument, serving.model)
     if serving.data_parallel_multi_port_external_lb:

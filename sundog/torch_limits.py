@@ -17,6 +17,11 @@ def need_torch() -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
+def as_replicas(engine: Engine) -> Engine:
+    """The same with its data-parallel ranks as replicas: they share nothing, and each has all experts."""
+    return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
+
+
 def refuse_what_torch_cannot(engine: Engine) -> None:
     """Refuse what only a simulated engine has."""
     for name, instead in (("pipeline", "--tensor-parallel-size"), ("data", "--replicas")):

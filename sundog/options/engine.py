@@ -170,7 +170,7 @@ class Engine:
     data_parallel_size: int = option(
         1,
         Whole(1, 4096),
-        "Multiplies the replicas; those that share experts go in step.",
+        "Multiplies the replicas; simulated ones that share experts go in step.",
         section=REPLICAS,
         names=("-dp",),
     )

@@ -21,6 +21,12 @@ def lose_a_weight(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def miscount_heads(folder: Path) -> None:
+    """The library's message has two lines, and says in the second what is wrong."""
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"num_attention_heads": 4', '"num_attention_heads": 5'))
+
+
 def leave(folder: Path) -> None:
     """The folder as it was made."""
 
@@ -30,6 +36,7 @@ def leave(folder: Path) -> None:
     [
         ("mamba", leave, "(mamba) is not supported: layer 0 is linear_attention"),
         ("nemotron", leave, "nemotron is not supported: its layers do not pass the step on"),
+        ("llama", miscount_heads, "(64) is not a multiple of the number of attention heads (5)"),
         ("llama", lose_a_weight, "lacks weights: model.layers.1.mlp.up_proj.weight"),
     ],
 )
