@@ -1,69 +1,22 @@
-"""Text to tokens and back, without torch: tokenizer.json, chat template, incremental decoding."""
+"""Text to tokens and back, without torch: tokenizer.json and the chat template."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import normalizers
-from tokenizers.decoders import DecodeStream
 
 from actors.front.codec import TooManyTokens
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.chat_template import ChatTemplateError, compiled, rendered, template_source
+from runtime.detokenizer import Decoder
 from runtime.facts import LoadError, read_json
 from runtime.token_bound import longest_token_bytes
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Formats that transformers can turn into a fast tokenizer when there is no tokenizer.json.
 OTHER_FORMATS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
-# A decoder needs a few tokens before the first new one, to know whether a space is due.
-CONTEXT_TOKENS = 8
-CHANGED_TEXT = "Invalid prefix encountered"
-"""The library's words where more tokens have changed the text of those before."""
-
-
-class Decoder:
-    """The text of one stream of tokens, as soon as it is certain; special tokens have none if skipped.
-
-    A character that the end of the stream cuts off has no text, as in vLLM.
-    `unspaced` holds the texts of tokens between which no space is put.
-    """
-
-    def __init__(
-        self,
-        tokenizer: FastTokenizer,
-        prompt_ids: Sequence[int],
-        skip_special_tokens: bool = True,
-        unspaced: Mapping[int, str] | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._unspaced = unspaced or {}
-        self._stream = DecodeStream(
-            list(prompt_ids[-CONTEXT_TOKENS:]), skip_special_tokens=skip_special_tokens
-        )
-        self._last_is_special = False
-
-    def step(self, token_id: int) -> str:
-        """The text that this token makes certain, "" inside of a character."""
-        text = self._next(token_id)
-        if self._unspaced:
-            is_special = token_id in self._unspaced
-            if is_special and self._last_is_special:
-                text = self._unspaced[token_id]
-            self._last_is_special = is_special
-        return "" if text is None else str(text)
-
-    def _next(self, token_id: int) -> str | None:
-        """The stream's own text; bytes that are no character may change what is before them, as in vLLM."""
-        try:
-            return self._stream.step(self._tokenizer, token_id)
-        except Exception as error:  # the library raises bare Exception
-            if not str(error).startswith(CHANGED_TEXT):
-                raise
-        self._stream = DecodeStream([], skip_special_tokens=self._skip)
-        return self._stream.step(self._tokenizer, token_id)
 
 
 class Tokenizer:

@@ -79,7 +79,7 @@ class Live:
         assert self.process.poll() is None, self.said
         assert not [line for line in self.said if "Traceback" in line or "Error" in line], self.said
 
-    def complete(self, prompt: str = "Once upon a time", **fields: Any) -> httpx.Response:
+    def complete(self, prompt: str | list[int] = "Once upon a time", **fields: Any) -> httpx.Response:
         body = {"prompt": prompt, "temperature": 0, **fields}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
 

@@ -103,6 +103,15 @@ def test_bad_words_are_not_in_the_text(served: Live, tokenizer: Tokenizer) -> No
         assert word not in choice(served, bad_words=[word])["text"].split()
 
 
+def test_a_prompt_that_ends_within_a_character_is_not_said_again(served: Live, tokenizer: Tokenizer) -> None:
+    """The answer's text is that of its own tokens, however ids cut the prompt."""
+    prompt = tokenizer.encode_plain("Ruby was a good dog. é")[:-1]
+    said = tokenizer.encode_plain(" dog")
+    fields = {"max_tokens": 3, "logit_bias": {str(said[0]): 100}, "return_token_ids": True}
+    answer = served.complete(prompt, **fields).json()["choices"][0]
+    assert answer["token_ids"] == said * 3 and answer["text"] == " dog" * 3
+
+
 def test_a_stop_string_waits_for_min_tokens(served: Live, tokenizer: Tokenizer) -> None:
     """The first that ends after them counts, not the ones before."""
     plain = choice(served)["text"]

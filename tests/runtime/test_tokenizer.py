@@ -118,6 +118,23 @@ def test_incremental_text_after_a_prompt_is_the_rest(folder: Path) -> None:
         assert tokenizer.decode(ids[:cut]) + rest == TEXT
 
 
+def test_a_character_that_the_prompt_cuts_off_is_told_once(folder: Path) -> None:
+    """By the answer, if that completes it; else by nobody: never again what stands before it."""
+    tokenizer = Tokenizer(folder)
+
+    def answered(prompt: list[int], answer: list[int]) -> str:
+        decoder = tokenizer.decoder(prompt)
+        return "".join(decoder.step(token_id) for token_id in answer)
+
+    for words in ("once upon a ", ""):
+        before, whole = tokenizer.encode_plain(words), tokenizer.encode_plain("日é😀")
+        for cut in range(len(whole) + 1):
+            prompt, told = before + whole[:cut], tokenizer.decode(before + whole[:cut]).rstrip("\ufffd")
+            rest = (words + "日é😀!").removeprefix(told)
+            assert answered(prompt, whole[cut:] + tokenizer.encode_plain("!")) == rest
+            assert answered(prompt, tokenizer.encode_plain("dog")) == "dog"
+
+
 def test_tokens_at_random_lose_nothing_but_broken_characters(folder: Path) -> None:
     """Random bytes, most of them no characters, give the full text too."""
     tokenizer = Tokenizer(folder)
