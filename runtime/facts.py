@@ -63,6 +63,7 @@ class _ConfigFile(BaseModel):
     vision_config: object = None
     audio_config: object = None
     text_config: object = None
+    quantization_config: dict[str, object] | None = None
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from runtime.facts import LoadError, first_line, read_facts
 from runtime.memory import prepare_memory
-from runtime.support import check_supported, read_config
+from runtime.support import cannot_load, check_supported, read_config
 from runtime.weights import check_floats, readable_by_library, stored_tensors
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _loaded(
             " serve a smaller model"
         ) from error
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
+        raise cannot_load(folder, error) from error
     _check_found(folder, found)
     return model, sorted(found["unexpected_keys"])
 

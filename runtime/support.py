@@ -4,10 +4,12 @@ Law: a model that is not served is refused by its name and the one true reason, 
 What only a pass can tell, such as a layer that attends twice, `runtime.model.probe_layers` finds.
 """
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.facts import LoadError, first_line
+from runtime.facts import LoadError, first_line, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -31,13 +33,41 @@ def read_config(folder: Path) -> "PreTrainedConfig":
     """The library's own reading of a folder's `config.json`; LoadError if it cannot read it."""
     from transformers import AutoConfig
 
+    # It would say of a type that it does not know, in a line before ours, that it cannot check it.
+    logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
-        raise LoadError(f"cannot load {folder}: {first_line(error)}") from error
+        raise cannot_load(folder, error) from error
     return config
+
+
+def cannot_load(folder: Path, error: Exception) -> LoadError:
+    """Why the library cannot load a folder; of a name that it looks up in vain, where config.json has it."""
+    from transformers import __version__
+
+    in_vain: object = None
+    if isinstance(error, KeyError) and error.args:
+        in_vain = error.args[0]
+    elif isinstance(error, AttributeError):
+        in_vain = error.name
+    for field, value in _fields(read_json(folder / "config.json")):
+        if value == in_vain and isinstance(value, str):
+            return LoadError(
+                f"cannot load {folder}: {field} of config.json is {value!r}, which transformers"
+                f" {__version__} does not know"
+            )
+    return LoadError(f"cannot load {folder}: {first_line(error)}")
+
+
+def _fields(value: dict[str, object], under: str = "") -> Iterator[tuple[str, object]]:
+    """Each field and its value, those of inner objects as outer.inner."""
+    for name, each in value.items():
+        yield under + name, each
+        if isinstance(each, dict):
+            yield from _fields(each, f"{under}{name}.")
 
 
 def why_not(config: "PreTrainedConfig") -> str | None:
@@ -52,6 +82,8 @@ def why_not(config: "PreTrainedConfig") -> str | None:
         return ENCODER
     if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         return "it is not a causal language model"
+    if (num_layers := getattr(config, "num_hidden_layers", 1)) < 1:
+        return f"num_hidden_layers of config.json is {num_layers}"
     layers = getattr(config, "layer_types", None) or ()
     for number, layer in enumerate(layers):
         if layer not in KEPT_KINDS:

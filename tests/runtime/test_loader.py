@@ -86,6 +86,33 @@ def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        (
+            "hidden_act",
+            "no_such",
+            "hidden_act of config.json is 'no_such', which transformers [0-9.]+ does not",
+        ),
+        ("rope_parameters", {"rope_type": "odd"}, "rope_parameters.rope_type of config.json is 'odd', which"),
+        ("dtype", "float17", "dtype of config.json is 'float17', which transformers"),
+        ("num_hidden_layers", 0, "num_hidden_layers of config.json is 0"),
+        ("num_hidden_layers", -1, "num_hidden_layers of config.json is -1"),
+        ("quantization_config", "fp8", "quantization_config is 'fp8'; Input should be a valid dictionary"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(
+    field: str, value: object, reason: str, tmp_path: Path, llama: Path
+) -> None:
+    """And not only its value, which is all that the library's errors say."""
+    copied(llama, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: value}))
+    with pytest.raises(LoadError, match=reason) as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def shards(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Two files of weights and their index, in place of one file."""
     names = sorted(tensors)
