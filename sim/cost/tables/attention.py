@@ -76,8 +76,8 @@ class GenerationAttention:
     """Attention of one token of each of some requests over its context, in a kernel of its own.
 
     What counts is how many (request, key head) rows are read, so a model with more key heads than
-    were measured is priced as that many more requests. Between measured batches in log space,
-    between contexts in straight lines, as reading them takes time.
+    were measured is priced as that many more requests. Between measured batches in log space, beyond
+    them in proportion, between contexts in straight lines, as reading them takes time.
 
     The tables repeat one call, so keys and values that fit into the L2 cache come out of it: 64
     decodes of 512 tokens on an RTX PRO 6000 (128 MB of L2) take 50 microseconds in the table and
@@ -122,7 +122,9 @@ class GenerationAttention:
         self._coverage.note("decode batch", batch, self._batches[0], self._batches[-1])
         if len(self._batches) == 1 or batch <= self._batches[0]:
             return self._contexts, self._seconds[0]
-        i = min(int(np.searchsorted(self._batches, batch)), len(self._batches) - 1)
+        if batch >= self._batches[-1]:
+            return self._contexts, self._seconds[-1] * (batch / self._batches[-1])
+        i = int(np.searchsorted(self._batches, batch))
         low, high = self._seconds[i - 1], self._seconds[i]
         share = math.log(batch / self._batches[i - 1]) / math.log(self._batches[i] / self._batches[i - 1])
         seconds: Floats = low * (high / low) ** share
