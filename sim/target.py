@@ -6,6 +6,7 @@ from dataclasses import replace
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from actors.messages import Capacity
+from sim.cost.captured import MOST_TOKENS, largest_graph
 from sim.cost.cost_file import read_cost
 from sim.cost.drafting import WithDrafts
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead, WithOverhead
@@ -48,6 +49,8 @@ class Target:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     """Of ranks that share experts."""
+    captured_tokens: int = MOST_TOKENS
+    """Of the largest batch with a captured graph."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -86,6 +89,11 @@ class Target:
         """The same with another share of memory that may be used."""
         return replace(self, gpu_memory_utilization=gpu_memory_utilization)
 
+    def with_limits(self, version: str, max_num_seqs: int, max_num_batched_tokens: int) -> "Target":
+        """The same with the graphs that this version of vLLM captures for these limits."""
+        captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)
+        return replace(self, captured_tokens=captured)
+
     def cost(self, overhead: HostOverhead) -> CostModel:
         """Seconds of a step on the GPUs, and the host's share.
 
@@ -108,16 +116,23 @@ class Target:
             raise ConfigError(f"cost is tables, but {lack}: use --cost roofline")
         kernels = self._roofline if self.cost_model == "roofline" or lack is not None else self._tables
         if self.pipeline_parallel_size == 1:
-            return WithOverhead(self._drafting(kernels(self.model)), overhead, self._launches_s(overhead))
+            return self._with_overhead(self._drafting(kernels(self.model)), overhead, self.model)
         return self._pipeline(kernels, overhead)
 
-    def _launches_s(self, overhead: HostOverhead, model: ModelShape | None = None) -> float:
-        return overhead.launches_s((model or self.model).num_layers, self.tensor_parallel_size)
+    def _with_overhead(self, kernels: CostModel, overhead: HostOverhead, model: ModelShape) -> CostModel:
+        launches_s = overhead.launches_s(model.num_layers, self.tensor_parallel_size)
+        return WithOverhead(kernels, overhead, launches_s, self.captured_tokens)
 
     def _tables(self, model: ModelShape) -> CostModel:
         from sim.cost.tables import TablesCost
 
-        return TablesCost(model, self.gpu, self.gpu.key, tensor_parallel_size=self.tensor_parallel_size)
+        return TablesCost(
+            model,
+            self.gpu,
+            self.gpu.key,
+            tensor_parallel_size=self.tensor_parallel_size,
+            captured_tokens=self.captured_tokens,
+        )
 
     def _roofline(self, model: ModelShape) -> CostModel:
         size = self.tensor_parallel_size
@@ -134,7 +149,7 @@ class Target:
         """Each stage has the worker's share of the host, and all stages one that plans."""
         worker = replace(overhead, step_s=0.0, token_s=0.0, chunk_s=0.0, overlaps=False)
         stages = tuple(
-            WithOverhead(kernels(stage), worker, self._launches_s(worker, stage))
+            self._with_overhead(kernels(stage), worker, stage)
             for stage in stages_of(self.model, self.pipeline_parallel_size)
         )
         # A hidden state and its residual. Of several ranks each sends a part, which the next stage gathers.

@@ -76,12 +76,9 @@ class Simulated:
         engine = replace(engine, replicas=_replicas(engine, hardware.model))
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
         config = replace(config, speculation=_measured(config.speculation))
-        capacity = hardware.capacity(
-            config.scheduler.block_size,
-            config.scheduler.max_num_batched_tokens,
-            config.scheduler.max_num_seqs,
-            engine.num_gpu_blocks,
-        )
+        seqs, budget = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        hardware = hardware.with_limits(engine.engine_version, seqs, budget)
+        capacity = hardware.capacity(config.scheduler.block_size, budget, seqs, engine.num_gpu_blocks)
         config.with_blocks(capacity.num_blocks)
         _check_memory(config.replicas, capacity.num_blocks)
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead

@@ -1,15 +1,10 @@
 """Time that the host adds to a step, kept apart from the GPU's so that it can be switched off."""
 
-from typing import Final
-
 import numpy as np
 
 from actors.core.records import dataclass
+from sim.cost.captured import MOST_TOKENS
 from sim.cost.work import CostModel, Seconds, StepWork
-
-CAPTURED_TOKENS: Final = 512
-"""The largest batch that vLLM captures as a graph by default; the kernels of a larger one are
-launched one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +79,14 @@ def host_overhead(async_scheduling: bool) -> HostOverhead:
 class WithOverhead(CostModel):
     """`model` plus the host's share.
 
-    `launches_s` is the least that a step without a graph takes (`HostOverhead.launches_s`).
+    `launches_s` is the least that a step without a graph takes (`HostOverhead.launches_s`); those of up to
+    `captured_tokens` have one.
     """
 
     model: CostModel
     overhead: HostOverhead
     launches_s: float = 0.0
+    captured_tokens: int = MOST_TOKENS
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
@@ -98,7 +95,7 @@ class WithOverhead(CostModel):
         if not num_tokens:
             return seconds
         seconds += overhead.gap_s
-        if num_tokens > CAPTURED_TOKENS:
+        if num_tokens > self.captured_tokens:
             seconds = max(seconds + overhead.eager_step_s, self.launches_s)
         host_s = overhead.step_s + overhead.token_s * work.num_samples
         host_s += overhead.chunk_s * len(work.chunks)
@@ -114,7 +111,7 @@ class WithOverhead(CostModel):
             return steps_s
         for index, seconds in enumerate(steps_s):
             seconds += gap_s
-            if num_tokens > CAPTURED_TOKENS:
+            if num_tokens > self.captured_tokens:
                 seconds = max(seconds + eager_s, launches_s)
             steps_s[index] = max(seconds, host_s) if overlaps else seconds + host_s
         return steps_s
@@ -122,7 +119,7 @@ class WithOverhead(CostModel):
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
         seconds: Seconds = self.model.run_s(work, num_steps) + self.overhead.gap_s
-        if work.num_tokens > CAPTURED_TOKENS:
+        if work.num_tokens > self.captured_tokens:
             seconds = np.maximum(seconds + self.overhead.eager_step_s, self.launches_s)
         host_s = self.overhead.step_s + self.overhead.token_s * work.num_samples
         return np.maximum(seconds, host_s) if self.overhead.overlaps else seconds + host_s

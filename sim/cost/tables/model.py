@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from actors.core.config import ConfigError
+from sim.cost.captured import MOST_TOKENS, graph_sizes
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.cost.tables.collectives import AllReduce, tables_of_link
@@ -36,9 +37,6 @@ them. Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2
 tokens (vLLM 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT)."""
 CACHED_SAVES = 1 - 1 / L2
 """Of the time to read a token from memory, where it is in the cache."""
-CAPTURED = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-"""Numbers of tokens for which vLLM captures graphs (its `cudagraph_capture_sizes`, 512 the largest by
-default): a batch is padded to the next, and what is larger runs without a graph."""
 
 
 def unlike_tables(model: ModelShape) -> str | None:
@@ -79,14 +77,24 @@ class TablesCost(CostModel):
     """Seconds of a step of `model` on `tensor_parallel_size` GPUs called `name`; a CostModel.
 
     `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, and so are weights
-    that are not of a format whose products were measured (`lacks_format`).
+    that are not of a format whose products were measured (`lacks_format`). Batches of up to
+    `captured_tokens` are padded to the next captured graph.
     """
 
-    def __init__(self, model: ModelShape, gpu: Gpu, name: str, *, tensor_parallel_size: int = 1) -> None:
+    def __init__(
+        self,
+        model: ModelShape,
+        gpu: Gpu,
+        name: str,
+        *,
+        tensor_parallel_size: int = 1,
+        captured_tokens: int = MOST_TOKENS,
+    ) -> None:
         check_parallel(model, tensor_parallel_size)
         tables, ranks = load(name), tensor_parallel_size
         self.coverage = Coverage()
         self.source = str(tables["source"])
+        self._graph_sizes = graph_sizes(captured_tokens)
         self._model, self._ranks = model, ranks
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
         attention, mlp = priced_layer(model)
@@ -193,8 +201,8 @@ class TablesCost(CostModel):
 
     def _layers_s(self, num_tokens: int) -> float:
         """The same, computed."""
-        if num_tokens <= CAPTURED[-1]:
-            num_tokens = CAPTURED[bisect.bisect_left(CAPTURED, num_tokens)]
+        if num_tokens <= self._graph_sizes[-1]:
+            num_tokens = self._graph_sizes[bisect.bisect_left(self._graph_sizes, num_tokens)]
         self.coverage.note("gemm m", num_tokens, self._ms[0], self._ms[-1])
         layer_s = log_interp(num_tokens, self._ms, self._layer_products)
         layer_s += self._num_small * SMALL_KERNEL_S

@@ -53,6 +53,7 @@ def read_log(folder: Path) -> Server:
             gpu_memory_utilization=cache.get("gpu_memory_utilization"),
             refused=not_modelled(engine),
             async_scheduling=is_async(str(meta.get("vllm_version"))),
+            engine_version=str(meta.get("vllm_version")),
             at_client=False,
             requests=requests,
             stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],

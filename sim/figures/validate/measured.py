@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
+from actors.core.engine_version import NEWEST
 from actors.core.records import dataclass
 from sim.figures.statistics.distribution import distribution
 from sim.trace.record import TraceRequest
@@ -71,6 +72,7 @@ class Server:
     max_concurrency: int | None = None
     client_timeout_s: float | None = None
     refused: str | None = None
+    engine_version: str = NEWEST
 
 
 def model_of(name: str, folder: Path) -> str:

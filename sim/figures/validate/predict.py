@@ -103,6 +103,7 @@ def _deployment(server: Server, cost_model: str = "auto") -> _Deployment:
     )
     if server.gpu_memory_utilization is not None:
         target = target.with_memory(server.gpu_memory_utilization)
+    target = target.with_limits(server.engine_version, server.max_num_seqs, server.max_num_batched_tokens)
     capacity = target.capacity(
         BLOCK_SIZE, server.max_num_batched_tokens, server.max_num_seqs, server.num_gpu_blocks
     )

@@ -45,6 +45,7 @@ def read_clients_run(run: Run) -> Server:
     tokens, seqs = Target(load_model(model), load_gpu(gpu)).default_limits
     columns = [np.array([row[name] for row in rows], dtype=np.float64) for name in COLUMNS]
     requests = _requests(rows, _contents(config, folder))
+    version = str(config.get("engine_version", NEWEST))
     figures, rate_per_s = figures_of(*columns), len(rows) / max(requests[-1].arrival_s, 1e-9)
     return Server(
         name=folder.resolve().name,
@@ -55,7 +56,8 @@ def read_clients_run(run: Run) -> Server:
         max_num_batched_tokens=config.get("max_num_batched_tokens", tokens),
         max_model_len=config.get("max_model_len"),
         num_gpu_blocks=config.get("num_gpu_blocks"),
-        async_scheduling=config.get("async_scheduling", is_async(config.get("engine_version", NEWEST))),
+        async_scheduling=config.get("async_scheduling", is_async(version)),
+        engine_version=version,
         at_client=True,
         requests=requests,
         stages=[Stage("all", 0, len(rows), rate_per_s, figures, num_gave_up=run.summary["num_aborted"])],

@@ -103,6 +103,7 @@ def read_written(path: Path) -> Server:
         max_concurrency=None if written.load is None else written.load.max_concurrency,
         client_timeout_s=None if written.load is None else written.load.timeout_s,
         refused=not_modelled(written.model_dump()),
+        engine_version=written.engine_version,
     )
 
 
