@@ -8,7 +8,9 @@ import ast
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -22,11 +24,9 @@ from actors.core.policies.guard import Guarded
 from actors.core.records import dataclass
 from actors.core.routers import ROUTERS, RouterPolicy
 from actors.core.routers.guard import GuardedRouter, check_router
+from actors.repeatable import unrepeatable
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
-UNREPEATABLE = ("random", "secrets", "time", "datetime", "uuid")
-"""Modules whose answers differ from run to run."""
-
 
 P = TypeVar("P", Policy, RouterPolicy)
 
@@ -107,7 +107,7 @@ def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
         others = [
             n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__
         ]
-        hint = did_you_mean(class_name, others)
+        hint = did_you_mean(class_name, others) or f" Its classes: {', '.join(others) or 'none'}."
         raise ConfigError(f"{kind.word} file {file} has no class {class_name}.{hint}")
     if kind.base not in found.__mro__ or found is kind.base:
         base = f"{kind.base.__module__.removesuffix('.policy')}.{kind.base.__name__}"
@@ -120,51 +120,41 @@ def _load(kind: Kind[P], file: Path) -> ModuleType:
     try:
         source = file.read_text(encoding="utf-8")
         tree = ast.parse(source, str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{kind.word} file {file} cannot be read: {reason}") from None
+    except OSError as error:
+        raise ConfigError(f"{kind.word} file {file} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{kind.word} file {file}, line {line}, is not UTF-8: save it as UTF-8") from None
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from None
-    _refuse_unrepeatable(kind, file, tree)
+    _refuse_relative(kind, file, tree)
+    reason = unrepeatable(tree, kind.instead, kind.remembers)
+    if reason is not None:
+        raise ConfigError(f"{kind.word} file {file}, {reason}")
     name = f"sundog_{kind.word}_file.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    module.__dict__["print"] = partial(print, file=sys.stderr)  # stdout is for results
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException as error:  # a user's file may raise anything
-        raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from error
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == spec.origin]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}{where}") from error
     return module
+
+
+def _refuse_relative(kind: Kind[P], file: Path, tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            wanted = "." * node.level + (node.module or "")
+            raise ConfigError(
+                f"{kind.word} file {file}, line {node.lineno}, imports from {wanted}: a {kind.word} is one"
+                " file and belongs to no package; write what it needs into the file"
+            )
 
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-# --- what would make two runs differ --------------------------------------------------------------
-
-
-def _refuse_unrepeatable(kind: Kind[P], file: Path, tree: ast.Module) -> None:
-    """Refuse imports of other clocks and random numbers: a policy uses the run's own."""
-    for node in ast.walk(tree):
-        for name in _used(node):
-            if name.split(".")[0] in UNREPEATABLE or name.startswith(("numpy.random", "os.urandom")):
-                line = getattr(node, "lineno", 0)
-                raise ConfigError(f"{kind.word} file {file}, line {line}, uses {name}: {kind.instead}")
-
-
-def _used(node: ast.AST) -> list[str]:
-    """The modules, and the parts of modules, that a node names."""
-    match node:
-        case ast.Import():
-            return [alias.name for alias in node.names]
-        case ast.ImportFrom():
-            return [f"{node.module}.{alias.name}" for alias in node.names] if not node.level else []
-        case ast.Attribute(value=ast.Name(id=("np" | "numpy")), attr="random"):
-            return ["numpy.random"]
-        case ast.Attribute(value=ast.Name(id="os"), attr="urandom"):
-            return ["os.urandom"]
-        case ast.Call(func=ast.Name(id="__import__")):
-            return [ast.unparse(argument).strip("'\"") for argument in node.args[:1]]
-    return []

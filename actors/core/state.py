@@ -68,7 +68,7 @@ class SchedulerState:
         self.requests: dict[str, Request] = {}
         self.lockstep = Lockstep(config.block_size, policy.token_weights)
         self.running: dict[str, Request] = {}
-        self.view = View(kv, self.lockstep, self.running, seed)
+        self.view = View(config, kv, self.lockstep, self.running, seed)
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
         if isinstance(policy, Guarded):

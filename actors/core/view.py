@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from actors.core.chance import drawn
+from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.request import Request, Status
@@ -21,9 +22,18 @@ class Queue(Protocol):
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
-    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "memory")
+    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "limits", "memory")
 
-    def __init__(self, kv: KVCache, lockstep: Lockstep, running: dict[str, Request], seed: int = 0) -> None:
+    def __init__(
+        self,
+        limits: SchedulerConfig,
+        kv: KVCache,
+        lockstep: Lockstep,
+        running: dict[str, Request],
+        seed: int = 0,
+    ) -> None:
+        self.limits = limits
+        """The engine's configuration: `max_num_seqs`, `max_num_batched_tokens`, `num_gpu_blocks`, ..."""
         self._kv = kv
         self._lockstep = lockstep
         self._running = running

@@ -47,6 +47,16 @@ FAULTS = {
         "raised KeyboardInterrupt (line 4)",
     ),
     "closes": (RANK + "(_ for _ in ()).throw(GeneratorExit)", "rank", "raised GeneratorExit (line 4)"),
+    "quota-is-true": (
+        "def quota(self, request, view): return True",
+        "quota",
+        "returned True: it must be a whole",
+    ),
+    "no-memory": (
+        "def admitted(self, request, view): view.memory[1] = 2",
+        "admitted",
+        "does not support item assignment (line 4): view.memory is None until a new_memory() makes it",
+    ),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
     "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
     "sets": (

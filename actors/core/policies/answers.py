@@ -40,7 +40,8 @@ def kind_of(value: object) -> Kind:
         return "a number"
     if isinstance(value, float) and not math.isnan(value):
         return "a number"
-    raise Wrong(f"returned {shown(value)}: it must be a number, text or a tuple of them")
+    hint = " (float(...) makes it one)" if hasattr(value, "__float__") and value == value else ""
+    raise Wrong(f"returned {shown(value)}: it must be a number{hint}, text or a tuple of them")
 
 
 def as_key(key: object) -> object:
@@ -54,7 +55,7 @@ def as_key(key: object) -> object:
 
 def as_quota(quota: object) -> int | None:
     """The quota, if it is one."""
-    if quota is None or (isinstance(quota, int) and quota >= 1):
+    if quota is None or (isinstance(quota, int) and not isinstance(quota, bool) and quota >= 1):
         return quota
     raise Wrong(f"returned {shown(quota)}: it must be a whole number from 1 on, or None")
 

@@ -40,6 +40,10 @@ def construct(what: str, make: Callable[..., T], text: str) -> T:
         return make(**values)
     except BaseException as error:
         reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
+        needed = [p.name for p in parameters if p.default is p.empty and p.name in known]
+        missing = [name for name in needed if name not in values]
+        if missing:
+            reason = f"{missing[0]} has no default: give it as {missing[0]}=VALUE after the name and a colon"
         raise ConfigError(f"{what}: {' '.join(reason.split())}") from error
 
 

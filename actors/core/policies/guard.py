@@ -26,7 +26,7 @@ from actors.core.policies.answers import (
     shown,
 )
 from actors.core.policies.patience import Patient, Shown
-from actors.core.policies.policy import Policy, Rank, Refusal
+from actors.core.policies.policy import Policy, Rank, Refusal, defines
 from actors.core.policies.read_only import ReadOnlyRequests, ReadOnlyView, read_only
 from actors.core.request import Request
 from actors.core.view import View
@@ -144,6 +144,9 @@ class Guarded(Policy):
                 self._failed("victim", names_of(list(running)), error)
         return self.inner.victim(running, view)
 
+    def _remembers(self) -> bool:
+        return defines(self.inner, "new_memory")
+
     def _use(self, inner: Policy) -> None:
         self.inner = inner
         self._shown = cast(Shown, inner)
@@ -167,6 +170,8 @@ class Guarded(Policy):
 
     def _failed(self, method: str, subject: str, error: BaseException) -> None:
         reason = str(error) if isinstance(error, Wrong) else f"raised {raised(error)}"
+        if isinstance(error, TypeError | AttributeError) and "'NoneType'" in reason and not self._remembers():
+            reason += ": view.memory is None until a new_memory() makes it"
         self._fail(PolicyError(f"policy {self.name}: {method} of {subject} {reason}"), error)
 
     def _fail(self, failure: PolicyError, cause: BaseException | None) -> None:

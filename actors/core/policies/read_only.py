@@ -164,6 +164,7 @@ class ReadOnlyView:
     def __init__(self, view: View) -> None:
         self._view = view
 
+    limits = _fact("_view.limits")
     now_s = _fact("_view.now_s")
     step = _fact("_view.step")
     num_waiting = _fact("_view.num_waiting")

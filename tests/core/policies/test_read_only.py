@@ -58,3 +58,11 @@ def test_running_requests_can_be_looked_at_from_either_end() -> None:
     assert [name for name, _ in reversed(running.items())] == ["c", "b", "a"]
     assert running["a"] == next(iter(running.values())) and len({running["a"], running["a"]}) == 1
     assert view.random(running["a"]) == world.state.view.random("a")
+
+
+def test_a_policy_sees_the_limits_it_plans_under() -> None:
+    """Of its own engine, frozen."""
+    view = ReadOnlyView(World("fcfs", {"max_num_seqs": 3}).state.view)
+    assert view.limits.max_num_seqs == 3 and view.limits.num_gpu_blocks == 101
+    with pytest.raises(AttributeError):
+        view.limits.max_num_seqs = 4
