@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from runtime.facts import LoadError, read_json
-from runtime.weights import StoredTensor, file_tensors
+from runtime.weights import FLOATS, StoredTensor, file_tensors
 
+V = TypeVar("V")
 PREFIX = "base_model.model."
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
@@ -35,6 +37,8 @@ class AdapterConfig(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     peft_type: str = "LORA"
+    r: int | None = None
+    rank_pattern: dict[str, int] | None = None
     lora_alpha: float = 8
     alpha_pattern: dict[str, float] | None = None
     use_rslora: bool = False
@@ -51,12 +55,12 @@ class AdapterConfig(BaseModel):
 
     def scale(self, layer: str, rank: int) -> float:
         """What a layer's product is multiplied by; a pattern that its name ends in has its own alpha."""
-        alpha = self.lora_alpha
-        for pattern, value in (self.alpha_pattern or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", layer):
-                alpha = value
-                break
+        alpha = _of_layer(self.alpha_pattern, layer, self.lora_alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def rank(self, layer: str) -> int | None:
+        """The rank that a layer should have; None if nothing says it."""
+        return _of_layer(self.rank_pattern, layer, self.r)
 
     def unsupported(self) -> str | None:
         """What the adapter has beyond low-rank changes of linear layers."""
@@ -70,6 +74,14 @@ class AdapterConfig(BaseModel):
         if self.init_lora_weights not in PLAIN_STARTS:
             return f"init_lora_weights is {self.init_lora_weights}, which changes the model's own weights"
         return None
+
+
+def _of_layer(pattern_values: Mapping[str, V] | None, layer: str, otherwise: V) -> V:
+    """The value of the first pattern that a layer's name ends in."""
+    for pattern, value in (pattern_values or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", layer):
+            return value
+    return otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,9 @@ def read_adapter(folder: Path, max_rank: int) -> AdapterFiles:
         raise LoadError(f"{folder} is not supported: {reason}")
     if not _weights(folder).is_file():
         raise LoadError(f"{folder} has no adapter_model.safetensors")
-    layers = _layers(folder, file_tensors(_weights(folder)), max_rank)
+    tensors = file_tensors(_weights(folder))
+    layers = _layers(folder, tensors, max_rank)
+    _check_tensors(folder, config, tensors, layers)
     return AdapterFiles(folder, config, layers)
 
 
@@ -129,3 +143,22 @@ def _layers(folder: Path, tensors: Mapping[str, StoredTensor], max_rank: int) ->
     if rank > max_rank:
         raise LoadError(f"{folder} has rank {rank}: give --max-lora-rank {rank}, or more")
     return tuple(layers)
+
+
+def _check_tensors(
+    folder: Path, config: AdapterConfig, tensors: Mapping[str, StoredTensor], layers: tuple[str, ...]
+) -> None:
+    """Refuse numbers that mean nothing by themselves, and another rank than the configuration says."""
+    for layer in layers:
+        for part in PARTS:
+            if (stored := tensors[PREFIX + layer + part]).dtype not in FLOATS:
+                raise LoadError(
+                    f"{folder} is not supported: {PREFIX + layer + part} is stored as {stored.dtype};"
+                    f" {', '.join(FLOATS)} are read"
+                )
+        rank, said = tensors[PREFIX + layer + PARTS[0]].shape[0], config.rank(layer)
+        if said is not None and rank != said:
+            raise LoadError(
+                f"{folder}: the rank of {layer} is {rank}, and adapter_config.json says {said} (r,"
+                " rank_pattern)"
+            )

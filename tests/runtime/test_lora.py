@@ -112,6 +112,11 @@ def narrow(folder: Path) -> None:
     save_file({name: tensor[:, :-1].contiguous() for name, tensor in load_file(path).items()}, path)
 
 
+def as_integers(folder: Path) -> None:
+    path = folder / "adapter_model.safetensors"
+    save_file({name: tensor.to(torch.int8) for name, tensor in load_file(path).items()}, path)
+
+
 def cut_off(folder: Path) -> None:
     path = folder / "adapter_model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -126,6 +131,9 @@ def cut_off(folder: Path) -> None:
         (set_config(bias="all"), "bias is all"),
         (set_config(peft_type="IA3"), "peft_type is IA3, and only LORA is served"),
         (set_config(init_lora_weights="pissa"), "init_lora_weights is pissa, which changes"),
+        (set_config(r=5), r"the rank of model\.layers\.0\.self_attn\.q_proj is \d, and .* says 5"),
+        (set_config(rank_pattern={"q_proj": 7}), r"q_proj is \d, and adapter_config\.json says 7"),
+        (as_integers, r"q_proj\.lora_A\.weight is stored as I8; F64, F32, F16, BF16 are read"),
         (set_config(lora_alpha="much"), "lora_alpha is 'much'"),
         (
             rename("q_proj.lora_A", "q_proj.lora_magnitude_vector"),
