@@ -22,6 +22,10 @@ Part = tuple[Floats, Ints | None]
 PERCENTILES = (50.0, 90.0, 99.0)
 AT_ONCE = 2**21
 """Values that are sorted in memory; more are selected bit by bit, in four more passes."""
+LEADING = 44
+"""Values that agree in all but so many last bits differ by less than one in 256."""
+SLICES = 4
+"""Bits of numbers are added in so many slices; numbers that need more are added one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,29 @@ def _between(at: dict[int, float], place: float, count: int) -> float:
 
 def _occurring(part: Part) -> Part:
     values, counts = part
-    return part if counts is None else (values[counts > 0], counts[counts > 0])
+    if counts is None or (occurs := counts > 0).all():
+        return part
+    return values[occurs], counts[occurs]
 
 
 def _addends(part: Part) -> list[float]:
+    """Few numbers whose exact sum is that of all values.
+
+    The leading bits of all are added, then the next ones: so few at a time that no sum of them is rounded.
+    """
     values, counts = _occurring(part)
-    addends: list[float] = (values if counts is None else values * counts).tolist()
-    return addends
+    rest = values if counts is None else values * counts
+    width = 53 - len(rest).bit_length()
+    sums: list[float] = []
+    for _ in range(SLICES):
+        largest = float(rest.max(initial=0.0))
+        if not 1e-200 < largest < 1e200:
+            break
+        unit = math.ldexp(1.0, math.frexp(largest)[1] - width)
+        high = np.floor(rest / unit) * unit
+        sums.append(float(high.sum()))
+        rest = rest - high
+    return [*sums, *rest[rest != 0].tolist()]
 
 
 def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
@@ -85,9 +105,23 @@ def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
     if all(counts is None for _, counts in parts):
         each_once: list[float] = np.sort(values)[[*ranks]].tolist()
         return each_once
+    return _among(values, np.concatenate([_counts(part) for part in parts]), ranks)
+
+
+def _among(values: Floats, counts: Ints, ranks: Sequence[int]) -> list[float]:
+    """The same of values that occur so often; sorts none but those whose leading bits one of them has."""
+    leading = np.abs(values).view(np.int64) >> LEADING
+    leading -= leading.min()
+    tally = np.bincount(leading, counts)
+    places = np.searchsorted(np.cumsum(tally), ranks, side="right")
+    near = np.zeros(len(tally), dtype=bool)
+    near[places] = True
+    passed = np.cumsum(np.where(near, 0.0, tally))[places]
+    is_near = near[leading]
+    values, counts = values[is_near], counts[is_near]
     order = np.argsort(values)
-    ends = np.cumsum(np.concatenate([_counts(part) for part in parts])[order])
-    found: list[float] = values[order][np.searchsorted(ends, ranks, side="right")].tolist()
+    ends = np.cumsum(counts[order])
+    found: list[float] = values[order][np.searchsorted(ends, ranks - passed, side="right")].tolist()
     return found
 
 
