@@ -153,7 +153,7 @@ SELDOM = 1_000_000
 def _few_collections() -> Iterator[None]:
     """Have Python look for reference cycles seldom: messages and requests form none.
 
-    It does not look at what was there before: the modules, mostly.
+    It does not look at what was there before, the modules mostly, nor at once at what the run leaves.
     """
     usual = gc.get_threshold()
     gc.set_threshold(SELDOM, 50, 50)
@@ -161,6 +161,7 @@ def _few_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
         gc.unfreeze()
         gc.set_threshold(*usual)
 

@@ -217,7 +217,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             replica=self._replica,
             batch=planned.batch,
             start_s=max(planned.start_s, self._last_end_s),
-            end_times_s=tuple(result.end_times_s),
+            end_times_s=result.end_times_s,
             tokens=result.tokens,
             finished=tuple(finished),
             num_running=len(state.running),

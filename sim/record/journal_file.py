@@ -139,7 +139,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
     row: dict[str, object] = {
         "step": batch.step,
         "start": output.start_s - origin_s,
-        "ends": [end_s - origin_s for end_s in ends_s] if origin_s else ends_s,
+        "ends": [end_s - origin_s for end_s in ends_s],
         "free": output.num_free_blocks,
     }
     if output.replica:

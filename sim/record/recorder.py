@@ -71,7 +71,7 @@ class Recorder:
 
     def observe(self, output: StepOutput) -> None:
         """Take in one output; costs O(what its batch changes), plus its steps' end times."""
-        batch, ends = output.batch, tuple(output.end_times_s)
+        batch, ends = output.batch, output.end_times_s
         steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
         now, last = steps.num_steps, steps.num_steps + len(ends) - 1
         steps.end_s.extend(ends)
