@@ -105,6 +105,8 @@ WHY_PLAIN = "plain.txt"
 """In an installation that could not be compiled: the reason."""
 SHARED = "actors.compiled"
 """The library of all of them lies in a package, for an installation knows packages, not files."""
+OWN_CALLS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fno-plt")
+"""Have gcc and clang call the library's own functions directly: nobody puts others in their place."""
 
 
 def built(root: Path = ROOT) -> list[Path]:
@@ -156,9 +158,13 @@ def extensions(
     """The modules as C extensions for setuptools; the working folder must be the source's."""
     from mypyc.build import mypycify
 
-    return mypycify(
+    made = mypycify(
         [*modules], opt_level=opt_level, debug_level="0", group_name=SHARED, target_dir=target_dir
     )
+    if os.name == "posix":
+        for extension in made:
+            extension.extra_compile_args.extend(OWN_CALLS)
+    return made
 
 
 def build(root: Path = ROOT, opt_level: str = "3", below: str = "") -> None:
