@@ -13,6 +13,9 @@ TRIAL_BYTES = 2**31
 """Of address space for the process that tries grammars; 0.6 GB of it is the stack."""
 STACK_BYTES = 2**29
 """The compiler recurses along references: a chain of 1,000 overflows 8 MiB, one of 10,000 fits here."""
+MOST_ROW_ITEMS = 2**15
+"""Rules that may go on at one place: of many words, those that begin alike. At the library's own bound of
+2,000 such an answer ended on the way; that of 50,000 on all items of a step holds as well."""
 MOST_ERROR_CHARACTERS = 300
 
 
@@ -20,7 +23,7 @@ def limits() -> "LLParserLimits":
     """The library's own bounds on compiling and on one step, without the request's text in its errors."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(verbose_errors=False)
+    return LLParserLimits(verbose_errors=False, max_items_in_row=MOST_ROW_ITEMS)
 
 
 def one_line(reason: str) -> str:

@@ -105,6 +105,12 @@ def test_expressions_choices_and_grammars_are_matched_whole(
         assert got["finish_reason"] == "stop" and re.fullmatch(pattern, got["text"]), got
 
 
+def test_a_grammar_may_have_thousands_of_alternatives(server: Live) -> None:
+    """They all go on after their first letter, and an answer does not end in an error there."""
+    grammar = "root ::= " + " | ".join(f'"w{number}"' for number in range(3_000))
+    assert re.fullmatch(r"w[12]?\d{1,3}", answer(server, {"grammar": grammar}, temperature=0)["text"])
+
+
 def test_classes_of_characters_are_those_of_ascii(server: Live) -> None:
     """As in vLLM: no other script's digits, whatever is drawn."""
     pattern = r"\w{3} \d{3}[\d-]{2}\D"
