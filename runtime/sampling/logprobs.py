@@ -3,7 +3,9 @@
 Shapes: N rows, V tokens of the vocabulary, K the most likely tokens that any row asks for.
 """
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -35,16 +37,28 @@ def _part(logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely])
     ranks = _ranks(logprob_NV, own_N1)
     own = own_N1[:, 0].tolist()
     most = max([k for k in likely if isinstance(k, int)], default=0)
-    top_NK = logprob_NV.topk(min(most, logits_NV.shape[1]), dim=-1)
+    # One more shows whether the last is as likely as the next.
+    top_NK = logprob_NV.topk(min(most + 1, logits_NV.shape[1]), dim=-1)
     ids, values = top_NK.indices.tolist(), top_NK.values.tolist()
     found = []
     for n, (token, k) in enumerate(zip(token_ids, likely, strict=True)):
         if isinstance(k, int):
-            beside = tuple(ids[n][:k]), tuple(values[n][:k])
+            beside = tuple(_in_order(logprob_NV[n], ids[n], values[n], k)), tuple(values[n][:k])
         else:
             beside = k, tuple(logprob_NV[n, list(k)].tolist())
         found.append(TokenLogprobs(token, own[n], ranks[n], *beside))
     return found
+
+
+def _in_order(logprob_V: Tensor, ids: list[int], values: list[float], k: int) -> list[int]:
+    """The k likeliest tokens, equals by their numbers: which of them `ids` has depends on the batch. O(V)."""
+    last = values[min(k, len(values)) - 1]
+    if math.isnan(last) or all(one > other for one, other in pairwise(values[: k + 1])):
+        return ids[:k]
+    above = (logprob_V > last).nonzero()[:, 0]
+    equal = (logprob_V == last).nonzero()[: k - len(above), 0]
+    order = logprob_V[above].argsort(descending=True, stable=True)
+    return [*above[order].tolist(), *equal.tolist()]
 
 
 def _ranks(logprob_NV: Tensor, own_N1: Tensor) -> list[int]:

@@ -70,6 +70,19 @@ def test_many_rows_are_looked_at_a_part_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert token_logprobs(logits_NV, range(9), [2] * 9) == whole
 
 
+@pytest.mark.parametrize("k", [1, 3, 5, 40, 50, 60])
+def test_equals_stand_by_their_numbers_whatever_others_ask_for(k: int) -> None:
+    """Those that a mask rules out are equal, too; numbers that are none end nothing."""
+    logits_V = torch.arange(VOCAB_SIZE).remainder(4).float()
+    logits_V[::7] = -torch.inf
+    want = sorted(range(VOCAB_SIZE), key=lambda token: (-float(logits_V[token]), token))[:k]
+    for beside in (0, k, 17, 50):
+        rows_RV = torch.stack([logits_V, torch.full_like(logits_V, torch.nan)])
+        found, nothing = token_logprobs(rows_RV, [3, 3], [k, beside])
+        assert list(found.top_ids) == want and len(found.top_logprobs) == len(want)
+        assert len(nothing.top_ids) == len(nothing.top_logprobs) == min(beside, VOCAB_SIZE)
+
+
 def test_a_request_may_ask_for_more_than_there_are_tokens() -> None:
     found = sampled(some_logits(1), [Sampling(logprobs=1000)]).logprobs[0]
     assert len(found.top_ids) == VOCAB_SIZE
