@@ -37,36 +37,63 @@ template <class T> struct Buffers {
     }
 };
 
-// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows).
-template <class F> void each_block(Walker& walker, std::initializer_list<const Linear*> layers, int64_t rows, F f) {
+using Linears = std::initializer_list<const Linear*>;
+
+inline int64_t num_blocks(Linears layers) {
     int64_t blocks = 0;
     for (const Linear* l : layers) blocks += num_blocks(*l);
+    return blocks;
+}
+
+// One of the blocks of some layers: which layer, and which of its blocks.
+struct Place {
+    int64_t layer, block;
+    Place(Linears layers, int64_t n) : layer(0), block(n) {
+        for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
+    }
+};
+
+inline const void* place_of(Linears layers, int64_t n) {
+    const Place at(layers, n);
+    return block_at(*layers.begin()[at.layer], at.block);
+}
+
+// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, what is read next). Behind
+// the last block this thread's own first one of the layers `then` is read.
+template <class F> void each_block(Walker& walker, Linears layers, Linears then, int64_t rows, F f) {
+    const int64_t blocks = num_blocks(layers);
     const int64_t most_rows = rows_at_once(**layers.begin(), rows), panels = (rows + most_rows - 1) / most_rows;
+    const auto one = [&](int64_t piece, const void* next) {
+        const int64_t row = piece / blocks * most_rows;
+        const Place at(layers, piece % blocks);
+        const int n = int(std::min<int64_t>(BLOCK, layers.begin()[at.layer]->num_out - at.block * BLOCK));
+        f(at.layer, at.block * BLOCK, n, row, std::min(most_rows, rows - row), next);
+    };
+    if (panels == 1) {
+        const void* last = then.size() ? place_of(then, walker.first_own(num_blocks(then))) : nullptr;
+        return walker.each_own(blocks, [&](int64_t piece, int64_t end) {
+            one(piece, piece + 1 < end ? place_of(layers, piece + 1) : last);
+        });
+    }
     // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
     const int64_t at_once = std::clamp<int64_t>(panels * blocks / 16, 1, 8);
     walker.each(panels * blocks, at_once, [&](int64_t piece, int64_t end) {
-        for (; piece < end; piece++) {
-            const int64_t row = piece / blocks * most_rows;
-            int64_t block = piece % blocks, layer = 0;
-            for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
-            const Linear& l = *layers.begin()[layer];
-            const int n = int(std::min<int64_t>(BLOCK, l.num_out - block * BLOCK));
-            f(layer, block * BLOCK, n, row, std::min(most_rows, rows - row));
-        }
+        for (; piece < end; piece++) one(piece, nullptr);
     });
 }
 
 // x W^T + b of some layers into `out`, whose rows hold the layers' columns one after the other.
 template <class T>
-void linear(Walker& walker, std::initializer_list<const Linear*> layers, const Matrix<const T>& x, int64_t rows,
+void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, int64_t rows,
             const Matrix<T>& out) {
-    each_block(walker, layers, rows, [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows) {
-        const Linear& l = *layers.begin()[layer];
-        int64_t column = first;
-        for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
-        make_columns<T>({l, l, first, n}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
-                        [](vf sums, vf) { return sums; });
-    });
+    each_block(walker, layers, then, rows,
+               [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
+                   const Linear& l = *layers.begin()[layer];
+                   int64_t column = first;
+                   for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
+                   make_columns<T>({l, l, first, n, next}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
+                                   [](vf sums, vf) { return sums; });
+               });
 }
 
 template <class F> void each_row(Walker& walker, int64_t rows, F f) {
@@ -99,7 +126,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
                 });
             };
             norm_rows(layer.before_attention, i > step.first);
-            linear(walker, {&layer.q, &layer.k, &layer.v}, read(b.normed), rows, b.heads);
+            linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), rows, b.heads);
             each_row(walker, rows, [&](int64_t r) {
                 T* q = b.heads[r];
                 keep_heads(d, layer, q, q + q_columns, q + q_columns + k_columns, s.slot[r], step.position[r]);
@@ -107,15 +134,18 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             Worker<T> worker(layer.attention, s, {b.heads.at, b.heads.row, a.key_width},
                              {b.attended.at, b.attended.row, a.value_width});
             pieces.attend(walker, worker);
-            linear(walker, {&layer.o}, read(b.attended), rows, b.more);
+            linear(walker, {&layer.o}, {&layer.gate}, read(b.attended), rows, b.more);
             norm_rows(layer.before_mlp, true);
-            each_block(walker, {&layer.gate}, rows, [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows) {
-                make_columns<T>({layer.gate, layer.up, first, n}, {b.normed[row], b.normed.row}, num_rows,
-                                {b.mlp[row] + first, b.mlp.row}, [&](vf gate, vf up) {
-                                    return activated<T>(kept<T>(gate), d.activation) * kept<T>(up);
-                                });
-            });
-            linear(walker, {&layer.down}, read(b.mlp), rows, b.more);
+            each_block(walker, {&layer.gate}, {&layer.down}, rows,
+                       [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
+                           make_columns<T>({layer.gate, layer.up, first, n, next}, {b.normed[row], b.normed.row},
+                                           num_rows, {b.mlp[row] + first, b.mlp.row}, [&](vf gate, vf up) {
+                                               return activated<T>(kept<T>(gate), d.activation) * kept<T>(up);
+                                           });
+                       });
+            const bool is_last = i + 1 == step.end;
+            const DecoderLayer& after = is_last ? layer : d.layers[i + 1];
+            linear(walker, {&layer.down}, {is_last ? &d.head : &after.q}, read(b.mlp), rows, b.more);
         }
         bool adds = step.end > step.first;
         if (step.hidden)
@@ -130,7 +160,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             const int64_t from = step.sampled[r];
             add_and_norm<T>(b.hidden[from], adds ? b.more[from] : nullptr, d.last_norm, b.normed[r], width);
         });
-        linear(walker, {&d.head}, read(b.normed), step.num_sampled, Matrix<T>{(T*)step.logits, d.vocab_size});
+        linear(walker, {&d.head}, {}, read(b.normed), step.num_sampled, Matrix<T>{(T*)step.logits, d.vocab_size});
     });
 }
 
@@ -145,6 +175,6 @@ extern "C" void sundog_decode(const Decoder* d, const Step* step, int32_t num_th
 // One linear layer of bf16 rows [T][num_in] alone, to [T][num_out].
 extern "C" void sundog_linear(const Linear* l, const void* x, int64_t rows, void* out, int32_t num_threads) {
     walk(num_threads, 1, [&](Walker& walker) {
-        linear<bf16>(walker, {l}, {(const bf16*)x, l->num_in}, rows, {(bf16*)out, l->num_out});
+        linear<bf16>(walker, {l}, {}, {(const bf16*)x, l->num_in}, rows, {(bf16*)out, l->num_out});
     });
 }

@@ -19,8 +19,9 @@ struct Linear {
 
 namespace {
 
-constexpr int MOST_WORDS = 128;
-constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 64, MOST_PANEL_INPUTS = 1536;
+// Of a block's words as many as stay in the first cache, where tiles come back to them.
+constexpr int MOST_WORDS = tiles::HERE ? 64 : 128;
+constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 96, MOST_PANEL_INPUTS = 1536;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
@@ -71,15 +72,24 @@ void plain_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x
         }
 }
 
-inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<const bf16>& x, int64_t rows, float* out) {
+// Fetches what is read next, at last from `next`.
+inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<const bf16>& x, int64_t rows, float* out,
+                         const void* next) {
     const int64_t words = l.num_in / 2;
     for (int c = 0; c < n; c += l.block) {
         const auto* w = (const uint32_t*)l.weight + (first + c) * words;
-        for (int64_t k = 0; k < words; k += MOST_WORDS)
+        for (int64_t k = 0; k < words; k += MOST_WORDS) {
+            const bool is_last = next && c + l.block >= n && k + MOST_WORDS >= words;
             product<Pairs>(rows, l.block / LANES, (const uint32_t*)x.at + k, x.row / 2, w + k * l.block, l.block,
                            std::min<int64_t>(MOST_WORDS, words - k), out + c, BLOCK, k > 0,
-                           {nullptr, (const char*)(w + (k + MOST_WORDS) * l.block)});
+                           {nullptr, is_last ? (const char*)next : (const char*)(w + (k + MOST_WORDS) * l.block)});
+        }
     }
+}
+
+// Where the weights of a block begin, if they are packed.
+inline const void* block_at(const Linear& l, int64_t block) {
+    return l.block ? (const uint16_t*)l.weight + block * BLOCK * l.num_in : nullptr;
 }
 
 // Group by group: made into bf16 in a core's own cache, multiplied, and the sums scaled.
@@ -96,12 +106,13 @@ inline void few_bits_block(const Linear& l, int64_t first, const Matrix<const bf
     }
 }
 
-// The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK].
+// The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK]. `next` is read next, if known.
 template <class T>
-void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, int64_t rows, float* out) {
+void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, int64_t rows, float* out,
+                  const void* next) {
     if constexpr (std::is_same_v<T, bf16>) {
         if (l.bits) few_bits_block(l, first, x, rows, out);
-        else if (l.block) packed_block(l, first, n, x, rows, out);
+        else if (l.block) packed_block(l, first, n, x, rows, out, next);
         else plain_block(l, first, n, x, rows, out);
     } else {
         plain_block(l, first, n, x, rows, out);
@@ -128,6 +139,7 @@ struct Columns {
     const Linear &left, &right;  // the same if it is one
     int64_t first;
     int n;
+    const void* next = nullptr;  // what is read next, if it is known
 };
 
 #if defined(__AMX_BF16__)
@@ -183,8 +195,8 @@ void make_columns(const Columns& b, Matrix<const T> x, int64_t rows, Matrix<T> o
 #endif
     if (!rows) return;
     float *sums = block_room(0), *others = block_room(1);
-    linear_block(b.left, b.first, b.n, x, rows, sums);
-    if (!is_one) linear_block(b.right, b.first, b.n, x, rows, others);
+    linear_block(b.left, b.first, b.n, x, rows, sums, is_one ? b.next : block_at(b.right, b.first / BLOCK));
+    if (!is_one) linear_block(b.right, b.first, b.n, x, rows, others, b.next);
     for (int64_t r = 0; r < rows; r++)
         for (int c = 0; c < b.n; c += LANES) {
             const vf s = load(sums + r * BLOCK + c);

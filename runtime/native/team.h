@@ -13,9 +13,21 @@
 
 #include "tiles.h"
 
-// One part of a call: how many of its pieces are taken, and how many done.
+// One thread's share of one part of a call: how many of its pieces are taken, of them from the end above 2^32, and how
+// many done.
 struct alignas(64) Part {
-    std::atomic<long> taken{0}, done{0};
+    static constexpr uint64_t FROM_END = uint64_t(1) << 32;
+    std::atomic<uint64_t> taken{0};
+    std::atomic<long> done{0};
+
+    // The next piece of `size` from the front, or the last one: its number, or `size` if none is left.
+    long take(long size, bool last) {
+        uint64_t now = taken.load(std::memory_order_relaxed);
+        do
+            if (long(now % FROM_END + now / FROM_END) >= size) return size;
+        while (!taken.compare_exchange_weak(now, now + (last ? FROM_END : 1), std::memory_order_relaxed));
+        return last ? size - 1 - long(now / FROM_END) : long(now % FROM_END);
+    }
 };
 
 // One thread's way through the parts of a call, which all threads walk in the same order.
@@ -24,42 +36,72 @@ struct alignas(64) Part {
 // not woken up yet, unless it holds a piece.
 class Walker {
   public:
-    explicit Walker(Part* next) : next_(next) {}
+    Walker(Part* next, int thread, int num_threads) : next_(next), thread_(thread), num_threads_(num_threads) {}
 
     // f(first, end) of pieces below `total` until none is left, `step` at a time; returns when all are done.
     template <class F> void each(long total, long step, F f) {
-        Part& part = *next_++;
+        Part& part = *next_;
+        next_ += num_threads_;
         long num_mine = 0;
-        for (long i; (i = part.taken.fetch_add(step, std::memory_order_relaxed)) < total;) {
+        for (long i; (i = long(part.taken.fetch_add(uint64_t(step), std::memory_order_relaxed))) < total;) {
             const long end = std::min(total, i + step);
             f(i, end);
             num_mine += end - i;
         }
+        wait(part, num_mine, total);
+    }
+
+    // f(piece, end) of pieces below `total`: first of a share of this thread's own, side by side up to `end`, then from
+    // the end of what others have not begun.
+    template <class F> void each_own(long total, F f) {
+        Part* parts = next_;
+        next_ += num_threads_;
+        long num_mine = 0;
+        for (int i = 0; i < num_threads_; i++) {
+            const int whose = (thread_ + i) % num_threads_;
+            const long first = total * whose / num_threads_, end = total * (whose + 1) / num_threads_;
+            for (long piece; (piece = first + parts[whose].take(end - first, i > 0)) < end; num_mine++)
+                f(piece, i ? piece + 1 : end);
+        }
+        wait(*parts, num_mine, total);
+    }
+
+    // The first of this thread's own pieces of `total`.
+    long first_own(long total) const { return total * thread_ / num_threads_; }
+
+  private:
+    void wait(Part& part, long num_mine, long total) {
         if (num_mine) part.done.fetch_add(num_mine, std::memory_order_acq_rel);
         for (int spins = 0; part.done.load(std::memory_order_acquire) < total; spins++)
             if (spins < MOST_SPINS) _mm_pause();
             else sched_yield();
     }
 
-  private:
     static constexpr int MOST_SPINS = 4000;
     Part* next_;
+    const int thread_, num_threads_;
 };
 
 // Runs f(walker) on every thread; there are `num_parts` parts.
 template <class F> void walk(int num_threads, int num_parts, F f) {
     using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
     static const auto parallel = (Parallel)dlsym(RTLD_DEFAULT, "GOMP_parallel");
-    const std::unique_ptr<Part[]> parts(new Part[size_t(num_parts)]);
-    struct Call { Part* parts; F* f; } call{parts.get(), &f};
+    num_threads = parallel ? std::max(num_threads, 1) : 1;
+    const std::unique_ptr<Part[]> parts(new Part[size_t(num_parts * num_threads)]);
+    struct Call {
+        Part* parts;
+        F* f;
+        int num_threads;
+        std::atomic<int> num_here{0};
+    } call{parts.get(), &f, num_threads};
     const auto one = [](void* data) {
         auto* call = (Call*)data;
-        Walker walker(call->parts);
+        Walker walker(call->parts, call->num_here.fetch_add(1, std::memory_order_relaxed), call->num_threads);
         tiles::forget();
         (*call->f)(walker);
         tiles::release();
     };
-    if (num_threads <= 1 || !parallel) one(&call);
+    if (num_threads == 1) one(&call);
     else parallel(one, &call, unsigned(num_threads), 0);
 }
 

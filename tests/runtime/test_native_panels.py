@@ -28,7 +28,7 @@ def product(library: CDLL, record: Linear, x: Tensor, num_threads: int) -> Tenso
     return out
 
 
-@pytest.mark.parametrize("num_rows", [64, 95, 767, 769])
+@pytest.mark.parametrize("num_rows", [64, 95, 96, 127, 767, 769])
 @pytest.mark.parametrize(("num_in", "num_out"), [(32, 64), (96, 200), (544, 130), (1536, 128), (1568, 64)])
 def test_a_row_has_the_same_bits_among_many(library: CDLL, num_rows: int, num_in: int, num_out: int) -> None:
     """Whole and broken blocks of rows and columns, one and more parts of the inputs; with a bias."""
