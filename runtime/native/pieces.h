@@ -16,7 +16,8 @@ class Pieces {
         for (int64_t i = 0; i < s.num_sequences; i++)
             for (int64_t first = 0, num; first < s.start[i + 1] - s.start[i]; first += num) {
                 num = std::min(most_queries, s.start[i + 1] - s.start[i] - first);
-                const int at_once = int(std::clamp<int64_t>(MOST_TILE_ROWS / (num * group), 1, most_heads));
+                const int64_t rows = std::max<int64_t>(num * group, LANES);
+                const int at_once = int(std::clamp<int64_t>(MOST_TILE_ROWS / rows, 1, most_heads));
                 for (int head = 0; head < layer.num_key_heads; head += at_once)
                     pieces_.push_back({i, first, int(num), head, std::min(at_once, layer.num_key_heads - head)});
             }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "few_queries.h"
 #include "product.h"
 #include "strips.h"
 #include "team.h"
@@ -70,7 +71,7 @@ template <class T> class Worker {
         const size_t rows = size_t(std::max(MOST_TILE_ROWS, group_));
         const size_t words[] = {rows * size_t(query_row_),  TILE * size_t(key_words_), TILE * size_t(value_columns_),
                                 rows * SCORES,              rows * WEIGHTS,            rows * size_t(sum_row_),
-                                LANES * size_t(key_words_), rows,                      rows};
+                                2 * LANES * size_t(key_words_), rows,                  rows};
         uint32_t** places[] = {&queries_, &keys_, &values_, &scores_, &weights_, &sums_, &spare_, &most_, &total_};
         size_t all = 0;
         for (const size_t n : words) all += (n + 15) / 16 * 16;
@@ -86,6 +87,7 @@ template <class T> class Worker {
     void attend(const Piece& p, const Piece* next) {
         const int64_t start = s_.start[p.sequence] + p.first, position = s_.position[p.sequence] + p.first;
         const int rows = p.num * group_;
+        in_place_ = BY_TILES && rows <= LANES;
         for (int h = 0; h < p.num_heads; h++) begin(start, rows, p.first_head + h, h);
         if (!knows_next_) look_up(p, first_key(p)), prefetch(next_.num * next_.num_heads);
         const int64_t end = position + p.num;
@@ -97,7 +99,9 @@ template <class T> class Worker {
             else next_.num = 0;
             const int hidden = int(std::max<int64_t>(0, at - position)) * group_;  // rows before this tile
             many_ = BY_TILES ? (rows - hidden) / 32 * 32 : 0;
-            const int packed = rounded_up(tile_.num, LANES) / LANES * (key_words_ / LANES) + (tile_.num + PER - 1) / PER;
+            const int keys_a_turn = in_place_ ? KEYS_AT_ONCE : LANES;
+            const int packed = rounded_up(tile_.num, keys_a_turn) / keys_a_turn * (key_words_ / LANES) +
+                               (tile_.num + PER - 1) / PER;
             num_a_turn_ = float(next_.num * next_.num_heads) / float((many_ ? many_ : packed) * p.num_heads);
             for (int h = 0; h < p.num_heads; h++) attend_tile(h, rows, hidden, position - at);
         }
@@ -108,9 +112,10 @@ template <class T> class Worker {
     // The rows of a head from `hidden` on, with one tile of keys; `position` is the first row's, counted from the tile.
     void attend_tile(int h, int rows, int hidden, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
-        pack_keys(h);
+        if (!in_place_) pack_keys(h);
 #if defined(__AMX_BF16__)
         if constexpr (BY_TILES) {
+            if (in_place_) score_few(h, rows, n);
             pack_values(h);
             if (many_) attend_strips(h * rows, hidden, position, n);
             hidden += many_;
@@ -119,8 +124,10 @@ template <class T> class Worker {
 #endif
         const int from = h * rows + hidden;
         auto *scores = (float*)scores_, *sums = (float*)sums_ + from * sum_row_;
-        product<Mac>(rows - hidden, n / LANES, queries_ + from * query_row_, query_row_, keys_, TILE,
-                     BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, SCORES, false);
+        if (in_place_) scores += hidden * SCORES;
+        else
+            product<Mac>(rows - hidden, n / LANES, queries_ + from * query_row_, query_row_, keys_, TILE,
+                         BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, SCORES, false);
         for (int row = hidden; row < rows; row++)
             weigh(scores + (row - hidden) * SCORES, weights_ + (row - hidden) * WEIGHTS, h * rows + row,
                   position + row / group_, n);
@@ -130,6 +137,36 @@ template <class T> class Worker {
     }
 
 #if defined(__AMX_BF16__)
+    // All rows' scores with n keys of the tile, which stay where they are if they lie there as tiles read them.
+    void score_few(int h, int rows, int n) {
+        alignas(64) float scores[2 * LANES * LANES];
+        tiles::take_shape(LANES, LANES);
+        tiles::Keys last{};
+        const auto keys = [&](int i, uint32_t* spare) {
+            return last = i < tile_.num ? keys_at(h, i, spare) : last;  // of no key: masked, but numbers
+        };
+        for (int i = 0; i < n; i += 2 * LANES) {
+            const tiles::Keys left = keys(i, spare_), right = keys(i + LANES, spare_ + LANES * key_words_);
+            tiles::score_in_place(left, right, queries_ + h * LANES * key_words_, key_words_, scores,
+                                  [&] { prefetch_some(); });
+            for (int row = 0; row < rows; row++) {
+                float* to = (float*)scores_ + row * SCORES + i;
+                store(to, tiles::column(scores + row));
+                store(to + LANES, tiles::column(scores + LANES * LANES + row));
+            }
+        }
+    }
+
+    // The tile's keys i ... i + LANES, those beyond its end being whatever lies there; copied where they lie apart.
+    tiles::Keys keys_at(int h, int i, uint32_t* spare) {
+        if (l_.block_size % LANES == 0 && l_.key_width % (2 * LANES) == 0)
+            return {place(l_.keys, tile_, i, h, l_.key_width), long(sizeof(T)) * l_.num_key_heads * l_.key_width};
+        for (int j = 0; j < LANES; j++)
+            pack_row(place(l_.keys, tile_, std::min(i + j, tile_.num - 1), h, l_.key_width), l_.key_width,
+                     spare + j * key_words_, key_words_);
+        return {spare, 4 * key_words_};
+    }
+
     // Rows from `hidden` on, as many as are whole strips, of a head whose first row is `head`.
     void attend_strips(int head, int hidden, int64_t position, int n) {
         const int from = head + hidden;
@@ -181,10 +218,13 @@ template <class T> class Worker {
     }
 
     void begin(int64_t start, int rows, int key_head, int h) {
+        if (in_place_) std::memset(queries_ + h * LANES * key_words_, 0, 4 * size_t(LANES * key_words_));
         for (int row = 0; row < rows; row++) {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
-            pack_row(q, l_.key_width, queries_ + at * query_row_, key_words_);
+            pack_row(q, l_.key_width, in_place_ ? spare_ : queries_ + at * query_row_, key_words_);
+            for (int word = 0; in_place_ && word < key_words_; word++)
+                queries_[(h * key_words_ + word) * LANES + row] = spare_[word];
             const float unit = BY_TILES && l_.softcap == 0 ? 1.44269504f : 1.f;  // of powers of two, or of e
             ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
             ((float*)total_)[at] = l_.sinks ? 1.f : 0.f;
@@ -354,7 +394,7 @@ template <class T> class Worker {
     const Rows q_, out_;
     const int group_, key_words_, value_columns_, query_row_, sum_row_;
     Tile tile_, next_;
-    bool knows_next_ = false;
+    bool knows_next_ = false, in_place_ = false;  // keys of few rows are not packed
     int num_fetched_ = 0, many_ = 0;  // rows that are attended in strips
     float num_due_ = 0, num_a_turn_ = 0;
     uint32_t *queries_, *keys_, *values_, *scores_, *weights_, *sums_, *spare_, *most_, *total_;
