@@ -16,11 +16,12 @@ from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import scaled
 from sim.cost.work import CostModel
 from sim.figures.terms import Terms
+from sim.hardware.data_parallel import sharing_ranks
+from sim.hardware.draft import draft_of
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.hardware.quantization import quantised
-from sim.hardware.shape import ModelShape
 from sim.target import Target as Hardware
 from sundog.measured import as_measured, profile_of
 from sundog.options.engine import Engine
@@ -73,7 +74,7 @@ class Simulated:
             return cls._measured(engine, target, *measured)
         asked, engine = engine, engine.simulated()
         hardware = _hardware(engine, target)
-        engine = replace(engine, replicas=_replicas(engine, hardware.model))
+        engine = replace(engine, replicas=engine.replicas * engine.data_parallel_size)
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
         config = replace(config, speculation=_measured(config.speculation))
         seqs, budget = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
@@ -167,25 +168,13 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
         cost_model=target.cost,
         kv_dtype=kv_dtype_name(engine.kv_cache_dtype),
         expert_parallel=engine.enable_expert_parallel,
-        draft=_draft(engine, model),
+        draft=draft_of(engine.speculation, model),
         num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
         pipeline_parallel_size=engine.pipeline_parallel_size,
-        data_parallel_size=engine.data_parallel_size if model.has_experts else 1,
+        data_parallel_size=sharing_ranks(
+            model, engine.data_parallel_size, engine.enable_expert_parallel, engine.pipeline_parallel_size
+        ),
     )
-
-
-def _draft(engine: Engine, model: ModelShape) -> ModelShape | None:
-    """The draft model, if drafts come from one; it must have the vocabulary of the model."""
-    asked = engine.speculation
-    if asked is None or asked.model is None:
-        return None
-    draft = load_model(asked.model)
-    if draft.vocab_size != model.vocab_size:
-        raise ConfigError(
-            f"--speculative-config: the draft model {draft.name} has a vocabulary of {draft.vocab_size}"
-            f" tokens, {model.name} one of {model.vocab_size}: drafts need the same tokens; choose another"
-        )
-    return draft
 
 
 def _planned_step_by_step(asked: Engine) -> tuple[str, ...]:
@@ -209,23 +198,6 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
     from sim.explain.drafted import measured_drafts  # it brings the reader of journals along
 
     return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
-
-
-def _replicas(engine: Engine, model: ModelShape) -> int:
-    """Data-parallel ranks are engines of their own."""
-    size = engine.data_parallel_size
-    if size > 1 and model.has_experts:
-        if not engine.enable_expert_parallel:
-            raise ConfigError(
-                f"--data-parallel-size is {size}: experts of {model.name} cut into parts over all ranks are"
-                " not predicted; add --enable-expert-parallel"
-            )
-        if engine.pipeline_parallel_size > 1:
-            raise ConfigError(
-                f"--data-parallel-size is {size}: ranks that share experts are not predicted with stages;"
-                " leave --pipeline-parallel-size at 1"
-            )
-    return engine.replicas * engine.data_parallel_size
 
 
 def _guess(capacity: Capacity, hardware: Hardware) -> str:

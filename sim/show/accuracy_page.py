@@ -30,9 +30,10 @@ KNOWN = """## What is predicted, and what is refused
   with tables; more for experts, ranks without peer access, kernels that do not split contexts, sizes
   outside the measured ones), two standard deviations of each figure's estimate, what two identical
   runs differ by, 30 % of a front end, and for p99 what rare things add (35 % of TTFT, 20 % of E2E).
-- Data, pipeline and expert parallelism of measured servers are refused by name; a model or GPU that is
-  not known is a line with the reason. Clients that give up are not simulated: such loads are shown and
-  not counted.
+- Data, pipeline and expert parallelism, drafts, formats of weights and caches of measured servers are
+  predicted, and none of these records has one. What is not modelled (LoRA, offloading, eager execution) is
+  a line with the reason, and so is a model or GPU that is not known. Clients that give up are not
+  simulated: such loads are shown and not counted.
 """
 
 

@@ -59,8 +59,8 @@ def validate(asked: Validate, source: str | None) -> None:
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
         remark(f"{server.name}: {len(server.requests):,} requests")
-        overhead = host_overhead(server.async_scheduling) if asked.host_overhead else NO_OVERHEAD
         try:
+            overhead = host_overhead(server.plans_ahead) if asked.host_overhead else NO_OVERHEAD
             predictions = predict(server, overhead, asked.cost)
         except ConfigError as error:
             refusals.append(Refusal(server.name, str(error)))

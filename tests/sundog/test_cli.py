@@ -192,11 +192,11 @@ def test_validate_shows_the_record_that_comes_with_sundog() -> None:
 
 
 def test_validate_goes_on_after_a_server_it_cannot_predict(tmp_path: Path) -> None:
-    """An unknown model and an unknown parallelism are lines with their reasons; the page has them."""
+    """An unknown model and parallelism that does not fit are lines with their reasons; the page has them."""
     text = Path("sim/figures/validate/servers/qwen3-14b-h100.server.toml").read_text()
     text = text.replace("duration_s = 600", "duration_s = 20")
     (tmp_path / "a.server.toml").write_text(text.replace('"qwen3-14b"', '"qwen99"'))
-    (tmp_path / "b.server.toml").write_text("data_parallel_size = 2\n" + text)
+    (tmp_path / "b.server.toml").write_text("pipeline_parallel_size = 99\n" + text)
     (tmp_path / "c.server.toml").write_text(text.replace('"h100"', '"h100:pcie"'))
     page = tmp_path / "page.md"
     done = sundog("validate", str(tmp_path), "--json", "--page", str(page))
@@ -205,7 +205,7 @@ def test_validate_goes_on_after_a_server_it_cannot_predict(tmp_path: Path) -> No
     assert [stage["server"] for stage in found["stages"]] == ["qwen3-14b-h100", "c"]
     reasons = {refusal["server"]: refusal["reason"] for refusal in found["refused"]}
     assert "unknown model 'qwen99'" in reasons["a"]
-    assert reasons["b"] == "data_parallel_size is 2: not modelled"
+    assert "pipeline_parallel_size is 99, and qwen3-14b has 40 layers" in reasons["b"]
     assert "- a: unknown model" in page.read_text() and "| c | 2.02/s |" in page.read_text()
 
 

@@ -10,15 +10,8 @@ from typing import Any
 import numpy as np
 
 from actors.core.engine_version import is_async
-from sim.figures.validate.measured import (
-    Figures,
-    MeasuredError,
-    Server,
-    Stage,
-    figures_of,
-    model_of,
-    not_modelled,
-)
+from sim.figures.validate.engine_options import engine_options
+from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage, figures_of, model_of
 from sim.files.json_lines import JsonLines, parse_object
 from sim.files.lines import read_lines
 from sim.trace.record import TraceRequest
@@ -39,7 +32,8 @@ def read_log(folder: Path) -> Server:
     engine = meta.get("engine_kwargs")
     if not isinstance(engine, dict):
         raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs is missing")
-    cache = meta.get("kv_cache") or {}
+    cache, version = meta.get("kv_cache") or {}, str(meta.get("vllm_version"))
+    options, refused = engine_options({**cache, **engine})
     try:
         return Server(
             name=folder.name,
@@ -51,9 +45,10 @@ def read_log(folder: Path) -> Server:
             max_model_len=engine.get("max_model_len"),
             num_gpu_blocks=cache.get("num_gpu_blocks"),
             gpu_memory_utilization=cache.get("gpu_memory_utilization"),
-            refused=not_modelled(engine),
-            async_scheduling=is_async(str(meta.get("vllm_version"))),
-            engine_version=str(meta.get("vllm_version")),
+            refused=refused,
+            options=options,
+            async_scheduling=is_async(version, options.pipeline_parallel_size),
+            engine_version=version,
             at_client=False,
             requests=requests,
             stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],

@@ -1,8 +1,7 @@
 """What real servers did: one `Server` per process that was measured, in stages of load."""
 
-from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from actors.core.config import ConfigError
 from actors.core.engine_version import NEWEST
 from actors.core.records import dataclass
 from sim.figures.statistics.distribution import distribution
+from sim.figures.validate.engine_options import EngineOptions
 from sim.trace.record import TraceRequest
 
 Figures = dict[str, float]
@@ -52,8 +52,8 @@ class Server:
     `num_gpu_blocks` is None where it was not written down, `gpu_memory_utilization` where it was the
     default. `at_client` says that latencies were taken at an HTTP client, front end included, and
     `max_concurrency` how many requests the clients had unfinished at most, `client_timeout_s` when they gave
-    one up. `refused` says what of
-    the server is not modelled.
+    one up. `options` are what it was started with beside these limits; `refused` says what of
+    them is not modelled.
     """
 
     name: str
@@ -73,6 +73,13 @@ class Server:
     client_timeout_s: float | None = None
     refused: str | None = None
     engine_version: str = NEWEST
+    options: EngineOptions = field(default_factory=EngineOptions)
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether its host's work overlaps with its steps: beside drafts of n-grams vLLM plans one by one."""
+        asked = self.options.speculation
+        return self.async_scheduling and (asked is None or asked.model is not None)
 
 
 def model_of(name: str, folder: Path) -> str:
@@ -83,16 +90,6 @@ def model_of(name: str, folder: Path) -> str:
         if looks_like_one and candidate.exists():
             return str(candidate)
     return name if looks_like_one else name.rpartition("/")[2].lower().removesuffix("-hf")
-
-
-def not_modelled(options: Mapping[str, Any]) -> str | None:
-    """Those of these engine arguments that are not modelled, if any."""
-    for name in ("data_parallel_size", "pipeline_parallel_size"):
-        if int(options.get(name) or 1) > 1:
-            return f"{name} is {options[name]}: not modelled"
-    if options.get("enable_expert_parallel"):
-        return "enable_expert_parallel: not modelled"
-    return None
 
 
 Floats = NDArray[np.float64]

@@ -3,25 +3,19 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import EngineConfig
-from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.config import ConfigError
 from actors.core.records import dataclass
-from actors.messages import Capacity
 from sim.cost.doubt import step_doubt
 from sim.cost.overhead import HostOverhead
-from sim.cost.scaled import Scaled
 from sim.cost.work import CostModel
 from sim.figures.metrics import request_times
 from sim.figures.saturation import KNEE, Regime, regime_of, saturation
+from sim.figures.validate.deployment import Deployment
 from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, Server, Stage
-from sim.figures.validate.prompts import BLOCK_SIZE
 from sim.figures.validate.ranges import figures_within, span
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
 from sim.record.recorder import Recorder
 from sim.record.rows import Rows
 from sim.replay import replay
-from sim.target import Target
 
 FRONT_END_DOUBT = 0.3
 """How far off a front end's time may be: it was fitted to one server, and hangs on its CPU."""
@@ -64,14 +58,17 @@ def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Pre
     """A prediction per stage; raises ConfigError where something of the server is not modelled."""
     if server.refused is not None:
         raise ConfigError(server.refused)
-    deployment = _deployment(server, cost_model)
+    deployment = Deployment.of(server, cost_model)
     front_end_s = overhead.request_s if server.at_client else 0.0
     cost = deployment.target.cost(overhead)
-    recorder = _played(server, deployment, cost, front_end_s)
+    recorder = _played(server, deployment, deployment.played_cost(cost), front_end_s)
     doubt = step_doubt(cost)
     low, high = (
         _played(
-            server, deployment, Scaled(cost, 1 + side * doubt), (1 + side * FRONT_END_DOUBT) * front_end_s
+            server,
+            deployment,
+            deployment.played_cost(cost, 1 + side * doubt),
+            (1 + side * FRONT_END_DOUBT) * front_end_s,
         )
         for side in (-1, 1)
     )
@@ -87,40 +84,7 @@ def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Pre
     return predictions
 
 
-@dataclass(frozen=True, slots=True)
-class _Deployment:
-    target: Target
-    config: EngineConfig
-    capacity: Capacity
-
-
-def _deployment(server: Server, cost_model: str = "auto") -> _Deployment:
-    target = Target(
-        load_model(server.model),
-        load_gpu(server.gpu),
-        tensor_parallel_size=server.tensor_parallel_size,
-        cost_model=cost_model,
-    )
-    if server.gpu_memory_utilization is not None:
-        target = target.with_memory(server.gpu_memory_utilization)
-    target = target.with_limits(server.engine_version, server.max_num_seqs, server.max_num_batched_tokens)
-    capacity = target.capacity(
-        BLOCK_SIZE, server.max_num_batched_tokens, server.max_num_seqs, server.num_gpu_blocks
-    )
-    limits = SchedulerConfig(
-        max_num_seqs=server.max_num_seqs,
-        max_num_batched_tokens=server.max_num_batched_tokens,
-        max_model_len=server.max_model_len or target.model.max_positions or 4096,
-        block_size=BLOCK_SIZE,
-        async_scheduling=server.async_scheduling,
-        num_gpu_blocks=server.num_gpu_blocks,
-    )
-    return _Deployment(
-        target, EngineConfig(scheduler=limits, decode_runs=True, refuse_never_fit=True), capacity
-    )
-
-
-def _played(server: Server, deployment: _Deployment, cost: CostModel, front_end_s: float) -> Recorder:
+def _played(server: Server, deployment: Deployment, cost: CostModel, front_end_s: float) -> Recorder:
     return replay(
         server.requests,
         deployment.config,
@@ -153,7 +117,8 @@ def _measured(recorder: Recorder, stage: Stage) -> dict[str, Floats]:
     return found
 
 
-def _saturation(recorder: Recorder, stage: Stage, deployment: _Deployment) -> float:
+def _saturation(recorder: Recorder, stage: Stage, deployment: Deployment) -> float:
     part = Rows.of(recorder.columns), _rows(recorder, stage)
-    running = deployment.config.scheduler.max_num_running
-    return saturation(lambda: iter([part]), running, deployment.capacity.num_blocks, BLOCK_SIZE) or 0.0
+    running, blocks = deployment.max_num_running, deployment.num_blocks
+    block_size = deployment.config.scheduler.block_size
+    return saturation(lambda: iter([part]), running, blocks, block_size) or 0.0

@@ -11,7 +11,8 @@ import numpy as np
 
 from actors.core.engine_version import NEWEST, is_async
 from sim.cost.profile import read_profile
-from sim.figures.validate.measured import MeasuredError, Server, Stage, figures_of, model_of, not_modelled
+from sim.figures.validate.engine_options import engine_options
+from sim.figures.validate.measured import MeasuredError, Server, Stage, figures_of, model_of
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.run_directory import Run, open_run
@@ -46,6 +47,7 @@ def read_clients_run(run: Run) -> Server:
     columns = [np.array([row[name] for row in rows], dtype=np.float64) for name in COLUMNS]
     requests = _requests(rows, _contents(config, folder))
     version = str(config.get("engine_version", NEWEST))
+    options, refused = engine_options(config)
     figures, rate_per_s = figures_of(*columns), len(rows) / max(requests[-1].arrival_s, 1e-9)
     return Server(
         name=folder.resolve().name,
@@ -56,7 +58,7 @@ def read_clients_run(run: Run) -> Server:
         max_num_batched_tokens=config.get("max_num_batched_tokens", tokens),
         max_model_len=config.get("max_model_len"),
         num_gpu_blocks=config.get("num_gpu_blocks"),
-        async_scheduling=config.get("async_scheduling", is_async(version)),
+        async_scheduling=config.get("async_scheduling", is_async(version, options.pipeline_parallel_size)),
         engine_version=version,
         at_client=True,
         requests=requests,
@@ -64,7 +66,8 @@ def read_clients_run(run: Run) -> Server:
         gpu_memory_utilization=config.get("gpu_memory_utilization"),
         max_concurrency=config.get("clients"),
         client_timeout_s=config.get("timeout"),
-        refused=not_modelled(config),
+        refused=refused,
+        options=options,
     )
 
 

@@ -8,15 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from actors.core.engine_version import NEWEST, is_async
 from sim.figures.validate.arrivals import exact_poisson
 from sim.figures.validate.client_log import read_client_log
-from sim.figures.validate.measured import (
-    THROUGHPUT,
-    Figures,
-    MeasuredError,
-    Server,
-    Stage,
-    model_of,
-    not_modelled,
-)
+from sim.figures.validate.engine_options import EngineOptions, engine_options
+from sim.figures.validate.measured import THROUGHPUT, Figures, MeasuredError, Server, Stage, model_of
 from sim.figures.validate.prompts import Rounds
 from sim.files.toml import checked, read_toml
 from sim.trace.record import TraceRequest
@@ -50,7 +43,7 @@ class Load(Strict):
     timeout_s: PositiveFloat | None = None
 
 
-class Written(Strict):
+class Written(EngineOptions, Strict):
     """The file; `source` names the author and what was measured.
 
     What was asked is a `load`, with its figures in `measured_ms`, or a client's `log` (the path of a
@@ -62,9 +55,6 @@ class Written(Strict):
     gpu: str
     engine_version: str = NEWEST
     tensor_parallel_size: PositiveInt = 1
-    data_parallel_size: PositiveInt = 1
-    pipeline_parallel_size: PositiveInt = 1
-    enable_expert_parallel: bool = False
     max_num_seqs: PositiveInt
     max_num_batched_tokens: PositiveInt
     max_model_len: PositiveInt | None = None
@@ -85,7 +75,10 @@ def read_written(path: Path) -> Server:
     name = path.name.removesuffix(".server.toml")
     requests, figures, rate_per_s = _asked(written, path, name)
     stage = Stage("all", 0, len(requests), rate_per_s, figures, written.fitted)
-    sync = written.async_scheduling
+    is_ahead = written.async_scheduling
+    if is_ahead is None:
+        is_ahead = is_async(written.engine_version, written.pipeline_parallel_size)
+    options, refused = engine_options(written.model_dump())
     return Server(
         name=name,
         model=model_of(written.model, path.parent),
@@ -95,14 +88,15 @@ def read_written(path: Path) -> Server:
         max_num_batched_tokens=written.max_num_batched_tokens,
         max_model_len=written.max_model_len,
         num_gpu_blocks=written.num_gpu_blocks,
-        async_scheduling=is_async(written.engine_version) if sync is None else sync,
+        async_scheduling=is_ahead,
         at_client=written.at_client,
         requests=requests,
         stages=[stage],
         gpu_memory_utilization=written.gpu_memory_utilization,
         max_concurrency=None if written.load is None else written.load.max_concurrency,
         client_timeout_s=None if written.load is None else written.load.timeout_s,
-        refused=not_modelled(written.model_dump()),
+        refused=refused,
+        options=options,
         engine_version=written.engine_version,
     )
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from actors.core.config import ConfigError
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
 from sim.figures.validate.arrivals import exact_poisson
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server
@@ -176,17 +175,6 @@ def test_a_damaged_clients_log_is_refused_by_line_and_column(tmp_path: Path, tex
     (tmp_path / "client.csv").write_text(text)
     with pytest.raises(MeasuredError, match=reason):
         list(find_servers(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "key", ["data_parallel_size = 2", "pipeline_parallel_size = 4", "enable_expert_parallel = true"]
-)
-def test_what_is_not_modelled_is_refused_by_name(tmp_path: Path, key: str) -> None:
-    """Never ignored."""
-    (tmp_path / "one.server.toml").write_text(f"{key}\n" + WRITTEN.format(rate=1.0, seqs=8))
-    (real,) = find_servers(tmp_path)
-    with pytest.raises(ConfigError, match=f"{key.partition(' ')[0]}.*not modelled"):
-        predict(real, NO_OVERHEAD, "auto")
 
 
 def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
