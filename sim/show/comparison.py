@@ -31,11 +31,11 @@ def verdict(figure: Compared) -> str:
 def print_comparison(found: Comparison, names: tuple[str, str], console: Console) -> None:
     """Settings, figures with verdicts, and the requests that gained and lost most."""
     for setting, (a, b) in found.settings.items():
-        console.print(f"{setting.replace('_', '-')}: {a} → {b}", markup=False)
+        console.print(f"{setting.replace('_', '-')}: {_setting(a)} → {_setting(b)}", markup=False)
     if not found.settings:
         console.print("The settings are the same.")
     console.print(
-        f"{found.num_requests:,} requests, "
+        f"{found.num_requests:,} request{'s' * (found.num_requests != 1)}, "
         + (
             "the same in both: compared one by one"
             if found.is_paired
@@ -50,6 +50,9 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
             " compared",
             markup=False,
         )
+    if not found.figures:
+        console.print("No request finished in both: there is nothing to compare.")
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("milliseconds")
     for name in names:
@@ -64,7 +67,13 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
 
 
 def _words(moved: Moved) -> str:
-    return f"{moved.request_id} {moved.first_s:.2f} → {moved.second_s:.2f} s"
+    """With as many digits as tell the two apart, up to the millisecond."""
+    digits = 2 if abs(moved.second_s - moved.first_s) >= 0.1 else 3
+    return f"{moved.request_id} {moved.first_s:.{digits}f} → {moved.second_s:.{digits}f} s"
+
+
+def _setting(value: object) -> str:
+    return "not given" if value is None else str(value)
 
 
 def _ms(seconds: float) -> str:

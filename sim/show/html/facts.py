@@ -45,7 +45,9 @@ class Tenant(NamedTuple):
     name: str
     run: str
     num_requests: int
+    finished: str
     tokens: str
+    within: str
     ttft_p50: str
     ttft_p99: str
     e2e_p99: str
@@ -56,8 +58,13 @@ def seconds(value: float | None) -> str:
     if value is None or np.isnan(value):
         return "–"
     if value < 0.9995:
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.3g} s" if value < 600 else f"{value / 60:,.0f} min"
+        return f"{_three_digits(value * 1e3)} ms"
+    return f"{_three_digits(value)} s" if value < 600 else f"{value / 60:,.0f} min"
+
+
+def _three_digits(value: float) -> str:
+    """As many of a column have: 12.0 beside 12.1."""
+    return f"{value:#.3g}".rstrip(".") if value else "0"
 
 
 ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
@@ -214,19 +221,24 @@ def _tenants(run: Run, run_name: str) -> list[Tenant]:
     for row in run.requests().to_pylist():
         if row["tenant"] is not None:
             by_name.setdefault(row["tenant"], []).append(row)
-    return [
-        Tenant(
-            name,
-            run_name,
-            len(rows),
-            f"{sum(r['num_prompt_tokens'] + r['num_output_tokens'] for r in rows):,}",
-            *(
-                _percentile([r[column] for r in rows if r[column] is not None], percent)
-                for column, percent in (("ttft_s", 50), ("ttft_s", 99), ("e2e_s", 99))
-            ),
+    found = []
+    for name, rows in sorted(by_name.items()):
+        begun = [row for row in rows if row["ttft_s"] is not None]
+        found.append(
+            Tenant(
+                name,
+                run_name,
+                len(rows),
+                _shown(_at(run.summary, ("tenants", name, "num_finished")), "n"),
+                f"{sum(row['num_prompt_tokens'] + row['num_output_tokens'] for row in begun):,}",
+                _shown(_at(run.summary, ("tenants", name, "slo_attainment")), "%"),
+                *(
+                    _percentile([row[column] for row in rows if row[column] is not None], percent)
+                    for column, percent in (("ttft_s", 50), ("ttft_s", 99), ("e2e_s", 99))
+                ),
+            )
         )
-        for name, rows in sorted(by_name.items())
-    ]
+    return found
 
 
 def _percentile(values: list[float], percent: float) -> str:

@@ -68,7 +68,10 @@ function logTicks(low, high, most) {
 function cdf(element) {
   const name = element.dataset.cdf;
   const runs = data.runs.map((run, index) => [run, index]).filter(([run]) => run.cdfs[name]);
-  if (!runs.length) return;
+  if (!runs.length) {
+    element.textContent = "No request came so far.";
+    return;
+  }
   const tables = runs.map(([run]) => {
     // The curve rises from nothing at the fastest request, so that one request is a line, too.
     const x = [Math.max(run.cdfs[name][0], LEAST_S) * 0.999], y = [0];
@@ -79,7 +82,7 @@ function cdf(element) {
     });
     return [x, y];
   });
-  const limits = [...new Set(runs.map(([run]) => run.limits_s[name]).filter((v) => v))];
+  const limits = [...new Set(runs.flatMap(([run]) => run.limits_s[name] ?? []))];
   // The axis ends where the curves and limits do, and not at the next power of ten.
   const seen = tables.flatMap(([x]) => [x[0], x[x.length - 1]]), all = [...seen, ...limits];
   const range = (_, low, high) =>
@@ -92,12 +95,12 @@ function cdf(element) {
       { ...axis((v) => (v > LEAST_S ? secs(v) : "≤ " + secs(LEAST_S)), 34, "at most"), splits, filter: (_, ticks) => ticks },
       axis(share, 46, "share of requests"),
     ],
-    hooks: { draw: [(plot) => limits.forEach((limit) => mark(plot, limit))] },
+    hooks: { draw: [(plot) => limits.forEach((limit, row) => mark(plot, limit, row))] },
     series: [{ label: "at most", value: (_, v) => secs(v) }, ...runs.map(([r, i]) => line(r, i, share))],
   }, uPlot.join(tables));
 }
 
-function mark(plot, limit) {
+function mark(plot, limit, row) {
   const at = plot.valToPos(limit, "x", true), { left, top, width, height } = plot.bbox;
   if (!(at >= left && at <= left + width)) return;
   const context = plot.ctx;
@@ -111,7 +114,7 @@ function mark(plot, limit) {
   context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
   const words = `limit ${secs(limit)}`, right = at + context.measureText(words).width + 8 < left + width;
   context.textAlign = right ? "left" : "right";
-  context.fillText(words, at + (right ? 4 : -4), top + height - 6);
+  context.fillText(words, at + (right ? 4 : -4), top + height - 6 - 14 * row * devicePixelRatio);
   context.restore();
 }
 

@@ -17,6 +17,8 @@ Timeline = list[float] | list[None]
 NUM_BUCKETS = 240
 """Points of a timeline: about one for three pixels."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+MOST_LIMITS = 4
+"""More of them hide the curve."""
 PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [99.5, 99.9, 100]))
 
 
@@ -24,14 +26,14 @@ PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [9
 class Series:
     """One run, ready to be drawn: cumulative distributions, and timelines of `time_s`.
 
-    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if any.
+    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if few.
     Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
     hides between points. What clients cannot know is None.
     """
 
     time_s: list[float]
     cdfs: dict[str, list[float] | None]
-    limits_s: dict[str, float]
+    limits_s: dict[str, list[float]]
     waiting: Timeline
     batch: Timeline
     kv_use: Timeline
@@ -63,7 +65,7 @@ def series(run: Run) -> Series:
     return Series(
         time_s=_rounded(centers - first),
         cdfs={name: _cdf(requests, name) for name in LATENCIES},
-        limits_s=_limits_s(run),
+        limits_s=_limits_s(run, requests),
         waiting=_rounded(_most(steps, bucket)),
         batch=_rounded(over_time(size * length_s)),
         kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
@@ -88,7 +90,7 @@ def _seen_by_clients(run: Run) -> Series:
     return Series(
         time_s=_rounded((edges[1:] + edges[:-1]) / 2 - begin),
         cdfs={name: _cdf(requests, name) for name in LATENCIES},
-        limits_s=_limits_s(run),
+        limits_s=_limits_s(run, requests),
         waiting=unknown,
         batch=unknown,
         kv_use=unknown,
@@ -98,10 +100,17 @@ def _seen_by_clients(run: Run) -> Series:
     )
 
 
-def _limits_s(run: Run) -> dict[str, float]:
-    """The limits that the run was held against, by latency; empty if it was to none."""
+def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
+    """The limits that the run was held against, by latency: requests' own, and the run's for the others."""
     pairs = (part.partition("=") for part in str(run.config.get("slo") or "").split(",") if part)
-    return {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
+    of_run = {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
+    limits = {}
+    for name in LATENCIES:
+        column = f"slo_{name}"
+        own = _floats(requests, column) if column in requests.column_names else np.full(len(requests), np.nan)
+        found = np.unique(np.where(np.isnan(own), of_run.get(name, np.nan), own))
+        limits[name] = found[~np.isnan(found)].tolist()
+    return {name: found for name, found in limits.items() if 0 < len(found) <= MOST_LIMITS}
 
 
 def _rate(instants: Floats, edges: Floats) -> Floats:
@@ -150,14 +159,17 @@ def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
 
 
 def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
-    """The share of all replicas' blocks in use, evenly between two samples."""
+    """The share of all replicas' blocks in use: taken evenly between two samples, freed at the second one."""
     used, end = _floats(steps, "used_blocks"), _floats(steps, "end_s")
     replica, total = _floats(steps, "replica"), np.zeros(len(times_s))
     replicas = np.unique(replica)
     for number in replicas:
         known = (replica == number) & ~np.isnan(used)
         if known.any():
-            total += np.interp(times_s, end[known], used[known], left=0.0, right=0.0)
+            at, held = end[known], used[known]
+            freed = np.flatnonzero(np.diff(held) < 0)
+            at, held = np.insert(at, freed + 1, at[freed + 1]), np.insert(held, freed + 1, held[freed])
+            total += np.interp(times_s, at, held, left=0.0, right=0.0)
     return total / max(num_blocks * len(replicas), 1)
 
 

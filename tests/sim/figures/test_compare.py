@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from actors.config import EngineConfig
 from actors.core.config import SchedulerConfig
 from actors.messages import Capacity
 from sim.cost.roofline import Roofline
-from sim.figures.compare import compare
+from sim.figures.compare import Comparison, Moved, compare
 from sim.figures.metrics import summarize
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
@@ -85,3 +86,25 @@ def test_the_page_and_its_json_say_the_same(fcfs: Run, tmp_path: Path) -> None:
     for row in data["figures"]:
         assert row["verdict"] in text and row["name"] in text
     assert "not the same in both" in text and "NaN" not in to_json(found)
+
+
+def shown(found: Comparison) -> str:
+    out = StringIO()
+    print_comparison(found, ("a", "b"), Console(file=out, width=100))
+    return out.getvalue()
+
+
+def test_what_is_shown_of_a_comparison_tells_its_two_sides_apart(fcfs: Run, tmp_path: Path) -> None:
+    """Settings that were not given, small gains, and runs that have nothing in common."""
+    found = compare(fcfs, run(tmp_path / "other", seed=1))
+    moved = found._replace(
+        settings={"slo": (None, "ttft=1")}, gained=[Moved("r1", 0.4512, 0.4488)], lost=[Moved("r2", 1.0, 3.0)]
+    )
+    text = shown(moved)
+    assert "slo: not given → ttft=1" in text
+    assert "r1 0.451 → 0.449 s" in text and "r2 1.00 → 3.00 s" in text
+    nothing = shown(moved._replace(figures=[], gained=[], lost=[], num_finished=(3, 0, 0)))
+    assert (
+        "No request finished in both: there is nothing to compare." in nothing
+        and "milliseconds" not in nothing
+    )

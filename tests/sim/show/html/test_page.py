@@ -184,7 +184,36 @@ def test_limits_are_drawn_where_a_run_was_held_against_them(run: Run) -> None:
     """By latency, in seconds."""
     assert series(run).limits_s == {}
     held = replace(run, config={**run.config, "slo": "ttft=0.5,e2e=10"})
-    assert series(held).limits_s == {"ttft_s": 0.5, "e2e_s": 10.0}
+    assert series(held).limits_s == {"ttft_s": [0.5], "e2e_s": [10.0]}
+
+
+@pytest.mark.parametrize(("num_targets", "drawn"), [(2, [0.25, 0.5, 1.0]), (9, None)])
+def test_targets_that_requests_bring_are_drawn_unless_they_are_many(
+    tmp_path: Path, num_targets: int, drawn: list[float] | None
+) -> None:
+    """Beside the run's limit, which is that of requests without one."""
+    targets = [None, *(0.5 * (number + 1) for number in range(num_targets))]
+    given = [TraceRequest(f"r{number}", 0.0, 50, 4, slo_ttft_s=s) for number, s in enumerate(targets)]
+    brought = recorded(tmp_path / "brought", given=given)
+    held = replace(brought, config={**brought.config, "slo": "ttft=0.25"})
+    assert series(held).limits_s.get("ttft_s") == drawn
+
+
+def test_blocks_stay_in_use_until_they_are_freed(tmp_path: Path) -> None:
+    """A request alone holds its blocks to its end: no line falls slowly from its prompt to nothing."""
+    alone = recorded(tmp_path / "alone", given=[TraceRequest("only", 0.0, 400, 64)])
+    use = np.array(series(alone).kv_use[NUM_BUCKETS // 2 : -2])
+    assert use.min() == use.max() > 0
+
+
+def test_tenants_of_refused_requests_received_nothing(tmp_path: Path) -> None:
+    """How many came, how many finished, and the tokens of those alone."""
+    given = [
+        TraceRequest("never", 0.0, 10**6, 8, tenant="big"),
+        TraceRequest("r", 0.0, 50, 8, tenant="small"),
+    ]
+    rows = tenants([recorded(tmp_path / "run", given=given)], ["a"])
+    assert [(row.num_requests, row.finished, row.tokens) for row in rows] == [(1, "0", "0"), (1, "1", "58")]
 
 
 def test_a_page_that_cannot_be_written_is_one_clear_error(run: Run, tmp_path: Path) -> None:
