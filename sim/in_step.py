@@ -3,6 +3,7 @@
 Ranks are engines of their own, each with its scheduler and its KV cache. A step begins for all of them at
 once: when the last one has ended, or, if none is under way, when any rank has a batch. What schedulers plan
 in that instant is in it; a batch that comes later waits for the next, and so does a request at an idle rank.
+On the wall clock an instant is a turn of its loop.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from actors.actor import Reply
 from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
 from actors.messages import Capacity
+from sim.backend import Pace
 from sim.cost.in_step import InStep
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
@@ -23,20 +25,24 @@ LAST = "~"
 
 
 class Wave:
-    """The ranks that go in step, and the step under way."""
+    """The ranks that go in step, and the step under way; they keep one `pace`."""
 
-    __slots__ = ("_clock", "_cost", "_is_due", "_key", "_ranks", "_running")
+    __slots__ = ("_clock", "_cost", "_end_s", "_is_due", "_key", "_pace", "_ranks", "_running")
 
-    def __init__(self, cost: InStep, number: int) -> None:
+    def __init__(self, cost: InStep, number: int, pace: Pace | None = None) -> None:
         self._cost, self._key = cost, f"{LAST}wave-{number}"
-        self._ranks: list[RankBackend] = []
+        self._pace = pace or Pace(cost)
+        self._end_s = 0.0
+        """Of the last step, or of the one under way."""
+        self._ranks: dict[int, RankBackend] = {}
         self._running: list[RankBackend] = []
         """Those with a batch in the step under way."""
         self._is_due = False
         self._clock: RunClock | None = None
 
-    def join(self, rank: "RankBackend") -> None:
-        self._ranks.append(rank)
+    def join(self, place: int, rank: "RankBackend") -> None:
+        """A rank is there, perhaps in the place of one that crashed."""
+        self._ranks[place] = rank
 
     def wake(self) -> None:
         """A rank has a batch: a step is due, unless one is under way."""
@@ -51,27 +57,39 @@ class Wave:
         """Begin a step with what each rank has; batches that compute nothing are answered first."""
         assert self._clock is not None
         now_s, self._is_due = self._clock.now_s(), False
-        num_empty = sum(rank.answer_empty(now_s) for rank in self._ranks)
+        ranks = list(self._ranks.values())
+        num_empty = sum(rank.answer_empty(max(now_s, self._end_s)) for rank in ranks)
         if num_empty:  # their schedulers may have more to say in this instant
-            if any(rank.has_batch for rank in self._ranks):
+            if any(rank.has_batch for rank in ranks):
                 self.wake()
             return
-        works: list[StepWork] = []
-        for rank in self._ranks:
-            if rank.has_batch:
-                self._running.append(rank)
-                works.append(rank.begin())
-        if works:
+        self._running = [rank for rank in ranks if rank.has_batch]
+        if not self._running:
+            return
+        try:
+            works = [rank.begin() for rank in self._running]
+            continues = any(rank.continues for rank in self._running)
+            start = max(self._pace.planned_tick(now_s, continues), instant(self._end_s))
             ticks = to_ticks(self._cost.step_among_s(works))
-            end_s = to_s(instant(now_s) + ticks)
-            self._clock.enter(end_s, Event.STEP_END, self._key, _StepEnds(self, end_s))
+        except Exception as error:  # noqa: BLE001  # their engines crash of it
+            self._fail(error)
+            return
+        self._end_s = max(to_s(start + ticks), now_s)
+        self._clock.enter(self._end_s - self._pace.early_s, Event.STEP_END, self._key, _StepEnds(self))
 
-    def end(self, end_s: float) -> None:
-        """All ranks are through."""
+    def _fail(self, error: Exception) -> None:
+        """All ranks crash: none goes on without the others' experts."""
         running, self._running = self._running, []
         for rank in running:
-            rank.end(end_s)
-        if any(rank.has_batch for rank in self._ranks):
+            rank.fail(error)
+
+    def end(self) -> None:
+        """All ranks are through."""
+        running, self._running = self._running, []
+        self._pace.done(self._end_s)
+        for rank in running:
+            rank.end(self._end_s)
+        if any(rank.has_batch for rank in self._ranks.values()):
             self.wake()
 
 
@@ -80,11 +98,11 @@ class RankBackend:
 
     __slots__ = ("_capacity", "_fold", "_queue", "_source", "_wave")
 
-    def __init__(self, wave: Wave, source: TokenSource, capacity: Capacity) -> None:
+    def __init__(self, wave: Wave, place: int, source: TokenSource, capacity: Capacity) -> None:
         self._wave, self._source, self._capacity = wave, source, capacity
         self._fold = WorkFold(capacity.block_size)
         self._queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
-        wave.join(self)
+        wave.join(place, self)
 
     async def load(self) -> Capacity:
         """The capacity that was handed in."""
@@ -99,11 +117,17 @@ class RankBackend:
         return reply
 
     async def close(self) -> None:
-        """Nothing was taken."""
+        """Its engine is gone: what it asked for is done for nobody."""
+        self._queue.clear()
 
     @property
     def has_batch(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def continues(self) -> bool:
+        """Whether it had work all the time up to the batch that was taken up last."""
+        return self._fold.continues
 
     def answer_empty(self, now_s: float) -> int:
         """Answer the batches in front that compute nothing; returns their number."""
@@ -121,8 +145,16 @@ class RankBackend:
         self._source.begin(batch)
         return work
 
+    def fail(self, error: Exception) -> None:
+        """The batch crashed, and what is behind it comes from an engine that will be gone."""
+        _, reply = self._queue.popleft()
+        self._queue.clear()
+        reply.fail(error)
+
     def end(self, end_s: float) -> None:
-        """The batch is done."""
+        """The batch is done, if its engine is still there."""
+        if not self._queue:
+            return
         batch, reply = self._queue.popleft()
         sampled = self._source.sample(1)
         self._fold.advance(1, sampled.accepted)
@@ -141,21 +173,20 @@ class _StepBegins(Timer):
 
 
 class _StepEnds(Timer):
-    __slots__ = ("_end_s", "_wave")
+    __slots__ = ("_wave",)
 
-    def __init__(self, wave: Wave, end_s: float) -> None:
+    def __init__(self, wave: Wave) -> None:
         super().__init__()
-        self._wave, self._end_s = wave, end_s
+        self._wave = wave
 
     def call(self) -> None:
-        self._wave.end(self._end_s)
+        self._wave.end()
 
 
 def ranks_in_step(cost: InStep, sources: Sequence[TokenSource], capacity: Capacity) -> list[RankBackend]:
     """A backend for each source: every `cost.num_ranks` of them go in step."""
-    backends: list[RankBackend] = []
-    for rank, source in enumerate(sources):
-        if rank % cost.num_ranks == 0:
-            wave = Wave(cost, rank // cost.num_ranks)
-        backends.append(RankBackend(wave, source, capacity))
-    return backends
+    waves = [Wave(cost, number) for number in range(-(-len(sources) // cost.num_ranks))]
+    return [
+        RankBackend(waves[rank // cost.num_ranks], rank, source, capacity)
+        for rank, source in enumerate(sources)
+    ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from actors.core.config import ConfigError
 from actors.messages import Capacity
 from actors.metrics.lag import Lag
 from actors.speculative_config import SpeculativeConfig
@@ -14,6 +13,7 @@ from sim.emulation.answers import Answers
 from sim.emulation.made_up_logprobs import MadeUpLogprobs
 from sim.emulation.pace import LivePace
 from sim.emulation.scripts import Scripted, Scripts
+from sim.in_step import RankBackend, Wave
 from sim.pipelined import PipelinedBackend, cost_backend
 from sim.speculated import Speculated
 
@@ -28,24 +28,27 @@ def emulated_backends(
     seed: int = 0,
     speculation: SpeculativeConfig | None = None,
     before_step: Callable[[], None] = lambda: None,
-) -> Callable[[int], CostBackend | PipelinedBackend]:
+) -> Callable[[int], CostBackend | PipelinedBackend | RankBackend]:
     """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own.
 
-    What `before_step` raises crashes the engine. Raises ConfigError for ranks that go in step.
+    What `before_step` raises crashes the engine, and with it those that go in step with it.
     """
-    if isinstance(cost, InStep):
-        raise ConfigError(
-            f"data_parallel_size is {cost.num_ranks}: ranks that share experts go in step, which only replay"
-            " and sweep simulate; leave it at 1"
-        )
     drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
 
     def tokens() -> Scripted:
         scripts = Scripts(answers, eos_token_id)
         return Scripted(scripts, None if drafts is None else Speculated(scripts, drafts))
 
-    def new_backend(replica: int) -> CostBackend | PipelinedBackend:
-        pace = LivePace(cost, replica, lag, before_step)
-        return cost_backend(pace, MadeUpLogprobs(tokens(), vocab_size), capacity)
+    waves: dict[int, Wave] = {}
+
+    def new_backend(replica: int) -> CostBackend | PipelinedBackend | RankBackend:
+        source = MadeUpLogprobs(tokens(), vocab_size)
+        if not isinstance(cost, InStep):
+            return cost_backend(LivePace(cost, replica, lag, before_step), source, capacity)
+        number = replica // cost.num_ranks
+        if number not in waves:
+            first = number * cost.num_ranks
+            waves[number] = Wave(cost, number, LivePace(cost, first, lag, before_step))
+        return RankBackend(waves[number], replica, source, capacity)
 
     return new_backend
