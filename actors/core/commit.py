@@ -52,7 +52,9 @@ def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
         for name, request in state.catching_up.items()
         if request.decodes_on_wire and name not in draft.scheduled
     ]
-    return tuple(request.request_id for request in sorted(left_out, key=admission_order))
+    if len(left_out) > 1:
+        left_out.sort(key=admission_order)
+    return tuple([request.request_id for request in left_out])
 
 
 def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:

@@ -43,11 +43,12 @@ class KVCache:
         if not self.caching or request.submit.sampling.prompt_logprobs is not None:
             return []
         hit: list[int] = []
-        find, num_named = self.pool.find, self._num_named_blocks(request)
-        request.num_named_blocks = num_named
+        num_named = request.num_named_blocks = self._num_named_blocks(request)
         for index in range((request.num_tokens - 1) // self.block_size):
-            named = index < num_named
-            block = find(self._key(request, index)) if named else self._find_own(request, index)
+            if index < num_named:
+                block = self.pool.find(self._key(request, index))
+            else:
+                block = self._find_own(request, index)
             if block is None:
                 break
             hit.append(block)
@@ -55,10 +56,11 @@ class KVCache:
 
     def _find_own(self, request: Request, index: int) -> int | None:
         """The oldest block that still holds the tokens of a block of the request's own."""
-        is_owned = self.pool.is_owned
-        for block in request.residue.get(index, ()):
-            if is_owned(block, request):
-                return block
+        blocks = request.residue.get(index)
+        if blocks is not None:
+            for block in blocks:
+                if self.pool.is_owned(block, request):
+                    return block
         return None
 
     def _num_named_blocks(self, request: Request) -> int:
@@ -82,7 +84,7 @@ class KVCache:
         """
         needed = max(self.num_blocks(num_tokens) - len(hit), 0)
         if hit:
-            needed += sum(map(self.pool.is_free, hit))
+            needed += sum([self.pool.is_free(block) for block in hit])
         return needed + reserved_blocks <= self.pool.num_free
 
     def fits_without(
