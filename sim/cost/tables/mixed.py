@@ -19,7 +19,6 @@ key head of each one tile more.
 
 from typing import Final
 
-from actors.core.records import dataclass
 from sim.cost.tables.attention import ContextAttention, GenerationAttention
 from sim.hardware.gpu import Gpu
 
@@ -41,43 +40,45 @@ SPILL: Final = 1.5
 read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
 
 
-@dataclass(frozen=True, slots=True)
 class MixedAttention:
     """One layer's attention of chunks and decodes together; `heads` are a rank's query heads."""
 
-    context: ContextAttention
-    generation: GenerationAttention
-    gpu: Gpu
-    heads: int
-    kv_heads: int
+    def __init__(
+        self, context: ContextAttention, generation: GenerationAttention, gpu: Gpu, heads: int, kv_heads: int
+    ) -> None:
+        self.context, self.generation = context, generation
+        self.heads, self.kv_heads = heads, kv_heads
+        self.splits_contexts, self.num_sms, self.l2_bytes = gpu.splits_contexts, gpu.num_sms, gpu.l2_bytes
 
     def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
         """`context_tokens` are those of all decodes, which are taken to be equally long."""
-        work_s = sum(self.context.seconds(new, before) for new, before in chunks)
-        if self.gpu.splits_contexts:
+        work_s = 0.0
+        for new, before in chunks:
+            work_s += self.context.seconds(new, before)
+        if self.splits_contexts:
             if num_decodes:
                 alone_s = self.generation.seconds(num_decodes, context_tokens / num_decodes)
                 work_s += max(alone_s - self.context.launch_s, 0.0)
                 tile_s = TILE_S * PIPELINED
-                work_s += num_decodes * self.kv_heads * tile_s / self.gpu.num_sms
+                work_s += num_decodes * self.kv_heads * tile_s / self.num_sms
             return work_s
-        longest = float(max(new + before for new, before in chunks))
+        longest = float(max([new + before for new, before in chunks]))
         if num_decodes:
             work_s += max(self._tiles_s(num_decodes, context_tokens), self._read_s(context_tokens))
-            tiles = -(-max(new for new, _ in chunks) // TILE_ROWS) - 1
-            work_s += num_decodes * tiles * self.heads * EMPTY_TILE_S / self.gpu.num_sms
+            tiles = -(-max([new for new, _ in chunks]) // TILE_ROWS) - 1
+            work_s += num_decodes * tiles * self.heads * EMPTY_TILE_S / self.num_sms
             longest = max(longest, context_tokens / num_decodes)
-        tile_s = LONE_TILE * TILE_ROWS * self.context.pair_s / self.heads * self.gpu.num_sms
+        tile_s = LONE_TILE * TILE_ROWS * self.context.pair_s / self.heads * self.num_sms
         return max(work_s, self.context.launch_s + longest * tile_s)
 
     def _tiles_s(self, num_decodes: int, context_tokens: float) -> float:
         """All tiles of the decodes, spread over the multiprocessors."""
         rows_s = TILE_SPEED * TILE_ROWS * self.context.pair_s * context_tokens
-        return num_decodes * self.heads * TILE_S / self.gpu.num_sms + rows_s
+        return num_decodes * self.heads * TILE_S / self.num_sms + rows_s
 
     def _read_s(self, context_tokens: float) -> float:
         """Reading all keys and values, as often as the cache makes it necessary."""
         read_bytes = context_tokens * self.generation.row_bytes
-        spilled = (read_bytes / self.kv_heads / self.gpu.l2_bytes - 1) / SPILL
+        spilled = (read_bytes / self.kv_heads / self.l2_bytes - 1) / SPILL
         again = min(max(spilled, 0.0), 1.0) * (self.heads / self.kv_heads - 1)
         return (1 + again) * read_bytes / self.generation.bytes_per_s
