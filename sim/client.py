@@ -6,13 +6,13 @@ session is sent after the answer to the one before it, and a limit on concurrenc
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple
 
 from actors.actor import Actor, Ref
 from actors.clock import Event, Timer
 from actors.core.records import dataclass
-from actors.messages import Accepted, Cancel, Generate, Heard, Refused, StepOutput, Submit
+from actors.messages import Cancel, Generate, Heard, Refused, StepOutput, Submit
+from actors.reply import Reader
 from sim.interrupt import Stopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
@@ -155,7 +155,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._num_arrived += 1
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
             self._recorder.wants(row.request_id, row.limits_s)
-        self._llm.request(self._generate_for(row)).then(partial(self._answered, row))
+        self._llm.request(self._generate_for(row)).hand_to(_Answer(self, row))
         if self._timeout_s is not None and row.request_id in self._unfinished:
             due_s, gave_up = self.clock.now_s() + self._timeout_s, GaveUp(row.request_id)
             self._timers[row.request_id] = self.schedule(due_s, Event.TIMEOUT, gave_up)
@@ -176,12 +176,21 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if self._ready:
             self._ask(self._ready.popleft())
 
-    def _answered(
-        self, row: TraceRequest, answer: Accepted | Refused | None, error: BaseException | None
-    ) -> None:
-        if isinstance(answer, Refused):
-            # It has come, though no scheduler will hear of it: what was turned away missed its limits.
-            now_s, tenant = self.clock.now_s(), row.tenant
-            self._recorder.arrived(row.request_id, now_s, row.num_prompt_tokens, tenant)
-            self._recorder.refused(row.request_id, answer.reason)
-            self._ended(row.request_id)
+    def turned_away(self, row: TraceRequest, refused: Refused) -> None:
+        """A request has come, though no scheduler will hear of it: it missed its limits."""
+        self._recorder.arrived(row.request_id, self.clock.now_s(), row.num_prompt_tokens, row.tenant)
+        self._recorder.refused(row.request_id, refused.reason)
+        self._ended(row.request_id)
+
+
+class _Answer(Reader):
+    """Whether a request is taken: the client wants to know of those that are not."""
+
+    __slots__ = ("_client", "_row")
+
+    def __init__(self, client: Client, row: TraceRequest) -> None:
+        self._client, self._row = client, row
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        if isinstance(value, Refused):
+            self._client.turned_away(self._row, value)

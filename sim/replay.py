@@ -183,7 +183,7 @@ def counting_tokens(
             sampling=sampling,
             request_id=request.request_id,
             priority=request.priority,
-            block_hashes=request.block_hashes(block_size),
+            block_hashes=None if request.hash_ids is None else request.block_hashes(block_size),
             tenant=request.tenant,
             slo_ttft_s=request.slo_ttft_s,
             predicted_tokens=None if predictor is None else predictor.predict(request),

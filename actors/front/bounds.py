@@ -6,12 +6,14 @@ requests, a record. It is refused by the name of its field.
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from actors.core.sampling import Sampling
 from actors.messages import Generate, Refused
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-MAX_CHOICES = 128
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+MAX_CHOICES: Final = 128
 """The most choices that one prompt may be asked for: OpenAI's own limit."""
 
 
