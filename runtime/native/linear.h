@@ -19,8 +19,9 @@ struct Linear {
 
 namespace {
 
-// Of a block's words as many as stay in the first cache, where tiles come back to them.
-constexpr int MOST_WORDS = tiles::HERE ? 64 : 128;
+// Of a block's words, those that are multiplied at once: as many as stay in the first cache where tiles come back to
+// them for few rows. For many rows sums would be loaded and stored too often.
+inline int64_t most_words(int64_t rows) { return tiles::HERE && rows <= 64 ? 64 : 128; }
 constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 96, MOST_PANEL_INPUTS = 1536;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
@@ -75,14 +76,14 @@ void plain_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x
 // Fetches what is read next, at last from `next`.
 inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<const bf16>& x, int64_t rows, float* out,
                          const void* next) {
-    const int64_t words = l.num_in / 2;
+    const int64_t words = l.num_in / 2, most = most_words(rows);
     for (int c = 0; c < n; c += l.block) {
         const auto* w = (const uint32_t*)l.weight + (first + c) * words;
-        for (int64_t k = 0; k < words; k += MOST_WORDS) {
-            const bool is_last = next && c + l.block >= n && k + MOST_WORDS >= words;
+        for (int64_t k = 0; k < words; k += most) {
+            const bool is_last = next && c + l.block >= n && k + most >= words;
             product<Pairs>(rows, l.block / LANES, (const uint32_t*)x.at + k, x.row / 2, w + k * l.block, l.block,
-                           std::min<int64_t>(MOST_WORDS, words - k), out + c, BLOCK, k > 0,
-                           {nullptr, is_last ? (const char*)next : (const char*)(w + (k + MOST_WORDS) * l.block)});
+                           std::min<int64_t>(most, words - k), out + c, BLOCK, k > 0,
+                           {nullptr, is_last ? (const char*)next : (const char*)(w + (k + most) * l.block)});
         }
     }
 }
