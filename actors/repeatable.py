@@ -8,7 +8,7 @@ write; who hides it from this search deceives nobody else.
 import ast
 from collections.abc import Iterator
 
-CHANCE = ("random", "secrets", "time", "datetime", "uuid", "numpy.random", "os.urandom", "os.getpid")
+CHANCE = ("random", "secrets", "time", "datetime", "uuid", "numpy.random", "os.urandom", "os.getrandom")
 """Their answers differ from run to run."""
 TASKS = ("threading", "_thread", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 OF_A_PROCESS = {"id": "differs from process to process", "hash": "of a text differs from process to process"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import ConfigError
 from actors.core.records import dataclass
+from actors.policy_file import find_policy, find_router
 from sundog.axes import with_fields
 from sundog.ends import leaves
 from sundog.options.config_file import recorded
@@ -54,10 +55,22 @@ class Plan:
         rate_per_s = None if load.request_rate is None else parse_rate(load.request_rate)
         if self.resample or load.predictor == "noisy" or rate_per_s not in (None, float("inf")):
             return False
+        engine = changed(self.engine, settings)
         try:
+            if draws(find_policy(engine.policy)):
+                return False
+            if engine.replicas * engine.data_parallel_size > 1 and draws(find_router(engine.router)):
+                return False
             return self.source(settings).repeats
         except ConfigError:
             return False  # Its run says why.
+
+
+def draws(decider: object) -> bool:
+    """Whether a policy or a router names the seed's random numbers in one of its methods."""
+    own = type(getattr(decider, "inner", decider))
+    codes = [getattr(value, "__code__", None) for cls in own.__mro__ for value in vars(cls).values()]
+    return any("random" in code.co_names for code in codes if code is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
     span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
     left_out = f"Warm-up left out of every setting alike: {span} requests a run."
     left_out += _unfinished(cells, confidence)
+    if len(cells) > 1 and len({repr(cell.runs) for cell in cells}) == 1:
+        left_out += " Every setting gave the same figures: to these requests it makes no difference."
     fixed, num_runs = [cell for cell in cells if cell.is_fixed], len(cells[0].runs)
     if len(fixed) == len(cells):
         return [

@@ -14,6 +14,7 @@ import pytest
 
 from tests import warm
 
+DOCS = Path(__file__).parents[2] / "docs"
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 KILLER = """
 import os, signal
@@ -68,6 +69,23 @@ def test_a_resampled_trace_has_intervals() -> None:
     alike, drawn = cells(TRACE, "--vary", "request_rate=inf,5", *few)
     assert len({run["e2e_s.mean"] for run in alike["runs"]}) == 1 and alike["is_fixed"]
     assert len({run["e2e_s.mean"] for run in drawn["runs"]}) == 3 and not drawn["is_fixed"]
+
+
+def test_a_policy_that_draws_is_run_for_each_seed() -> None:
+    """One run of a lottery is luck; what draws nothing is still run once, or alike."""
+    few = ("--limit", "40", "--replications", "3", "--jobs", "1", "--max-num-seqs", "1")
+    lottery, fcfs = cells(TRACE, "--vary", f"policy={DOCS}/lottery.py:Lottery,fcfs", *few)
+    assert len({run["ttft_s.mean"] for run in lottery["runs"]}) == 3 and not lottery["is_fixed"]
+    assert len({run["ttft_s.mean"] for run in fcfs["runs"]}) == 1 and fcfs["is_fixed"]
+    router, _ = cells(TRACE, "--vary", "router=power-of-two,round-robin", "--replicas", "3", *few)
+    assert len({run["ttft_s.mean"] for run in router["runs"]}) == 3
+
+
+def test_settings_that_change_nothing_are_said_to() -> None:
+    """Instead of a ranking of equals."""
+    same = "Every setting gave the same figures"
+    assert same in sweep(TRACE, "--vary", "policy=fcfs,priority", "--limit", "20").stdout
+    assert same not in sweep(TRACE, "--vary", "max_num_seqs=1,8", "--limit", "20").stdout
 
 
 def test_a_cell_that_cannot_run_is_a_row(tmp_path: Path) -> None:
