@@ -71,7 +71,9 @@ def _of_arrivals(asked: Schedule, reading: Reading, engine: Engine, trace: Path)
     heeded = [row.name for row in rows(Engine) if row.to == SCHEDULER]
     _refuse(engine, (*heeded, *HEEDED), "no decision of one scheduler depends on it")
     if engine.num_gpu_blocks is None:
-        raise ConfigError("--num-gpu-blocks is not given: without a GPU nothing says how many there are")
+        raise ConfigError(
+            "--num-gpu-blocks is not given, and without a GPU nothing says how many there are: give it"
+        )
     arrivals = islice(read_trace(str(trace), reading.tokenizer), reading.limit)
     return by_steps(arrivals, engine.simulated().config(None), asked.step_s)
 

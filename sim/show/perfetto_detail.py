@@ -72,6 +72,9 @@ class Drawn:
         if (num_missing := len(there) - len(drawn.requests)) > 0:
             which = "those drawn are the slowest, and some of all others"
             drawn.left_out.append(f"{num_missing:,} of {len(there):,} requests ({which})")
+        if history.requests and not there:
+            num_requests = len(history.requests)
+            drawn.left_out.append(f"all {num_requests:,} requests (none is under way in these seconds)")
         starts_s = [s for queue in history.queues.values() for s in queue.starts_s if detail.holds(s, s)]
         if len(starts_s) > MOST_SLICES:
             drawn.steps_a_slice = math.ceil(len(starts_s) / MOST_SLICES)

@@ -143,6 +143,8 @@ def test_a_span_of_seconds_is_drawn_in_full(long_run: Path, tmp_path: Path) -> N
     assert [e for e in part if e["ph"] == "X"] == inside
     arrived = {row.request_id for row in LONG if 2 <= row.arrival_s <= 2.5}
     assert arrived <= requests_of(part) and len(requests_of(part)) < 60
+    behind, said = drawn(long_run, tmp_path / "behind.json", "--from", 9_999)
+    assert not requests_of(behind) and "all 301 requests (none is under way in these seconds)" in said
 
 
 def test_of_many_requests_the_slowest_and_some_others_are_drawn(long_run: Path, tmp_path: Path) -> None:
