@@ -15,7 +15,9 @@ class StepOutput:
 
     `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
     counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
-    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers.
+    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers,
+    and took `num_taken_blocks`. At the end of the last step, before `num_freed_blocks` were given back,
+    `num_free_blocks_held` were free, with those that steps planned ahead have taken by then.
     `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
     `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
@@ -35,6 +37,9 @@ class StepOutput:
     blocked: Blocked | None
     num_free_blocks_planned: int | None
     num_waiting_planned: int
+    num_taken_blocks: int
+    num_free_blocks_held: int | None
+    num_freed_blocks: int
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
@@ -62,6 +67,9 @@ class StepOutput:
         ranks: tuple[tuple[str, Rank], ...] = (),
         vectors: tuple[tuple[str, bytes], ...] = (),
         kv_events: KvEvents | None = None,
+        num_taken_blocks: int = 0,
+        num_free_blocks_held: int | None = None,
+        num_freed_blocks: int = 0,
     ) -> None:
         self.replica = replica
         self.batch = batch
@@ -75,6 +83,9 @@ class StepOutput:
         self.blocked = blocked
         self.num_free_blocks_planned = num_free_blocks_planned
         self.num_waiting_planned = num_waiting_planned
+        self.num_taken_blocks = num_taken_blocks
+        self.num_free_blocks_held = num_free_blocks_held
+        self.num_freed_blocks = num_freed_blocks
         self.logprobs = logprobs
         self.prompt_logprobs = prompt_logprobs
         self.accepted = accepted

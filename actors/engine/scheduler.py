@@ -14,16 +14,15 @@ from actors.clock import Event
 from actors.core.decode_runs import extend
 from actors.core.plan import plan
 from actors.core.progress import Progress
-from actors.core.records import dataclass
 from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
 from actors.engine.phase import Phase
+from actors.engine.planned import Planned
 from actors.messages import (
     Abort,
     Batch,
-    Blocked,
     Done,
     Finish,
     Interrupt,
@@ -39,26 +38,6 @@ from actors.owner import MessageTimer
 class BeginStep:
     """The Scheduler tells itself to begin a step: an event of its own, so that whatever comes in
     an instant is in the step that begins in it."""
-
-
-@dataclass(init=False, slots=True)
-class Planned:
-    """A step whose result is to come."""
-
-    batch: Batch
-    blocked: Blocked | None
-    num_free_blocks: int
-    num_waiting: int
-    start_s: float
-
-    def __init__(
-        self, batch: Batch, blocked: Blocked | None, num_free_blocks: int, num_waiting: int, start_s: float
-    ) -> None:
-        self.batch = batch
-        self.blocked = blocked
-        self.num_free_blocks = num_free_blocks
-        self.num_waiting = num_waiting
-        self.start_s = start_s
 
 
 BEGIN_STEP = BeginStep()
@@ -177,12 +156,15 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
 
     def _plan(self, *, may_run: bool = True) -> int:
         """Plan one step, or a run of them, and have it executed; returns the tokens of one step."""
-        state = self._state
+        state, pool = self._state, self._state.kv.pool
+        num_before = pool.num_free
         batch, blocked = plan(state, may_run=may_run)
         num_tokens = batch.num_tokens
         self._progress.planned(state, batch)
-        num_free = state.kv.pool.num_free
-        self._steps.append(Planned(batch, blocked, num_free, len(state.waiting), self.clock.now_s()))
+        num_free, num_waiting = pool.num_free, len(state.waiting)
+        self._steps.append(
+            Planned(batch, blocked, num_before - num_free, num_free, num_waiting, self.clock.now_s())
+        )
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
         result = self._executor.request(batch)
@@ -202,6 +184,8 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
                 state.view.advance(result.end_times_s[-2])
             self._plan(may_run=False)
         planned = self._steps.popleft()
+        num_free = state.kv.pool.num_free
+        num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps])
         if not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
         state.view.advance(result.end_times_s[-1])
@@ -225,6 +209,9 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             num_free_blocks=state.kv.pool.num_free,
             blocked=planned.blocked,
             num_free_blocks_planned=planned.num_free_blocks,
+            num_taken_blocks=planned.num_taken_blocks,
+            num_free_blocks_held=num_free + num_ahead_blocks,
+            num_freed_blocks=state.kv.pool.num_free - num_free,
             num_waiting_planned=planned.num_waiting,
             logprobs=result.logprobs,
             prompt_logprobs=result.prompt_logprobs,

@@ -5,6 +5,7 @@ from array import array
 from struct import Struct
 
 from actors.messages import StepOutput
+from sim.record.kv_use import Blocks
 
 Limits = tuple[float | None, float | None, float | None]
 """What a request wants of TTFT, TPOT and E2E, in seconds."""
@@ -102,7 +103,9 @@ GROUP_COLUMNS = (
     "num_finished",
     "num_waiting",
     "num_waiting_at_end",
+    "used_blocks_before",
     "used_blocks",
+    "used_blocks_after",
     "num_drafts",
     "num_accepted",
     "num_first_intervals",
@@ -118,8 +121,8 @@ class Groups:
     """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
-    at its end; `used_blocks` are in use then, or -1 where `KvUse` takes no sample. Intervals are those
-    between two tokens of a request that end with the first, any other, and the last step.
+    at its end; the three `used_blocks…` are the `Blocks` of that step, -1 where there are none. Intervals are
+    those between two tokens of a request that end with the first, any other, and the last step.
     The rows lie packed one after another, to which a batch is added at once.
     """
 
@@ -137,10 +140,11 @@ class Groups:
         return memoryview(self._rows).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 
     def add(
-        self, output: StepOutput, num_prefilled: int, used_blocks: int, num_intervals: tuple[int, int, int]
+        self, output: StepOutput, num_prefilled: int, blocks: Blocks, num_intervals: tuple[int, int, int]
     ) -> None:
         """The steps of one output; intervals with the first, any other and the last of them."""
         batch, (num_first, num_other, num_last) = output.batch, num_intervals
+        before, held, after = blocks
         self._rows += _PACKED(
             output.start_s,
             len(output.end_times_s),
@@ -151,7 +155,9 @@ class Groups:
             len(output.finished),
             output.num_waiting_planned,
             output.num_waiting,
-            used_blocks,
+            before,
+            held,
+            after,
             batch.num_draft_tokens,
             sum([count for _, count in output.accepted]) if output.accepted else 0,
             num_first,
@@ -193,42 +199,6 @@ class Steps:
         """Ranges with a token in the last step."""
         self.restarting: list[Live] = []
         """Ranges whose successor begins with the next step."""
-
-
-class KvUse:
-    """KV blocks in use over time: samples after steps that prefill or in which a request ends.
-
-    Between two samples the use is taken to grow evenly; while no step runs it stands still. Other
-    steps are no samples, so that grouping them into runs changes nothing.
-    """
-
-    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "busy_s", "max_blocks")
-
-    def __init__(self) -> None:
-        self._used = 0
-        self._since_s = self._last_end_s = ABSENT
-        self.block_seconds = 0.0
-        self.busy_s = 0.0
-        self.max_blocks = 0
-
-    def stepped(self, start_s: float, end_s: float) -> None:
-        """Steps ran from `start_s` to `end_s`."""
-        if math.isnan(self._since_s):
-            self._since_s = start_s
-        elif start_s > self._last_end_s:
-            self.block_seconds += self._used * (start_s - self._since_s)
-            self.busy_s += start_s - self._since_s
-            self._since_s = start_s
-        self._last_end_s = end_s
-
-    def sample(self, num_used_blocks: int) -> None:
-        """`num_used_blocks` are in use at the end of the last step."""
-        span_s = self._last_end_s - self._since_s
-        self.block_seconds += (self._used + num_used_blocks) / 2 * span_s
-        self.busy_s += span_s
-        self._since_s = self._last_end_s
-        self._used = num_used_blocks
-        self.max_blocks = max(self.max_blocks, num_used_blocks)
 
 
 class Live:

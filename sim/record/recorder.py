@@ -17,7 +17,8 @@ from actors.core.batch import Batch
 from actors.core.records import dataclass
 from actors.messages import StepOutput
 from sim.record.accepted import add_drafts
-from sim.record.columns import ABSENT, Columns, Groups, KvUse, Limits, Live, Steps
+from sim.record.columns import ABSENT, Columns, Groups, Limits, Live, Steps
+from sim.record.kv_use import NO_SAMPLE, KvUse, blocks_of
 from sim.record.refusals import Refusals
 from sim.record.sink import Sink
 
@@ -91,7 +92,7 @@ class Recorder:
             add_drafts(output, self.acceptance, self._live, self.columns, steps)
         if output.finished:
             num_last -= self._finish(output, last)
-        used_blocks = -1
+        blocks = NO_SAMPLE
         if ends:
             for live in starting:
                 if live.start == now:
@@ -100,11 +101,9 @@ class Recorder:
             steps.num_steps = last + 1
             steps.busy_s += ends[-1] - max(output.start_s, steps.last_end_s)
             steps.last_end_s = ends[-1]
-            kv_use.stepped(output.start_s, ends[-1])
-            if batch.chunks or output.finished:
-                used_blocks = self.num_blocks - 1 - output.num_free_blocks
-                kv_use.sample(used_blocks)
-        steps.groups.add(output, num_prefill_tokens, used_blocks, (num_first, num_intervals, num_last))
+            blocks = blocks_of(output, self.num_blocks - 1)
+            kv_use.stepped(output.start_s, ends[-1], blocks)
+        steps.groups.add(output, num_prefill_tokens, blocks, (num_first, num_intervals, num_last))
         if self.sink is not None and len(steps.end_s) >= SPILL:
             self._spill_steps(self.sink, output.replica)
 

@@ -36,6 +36,8 @@ REQUEST_COLUMNS = (
     "slo_tpot_s",
     "slo_e2e_s",
 )
+USED = ("used_blocks_before", "used_blocks", "used_blocks_after")
+"""The `Blocks` of a step, null where there are none."""
 STEP_COLUMNS = (
     "replica",
     "step",
@@ -50,7 +52,7 @@ STEP_COLUMNS = (
     "num_drafts",
     "num_accepted",
     "num_intervals",
-    "used_blocks",
+    *USED,
 )
 
 
@@ -74,7 +76,7 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
 
 
 def steps_table(replica: int, steps: Steps) -> "pa.Table":
-    """One row per step of a replica in memory; `used_blocks` is null between two samples.
+    """One row per step of a replica in memory; `USED` is null between two samples.
 
     `num_drafts` were verified, `num_accepted` of them accepted. `num_intervals` is how often the time since
     the step before is one between two tokens.
@@ -100,9 +102,10 @@ def steps_table(replica: int, steps: Steps) -> "pa.Table":
     for name in ("num_preempted", "num_finished", "num_drafts", "num_accepted"):
         arrays[name] = _at(last, sizes, groups, name, len(end_s), absent=0)
     arrays["num_intervals"] = step_intervals(steps)[1]
-    used = _at(last, sizes, groups, "used_blocks", len(end_s), absent=-1)
-    table = pa.table({name: arrays[name] for name in STEP_COLUMNS[:-1]})
-    return table.append_column("used_blocks", pa.array(used, mask=used < 0))
+    for name in USED:
+        used = _at(last, sizes, groups, name, len(end_s), absent=-1)
+        arrays[name] = pa.array(used, mask=used < 0)
+    return pa.table({name: arrays[name] for name in STEP_COLUMNS})
 
 
 def _at(

@@ -15,14 +15,17 @@ from sim.figures.terms import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, Ints, Rows, group_column
+from sim.record.tables import USED
 
 
 class Spans(NamedTuple):
-    """The steps of one replica; `used_blocks` after each, -1 where there is no sample."""
+    """The steps of one replica; the last three are each one's `Blocks`, -1 where there are none."""
 
     start_s: Floats
     end_s: Floats
-    used_blocks: Ints
+    before: Ints
+    held: Ints
+    after: Ints
 
     @classmethod
     def of(cls, steps: Steps) -> "Spans":
@@ -32,9 +35,10 @@ class Spans(NamedTuple):
         last = (np.cumsum(sizes) - 1)[sizes > 0]
         start_s = np.concatenate((np.zeros(1), end_s))[: len(end_s)]
         start_s[last - sizes[sizes > 0] + 1] = np.array(steps.groups.column("start_s"))[sizes > 0]
-        used = np.full(len(end_s), -1, dtype=np.int64)
-        used[last] = group_column(steps.groups, "used_blocks")[sizes > 0]
-        return cls(start_s, end_s, used)
+        blocks = np.full((len(USED), len(end_s)), -1, dtype=np.int64)
+        for row, name in zip(blocks, USED, strict=True):
+            row[last] = group_column(steps.groups, name)[sizes > 0]
+        return cls(start_s, end_s, *blocks)
 
     def busy_before(self, instants_s: Floats) -> Floats:
         """The time before each instant in which a step ran; overlaps count once."""
@@ -50,22 +54,40 @@ class Spans(NamedTuple):
 
     def block_seconds_before(self, instants_s: Floats) -> Floats:
         """KV blocks in use, summed over the time before each instant, as `KvUse` reads them."""
-        known = self.used_blocks >= 0
-        if not known.any():
+        times, reached, left = self._turns()
+        if not len(times):
             return np.zeros(len(instants_s))
-        seen = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
-        used = np.where(seen < 0, 0, self.used_blocks[seen])
-        before_s = np.concatenate((np.full(1, -np.inf), self.end_s[:-1]))
-        idle = self.start_s > before_s
-        times = np.concatenate((self.start_s[idle], self.end_s[known]))
-        blocks = np.concatenate((np.concatenate((np.zeros(1), used[:-1]))[idle], used[known]))
-        order = np.argsort(times, kind="stable")
-        times, blocks = times[order], blocks[order].astype(np.float64)
-        sums = np.concatenate((np.zeros(1), np.cumsum(np.diff(times) * (blocks[1:] + blocks[:-1]) / 2)))
+        sums = np.concatenate((np.zeros(1), np.cumsum(np.diff(times) * (left[:-1] + reached[1:]) / 2)))
         place = np.clip(np.searchsorted(times, instants_s, side="right") - 1, 0, len(times) - 1)
+        after = np.minimum(place + 1, len(times) - 1)
         within_s = np.clip(instants_s, times[0], times[-1]) - times[place]
-        found: Floats = sums[place] + within_s * (blocks[place] + np.interp(instants_s, times, blocks)) / 2
+        span_s = times[after] - times[place]
+        share = np.divide(within_s, span_s, out=np.zeros(len(place)), where=span_s > 0)
+        now = left[place] + share * (reached[after] - left[place])
+        found: Floats = sums[place] + within_s * (left[place] + now) / 2
         return found
+
+    def _turns(self) -> tuple[Floats, Floats, Floats]:
+        """Instants between which the use grows evenly; the blocks that it reaches there, and goes on from."""
+        ends, prefills = np.flatnonzero(self.held >= 0), np.flatnonzero(self.before >= 0)
+        if not len(ends):
+            return np.zeros(0), np.zeros(0), np.zeros(0)
+        before_s = np.concatenate((self.start_s[:1], self.end_s[:-1]))
+        idle = np.flatnonzero(self.start_s > before_s)
+        last = np.searchsorted(ends, idle) - 1
+        still = np.where(last < 0, 0, self.after[ends[last]])
+        begin_s = np.maximum(self.start_s, before_s)
+        # In the order of steps; of one step idleness ends, then its blocks are taken, then others released.
+        order = np.argsort(np.concatenate((3 * idle, 3 * prefills + 1, 3 * ends + 2)))
+        times = np.concatenate((begin_s[idle], begin_s[prefills], self.end_s[ends]))
+        reached = np.concatenate((still, self.before[prefills], self.held[ends]))
+        left = np.concatenate((still, self.held[prefills], self.after[ends]))
+        first_s = self.start_s[:1]
+        return (
+            np.concatenate((first_s, times[order])),
+            np.concatenate((np.zeros(1), reached[order])),
+            np.concatenate((np.zeros(1), left[order])),
+        )
 
 
 @dataclass(frozen=True, slots=True)

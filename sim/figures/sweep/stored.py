@@ -7,6 +7,7 @@ from sim.figures.sweep.played import Played, Spans
 from sim.figures.terms import Terms
 from sim.record.run_directory import open_run
 from sim.record.run_writer import rows_of
+from sim.record.tables import USED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,5 +32,5 @@ def read_played(
 
 def _spans(steps: "pa.Table", replica: int) -> Spans:
     own = steps["replica"].to_numpy() == replica
-    used = steps["used_blocks"].fill_null(-1).to_numpy()
-    return Spans(steps["start_s"].to_numpy()[own], steps["end_s"].to_numpy()[own], used[own])
+    blocks = (steps[name].fill_null(-1).to_numpy()[own] for name in USED)
+    return Spans(steps["start_s"].to_numpy()[own], steps["end_s"].to_numpy()[own], *blocks)

@@ -159,17 +159,24 @@ def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
 
 
 def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
-    """The share of all replicas' blocks in use: taken evenly between two samples, freed at the second one."""
-    used, end = _floats(steps, "used_blocks"), _floats(steps, "end_s")
+    """The share of all replicas' blocks in use: taken evenly between two samples, freed at once."""
+    used, start, end = (_floats(steps, name) for name in ("used_blocks", "start_s", "end_s"))
     replica, total = _floats(steps, "replica"), np.zeros(len(times_s))
     replicas = np.unique(replica)
     for number in replicas:
         known = (replica == number) & ~np.isnan(used)
         if known.any():
-            at, held = end[known], used[known]
-            freed = np.flatnonzero(np.diff(held) < 0)
-            at, held = np.insert(at, freed + 1, at[freed + 1]), np.insert(held, freed + 1, held[freed])
-            total += np.interp(times_s, at, held, left=0.0, right=0.0)
+            held = used[known]
+            before, after = (
+                _floats(steps, name)[known] if name in steps.column_names else held
+                for name in ("used_blocks_before", "used_blocks_after")
+            )
+            # A step that prefills takes blocks as it begins, and one in which requests end leaves some.
+            taken = np.where(np.isnan(before), np.nan, held)
+            at_s = np.column_stack((start[known], start[known], end[known], end[known])).ravel()
+            blocks = np.column_stack((before, taken, held, after)).ravel()
+            sure = ~np.isnan(blocks)
+            total += np.interp(times_s, at_s[sure], blocks[sure], left=0.0, right=0.0)
     return total / max(num_blocks * len(replicas), 1)
 
 

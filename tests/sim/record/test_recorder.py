@@ -111,8 +111,15 @@ def admission(name: str) -> Admission:
     return Admission(name, 4, 4, 2, (1,), None, Sampling())
 
 
-def output(batch: Batch, end_s: float, *finished: Finish, free: int = 90) -> StepOutput:
-    return StepOutput(0, batch, end_s - 1, (end_s,), None, finished, 0, 0, free)
+def output(
+    batch: Batch, end_s: float, *finished: Finish, free: int = 90, taken: int = 0, freed: int = 0
+) -> StepOutput:
+    return StepOutput(
+        *(0, batch, end_s - 1, (end_s,), None, finished, 0, 0, free),
+        num_taken_blocks=taken,
+        num_free_blocks_held=free - freed,
+        num_freed_blocks=freed,
+    )
 
 
 def first_step(*names: str) -> Batch:
@@ -142,15 +149,15 @@ def test_an_aborted_request_gets_no_token_from_the_step_it_was_aborted_in() -> N
 
 
 def test_kv_use_stands_still_while_nothing_runs() -> None:
-    """10 of 100 blocks from 0 to 1 (rising from none), then held while idle until 9, then 20."""
+    """30 of 100 blocks in the first second, 10 while idle until 9, then 20 until 10."""
     recorder = Recorder(101)
     for name in ("a", "b"):
         recorder.arrived(name, 0.0, 4)
-    recorder.observe(output(first_step("a"), 1.0, Finish("a", "stop"), free=90))
-    recorder.observe(output(first_step("b"), 10.0, Finish("b", "stop"), free=80))
+    recorder.observe(output(first_step("a"), 1.0, Finish("a", "stop"), free=90, taken=30, freed=20))
+    recorder.observe(output(first_step("b"), 10.0, Finish("b", "stop"), free=100, taken=10, freed=20))
     summary = summarize(recorder)
-    assert summary.kv_use_mean == pytest.approx((5 * 1 + 10 * 8 + 15 * 1) / 10 / 100)
-    assert summary.kv_use_max == 0.2
+    assert summary.kv_use_mean == pytest.approx((30 * 1 + 10 * 8 + 20 * 1) / 10 / 100)
+    assert summary.kv_use_max == 0.3
 
 
 def test_a_request_may_not_arrive_twice() -> None:

@@ -7,7 +7,7 @@ from sim.figures.sweep.measure import measure, measured, warm_up
 from sim.figures.sweep.outcome import Failed, Measures
 from sim.figures.sweep.played import Played, Spans
 from sim.figures.terms import Terms
-from sim.record.columns import KvUse
+from sim.record.kv_use import KvUse
 from sim.record.rows import Rows
 
 COUNT = 400
@@ -26,7 +26,7 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
     return Played.of(
         rows=rows,
         request_ids=[f"r{i}" for i in range(COUNT)],
-        spans=[Spans(arrival_s, arrival_s + 0.5, ones)],
+        spans=[Spans(arrival_s, arrival_s + 0.5, ones, ones, ones)],
         front_end_s=0.0,
         num_replicas=1,
         num_blocks=10,
@@ -69,13 +69,20 @@ def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:
     rng = np.random.default_rng(0)
     end_s = np.cumsum(rng.choice([0.1, 0.3, 2.0], 200))
     start_s = np.maximum(end_s - rng.choice([0.1, 0.2], 200), 0)
-    used = np.where(rng.random(200) < 0.4, rng.integers(0, 50, 200), -1)
-    use, busy_s, last_s = KvUse(), 0.0, 0.0
-    for begin, end, blocks in zip(start_s.tolist(), end_s.tolist(), used.tolist(), strict=True):
+    held = np.where(rng.random(200) < 0.4, rng.integers(0, 50, 200), -1)
+    before = np.where((held >= 0) & (rng.random(200) < 0.5), rng.integers(0, 50, 200), -1)
+    after = np.where(held >= 0, rng.integers(0, 50, 200), -1)
+    use, busy_s, last_s, sums = KvUse(), 0.0, 0.0, [0.0]
+    steps = zip(start_s.tolist(), end_s.tolist(), before.tolist(), held.tolist(), after.tolist(), strict=True)
+    for begin, end, *blocks in steps:
         busy_s, last_s = busy_s + end - max(begin, last_s), end
-        use.stepped(begin, end)
-        if blocks >= 0:
-            use.sample(blocks)
-    spans, ever = Spans(start_s, end_s, used), np.array([0.0, np.inf])
+        use.stepped(begin, end, (blocks[0], blocks[1], blocks[2]))
+        if blocks[1] >= 0:
+            sums.append(use.block_seconds)
+    spans, ever = Spans(start_s, end_s, before, held, after), np.array([0.0, np.inf])
     assert spans.busy_before(ever) == pytest.approx([0, busy_s])
     assert spans.block_seconds_before(ever)[1] == pytest.approx(use.block_seconds, rel=1e-9)
+    at_samples = np.append(start_s[0], end_s[held >= 0])
+    assert spans.block_seconds_before(at_samples) == pytest.approx(sums, rel=1e-9)
+    between = np.sort(rng.uniform(0, end_s[-1], 1000))
+    assert (np.diff(spans.block_seconds_before(between)) >= 0).all()
