@@ -57,7 +57,7 @@ def explain(asked: Explain, record: Path, trace: Path | None) -> None:
         is_only = path.name == JOURNAL or path == record
         name = record.name if is_only else f"{record.name}, {path.name}"
         _run(history, name, asked, _told(record))
-    else:
+    elif asked.request_id in history.requests or not _turned_away(record, asked):
         _request(history, asked.request_id, asked)
 
 
@@ -92,6 +92,17 @@ def _seen(run: "Run", asked: Explain) -> None:
         click.echo(json.dumps({"num_requests": len(requests), "longest_waits": waits}, indent=1))
     else:
         print_seen_run(console_for(), run.name, requests, asked.top)
+
+
+def _turned_away(record: Path, asked: Explain) -> bool:
+    """Say so if the request was refused at the door, where the journal knows nothing of it."""
+    from sim.explain.at_door import refused_at_door
+
+    assert asked.request_id is not None
+    found = refused_at_door(record, asked.request_id)
+    if found is not None:
+        click.echo(json.dumps(found.data, indent=1) if asked.as_json else str(found))
+    return found is not None
 
 
 def _request(history: "History", request_id: str, asked: Explain) -> None:

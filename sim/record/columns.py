@@ -31,6 +31,7 @@ class Columns:
         "prefix_hit_tokens",
         "reason",
         "recomputed_tokens",
+        "refusals",
         "replica",
         "request_id",
         "tenant",
@@ -42,6 +43,8 @@ class Columns:
         self.reason: list[str | None] = []
         self.limits_s: dict[str, Limits] = {}
         """By request, of those that have any."""
+        self.refusals: dict[str, str] = {}
+        """Why, by request, of those that were refused."""
         self.arrival_s = array("d")
         self.first_scheduled_s = array("d")
         self.first_token_s = array("d")
@@ -75,9 +78,10 @@ class Columns:
 
     def drop(self, count: int) -> None:
         """Forget the first rows."""
-        if self.limits_s:
+        if self.limits_s or self.refusals:
             for name in self.request_id[:count]:
                 self.limits_s.pop(name, None)
+                self.refusals.pop(name, None)
         for texts in (self.request_id, self.tenant, self.reason):
             del texts[:count]
         for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s):

@@ -69,6 +69,7 @@ class Recorder:
         """A request that has arrived was turned away at the door."""
         self.refusals.add(reason)
         self.columns.reason[self._live.pop(request_id).row] = "refused"
+        self.columns.refusals[request_id] = reason
 
     def observe(self, output: StepOutput) -> None:
         """Take in one output; costs O(what its batch changes), plus its steps' end times."""
@@ -216,7 +217,8 @@ class Recorder:
             if request is None:
                 continue
             if reason == "refused":
-                self.refusals.add(finish.error or "no reason given")
+                columns.refusals[request_id] = finish.error or "no reason given"
+                self.refusals.add(columns.refusals[request_id])
                 columns.reason[request.row] = reason
                 continue
             last = stop

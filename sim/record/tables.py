@@ -19,6 +19,7 @@ REQUEST_COLUMNS = (
     "tenant",
     "replica",
     "reason",
+    "refusal",
     "arrival_s",
     "first_scheduled_s",
     "first_token_s",
@@ -63,7 +64,11 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
     rows = Rows.of(columns, count)
     times = latencies(rows, front_end_s)
     arrays: dict[str, Any] = {}
+    refusals = columns.refusals
+    arrays["refusal"] = pa.array([refusals.get(name) for name in columns.request_id[:count]], pa.string())
     for name in (*REQUEST_COLUMNS, *(OWN if isinstance(columns, ClientColumns) else ())):
+        if name in arrays:
+            continue
         owner = times if name in times.__slots__ else rows if name.startswith("slo_") else columns
         values = getattr(owner, name)[:count]
         if isinstance(values, list):
@@ -72,7 +77,7 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
         numbers = np.array(values)
         absent = np.isnan(numbers) if name.endswith("_s") else numbers < 0
         arrays[name] = pa.array(numbers, mask=absent)
-    return pa.table(arrays)
+    return pa.table({name: arrays[name] for name in (*REQUEST_COLUMNS, *arrays)})
 
 
 def steps_table(replica: int, steps: Steps) -> "pa.Table":

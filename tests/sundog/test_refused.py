@@ -39,6 +39,15 @@ def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Pat
     assert "2 requests refused before any engine: 2 requests are unfinished already" in page
     told = json.loads(warm.run("sundog", "explain", out, "--json").stdout)
     assert told["refused_at_the_door"] == {reason: 2}
+    (gone,) = (
+        row for row in pq.read_table(out / "requests.parquet").to_pylist()[2:3] if row["reason"] == "refused"
+    )
+    asked = ("explain", out, "--request", gone["request_id"])
+    assert words(warm.run("sundog", *asked).stdout).endswith(f"was refused at the door: {reason}")
+    one = json.loads(warm.run("sundog", *asked, "--json").stdout)
+    assert (one["reason"], one["refusal"], one["num_prompt_tokens"]) == ("refused", reason, 50)
+    nobody = warm.run("sundog", "explain", out, "--request", "nobody")
+    assert nobody.returncode == 2 and "there is no request 'nobody'" in nobody.stderr
     assert warm.run("sundog", "report", out, "-o", out / "report.html").returncode == 0
     assert f"refused: {reason}" in (out / "report.html").read_text()
     shown = words(warm.run("sundog", "replay", trace, "--max-waiting", "2").stdout)
