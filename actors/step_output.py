@@ -37,15 +37,15 @@ class StepOutput:
     blocked: Blocked | None
     num_free_blocks_planned: int | None
     num_waiting_planned: int
-    num_taken_blocks: int
-    num_free_blocks_held: int | None
-    num_freed_blocks: int
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
     ranks: tuple[tuple[str, Rank], ...]
     vectors: tuple[tuple[str, bytes], ...]
     kv_events: KvEvents | None
+    num_taken_blocks: int
+    num_free_blocks_held: int | None
+    num_freed_blocks: int
 
     def __init__(
         self,

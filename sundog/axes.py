@@ -22,7 +22,7 @@ def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        if not equals or not values:
+        if not name or not equals or not values:
             raise ConfigError(f"--vary is {text!r}: give NAME=VALUE,VALUE,…")
         name = name if name.startswith(WORKLOAD) else name.removeprefix("--").replace("-", "_")
         if name in found:

@@ -5,6 +5,7 @@
 | results | | 0 |
 | a mistake in what was asked for, wherever it is found; an extra that is not installed | one line | 2 |
 | Ctrl-C | one line | 130 |
+| SIGTERM in a sweep | one line | 143 |
 | the reader of stdout has gone (`| head`) | | 1, as click and rich have it |
 | the disk is full, or stdout's | one line | 2 |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
@@ -17,9 +18,12 @@ import codecs
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from types import FrameType
 
 import click
 
@@ -40,12 +44,38 @@ PLAIN = {
     "─": "-",
     "∞": "inf",
 }
-REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
+REFUSED, INTERRUPTED, TERMINATED, PIPE_CLOSED, BUG = 2, 130, 143, 1, 1
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, where it ends things as Ctrl-C does."""
+
+
 class Stopped(Exception):
-    """Ctrl-C ended a command; the message says where, if it is not empty."""
+    """Ctrl-C or SIGTERM ended a command; the message says where, if it is not empty."""
+
+    def __init__(self, message: str = "", code: int = INTERRUPTED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises Terminated in here, unless something else handles it already."""
+    usual = signal.getsignal(signal.SIGTERM)
+    if usual is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def remark(text: str, *, is_error: bool = False) -> None:
@@ -112,7 +142,7 @@ def _end(error: BaseException) -> int:
     for cause in causes:
         if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
             remark(f"sundog: {str(cause) or 'interrupted'}")
-            return INTERRUPTED
+            return cause.code if isinstance(cause, Stopped) else INTERRUPTED
     for refusal in filter(None, map(_refusal, causes)):
         remark(f"sundog: {refusal}", is_error=True)
         return REFUSED

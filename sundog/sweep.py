@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from actors.core.records import dataclass
 from sundog.axes import NAMED, axes, with_fields
 from sundog.blas import one_thread
 from sundog.cell import Plan, changed
-from sundog.ends import Stopped, remark
+from sundog.ends import INTERRUPTED, TERMINATED, Stopped, Terminated, remark, sigterm_like_ctrl_c
 from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.config_file import recorded
@@ -106,37 +107,51 @@ def sweep(
     for settings in cells:  # A misspelt table is found before any run.
         with_fields(workload, settings)
     most = max(asked.max_replications, asked.replications)
-    rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence)
+    if asked.resample and asked.precision is not None:
+        raise ConfigError(
+            "--precision is not reached by drawing from one trace (--resample), however often: leave it out,"
+            " or describe the workload (docs/workloads.md)"
+        )
+    rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence, asked.resample)
     plan = Plan(
         workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
     )
-    if plan.folder is not None:
-        plan.folder.begin(_identity(plan, reading))
-    found = _run(plan, cells, rule, asked)
-    _say_what_is_not_measured(plan, cells)
-    if plan.folder is not None:
-        text = to_json(found, shown[0], asked.confidence)
-        plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
+    trouble: ConfigError | None = None
+    with ExitStack() as stack:
+        if plan.folder is not None:
+            stack.enter_context(plan.folder.alone())
+            plan.folder.begin(_identity(plan, reading))
+        found = _run(plan, cells, rule, asked)
+        _say_what_is_not_measured(plan, cells)
+        if plan.folder is not None:
+            text = to_json(found, shown[0], asked.confidence)
+            try:
+                plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
+            except ConfigError as error:
+                trouble = error  # What hours gave is shown all the same.
     _check_any(found)
     if asked.as_json:
         click.echo(to_json(found, shown[0], asked.confidence))
     else:
         print_cells(found, shown, asked.confidence)
+    if trouble is not None:
+        raise trouble
 
 
 def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) -> "list[Cell]":
-    """All cells; Ctrl-C says how far they came."""
+    """All cells; Ctrl-C and SIGTERM say how far they came."""
     from sim.show.progress import runs_progress
 
-    with runs_progress() as on_progress:
+    with runs_progress() as on_progress, sigterm_like_ctrl_c():
         experiment = Experiment(plan, cells, on_progress)
         try:
             here = os.cpu_count() or 1 if asked.on is None else 0
             return experiment.run(rule, asked.warmup_s, asked.jobs or here, asked.on)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
-            raise Stopped(f"interrupted after {done}{kept}") from None
+            raise Stopped(f"interrupted after {done}{kept}", code) from None
 
 
 def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:

@@ -7,11 +7,13 @@ table.json table.csv  written when all is done
 """
 
 import csv
+import fcntl
 import io
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,17 +35,42 @@ class SweepFolder:
     path: Path
     cells: "tuple[Settings, ...]"
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make the folder, and keep other sweeps out of it until the end; raises ConfigError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        except FileExistsError:
+            raise self._stranger() from None
+        except OSError as error:
+            raise self._trouble(error) from None
+        try:
+            self._lock(folder)
+            yield
+        finally:
+            os.close(folder)
+
+    def _lock(self, folder: int) -> None:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another sweep is writing to {self.path}: wait for its end, or give another --out"
+            ) from None
+        except OSError as error:
+            raise self._trouble(error) from None
+
     def begin(self, asked: Mapping[str, object]) -> None:
-        """Make the folder, or go on with one of the same sweep; raises ConfigError."""
+        """Say in the empty folder what is asked for, or go on with the same sweep; raises ConfigError."""
         text = json.dumps(asked, indent=1, default=str) + "\n"
         file = self.path / ASKED
         try:
             if file.exists():
                 before = json.loads(file.read_text(encoding="utf-8"))
                 return self._check(before, json.loads(text))
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                raise ConfigError(f"--out is {self.path}, which is no sweep's folder: give an empty one")
-            self.path.mkdir(parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                raise self._stranger()
             self._write(ASKED, text)
         except ConfigError:
             raise
@@ -98,6 +125,9 @@ class SweepFolder:
         begun = self.path / f".{name}"
         begun.write_text(text, encoding="utf-8")
         begun.replace(self.path / name)
+
+    def _stranger(self) -> ConfigError:
+        return ConfigError(f"--out is {self.path}, which is no sweep's folder: give an empty one")
 
     def _trouble(self, error: OSError) -> ConfigError:
         return ConfigError(f"cannot write results to {self.path}: {error.strerror or error}")

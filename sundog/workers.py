@@ -2,15 +2,18 @@
 
 A pool of the standard library is broken as a whole when one of its processes is killed, and does not
 say at which job. Here each process holds one job at a time: if it dies, that job has failed, and another
-process takes its place. Ctrl-C is for the process that started the others: it ends them.
+process takes its place. Ctrl-C is for the process that started the others: it ends them, and they end
+at once if it is killed.
 """
 
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
@@ -156,8 +159,17 @@ def _how(exitcode: int | None) -> str:
 def _work(run: Callable[[J], R], jobs: Connection) -> None:
     """Inside a process: until the process that began it has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             jobs.send(run(jobs.recv()))
         except (EOFError, ConnectionError):
             return
+
+
+def _end_with_parent() -> None:
+    """A run that nobody waits for is not worth its CPU; what it has written is a part, and named so."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import warm
+from tests.patience import HANGS_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -88,6 +90,17 @@ def test_settings_that_change_nothing_are_said_to() -> None:
     assert same not in sweep(TRACE, "--vary", "max_num_seqs=1,8", "--limit", "20").stdout
 
 
+def test_draws_of_a_trace_are_not_made_surer_than_they_are() -> None:
+    """Too few requests to draw from, and a precision that no number of draws reaches, are refused."""
+    vary = ("--vary", "max_num_seqs=1,8", "--resample")
+    few = sweep(TRACE, *vary, "--limit", "19")
+    assert few.returncode == 2 and "--resample needs at least 20 requests or sessions" in few.stderr
+    endless = sweep(TRACE, *vary, "--limit", "30", "--precision", "0.01")
+    assert endless.returncode == 2 and "--precision is not reached by drawing" in endless.stderr
+    shown = sweep(TRACE, *vary, "--limit", "30", "--replications", "3").stdout
+    assert "more replications do not make it smaller" in " ".join(shown.split())
+
+
 def test_a_cell_that_cannot_run_is_a_row(tmp_path: Path) -> None:
     """What was refused, and a process that was killed; the others go on. None at all is a refusal."""
     (tmp_path / "mine.py").write_text(KILLER)
@@ -140,6 +153,52 @@ def test_ctrl_c_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
         for _ in range(100):  # Python's own resource tracker goes a moment later.
             os.killpg(process.pid, 0)
             time.sleep(0.1)
+
+
+def test_two_sweeps_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    """The second is refused in one line and touches nothing; the first goes on."""
+    policy = tmp_path / "slow.py"
+    policy.write_text(KILLER)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "sundog", "sweep", TRACE, "--limit", "40", "--out", str(out)]
+    command += ["--jobs", "2", "--vary", f"policy=fcfs,{policy}:Slow"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _until(lambda: bool(_begun(tmp_path, first)), first)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
+    assert second.returncode == 2 and second.stdout == ""
+    assert f"another sweep is writing to {out}" in second.stderr and second.stderr.count("\n") == 1
+    first.send_signal(signal.SIGTERM)
+    _, told = first.communicate(timeout=HANGS_S)
+    assert first.returncode == 143 and "the same command goes on" in told and "Traceback" not in told
+
+
+def test_processes_of_a_sweep_end_when_it_is_killed(tmp_path: Path) -> None:
+    """In the middle of their runs, not when these are done; and the folder is free at once."""
+    policy = tmp_path / "slow.py"
+    policy.write_text(KILLER)
+    command = [sys.executable, "-m", "sundog", "sweep", TRACE, "--vary", f"policy={policy}:Slow,fcfs"]
+    killed = subprocess.Popen([*command, "--jobs", "1"], stdout=subprocess.DEVNULL)
+    _until(lambda: bool(_begun(tmp_path, killed)), killed)
+    worker = Path("/proc") / _begun(tmp_path, killed)[0]
+    assert worker.exists()
+    killed.kill()
+    killed.wait()
+    _until(lambda: not worker.exists())
+
+
+def _begun(folder: Path, process: "subprocess.Popen[Any]") -> list[str]:
+    """The numbers of the workers that are in a slow run."""
+    marks = (file.suffix.removeprefix(".") for file in folder.glob("slow.py.*"))
+    return [number for number in marks if number != str(process.pid)]
+
+
+def _until(claim: Callable[[], bool], process: "subprocess.Popen[Any] | None" = None) -> None:
+    """Wait for it, as long as the process lives."""
+    end_s = time.monotonic() + HANGS_S
+    while not claim():
+        assert process is None or process.poll() is None, "it has ended"
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
 
 
 def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
