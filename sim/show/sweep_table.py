@@ -8,7 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from sim.figures.statistics.intervals import Interval
+from sim.figures.statistics.intervals import Interval, all_at_once
 from sim.figures.sweep.outcome import label
 from sim.figures.sweep.ranking import Place, ranked
 from sim.figures.sweep.sweep import Cell
@@ -56,7 +56,7 @@ def _leaderboard(ranking: Sequence[Place], metrics: Sequence[str], confidence: f
         table.add_column(_in_unit(name)[0], justify="right")
         if several:
             table.add_column("to the best" if name == metrics[0] else "change", justify="right")
-    best = ranking[0].cell
+    best, of_each = ranking[0].cell, all_at_once(confidence, len(ranking))
     for place in ranking:
         texts = [label(place.cell.settings)]
         for name in metrics:
@@ -64,7 +64,7 @@ def _leaderboard(ranking: Sequence[Place], metrics: Sequence[str], confidence: f
             texts.append(_shown(place.cell.interval(name, confidence), scale))
             if not several:
                 continue
-            change = place.cell.change(best, name, confidence)
+            change = place.cell.change(best, name, of_each)
             mark = " *" if change.excludes_zero else " tie" if _ties(place, name, metrics) else ""
             texts.append(
                 ("best" if name == metrics[0] else "")
@@ -99,11 +99,20 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
         ]
     notes = [
         f"{num_runs} replications of each, seeds 0 to {num_runs - 1}, the same requests for every setting;"
-        f" ± at {confidence:.0%}, * a difference is shown, tie: none is. {left_out}"
+        f" ± at {confidence:.0%}{_together(len(ranking))}, * a difference is shown, tie: none is. {left_out}"
     ]
+    if any(cell.is_one_recording for cell in cells):
+        notes.append(
+            "Drawn from one recording: ± is how much others like it would differ, and more replications"
+            " do not make it smaller."
+        )
     if fixed:
         notes.append(f"The same for every seed, so run once: {'; '.join(label(c.settings) for c in fixed)}.")
     return notes
+
+
+def _together(num_settings: int) -> str:
+    return ", that of differences for all settings together" if num_settings > 2 else ""
 
 
 def _unfinished(cells: Sequence[Cell], confidence: float) -> str:

@@ -7,9 +7,12 @@ stationary data", 1992), over gaps between arrivals together with what arrived.
 
 from collections.abc import Iterator, Sequence
 
+from actors.config import ConfigError
 from sim.trace.record import TraceRequest, default_id
 from sim.workload.streams import stream
 
+FEWEST = 20
+"""Sessions or single requests, of fewer of which no draw says what another recording would be."""
 NUM_BLOCKS = 20
 """Few enough that a block holds a burst, enough to vary; as many as batch means have."""
 Unit = list[TraceRequest]
@@ -19,11 +22,17 @@ Unit = list[TraceRequest]
 def resampled(trace: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
     """As many sessions (or single requests) as the trace has, in order of arrival. O(requests).
 
+    Raises ConfigError if there are fewer than `FEWEST`.
+
     A session is drawn as a whole. What the prompt of one session alone contains is new in its second
     copy, so that copies hit the prefix cache only where the trace's own sessions do.
     """
     units = _units(trace)
     count = len(units)
+    if count < FEWEST:
+        raise ConfigError(
+            f"--resample needs at least {FEWEST} requests or sessions, the trace has {count}: leave it out"
+        )
     length = -(-count // NUM_BLOCKS)
     starts = stream(seed, "resampled blocks").integers(0, count, -(-count // length)).tolist()
     drawn = [(start + i) % count for start in starts for i in range(length)][:count]

@@ -26,11 +26,11 @@ from actors.core.policies import Policy
 @dataclass(frozen=True)
 class Killer(Policy):
     def rank(self, request, view):
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal.raise_signal(signal.SIGKILL)
 @dataclass(frozen=True)
 class Slow(Policy):
     def rank(self, request, view):
-        open(f"{__file__}.{os.getpid()}", "w").close()
+        open(f"{__file__}.{os.readlink('/proc/self')}", "w").close()
         return sum(range(1_000_000)) * 0
 """
 

@@ -61,6 +61,24 @@ def mean_interval(values: Floats, confidence: float = 0.95) -> Interval:
     return Interval(float(values.mean()), t_quantile((1 + confidence) / 2, len(values) - 1) * spread)
 
 
+def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
+    """The mean of values that were drawn from one recording, as what other recordings would give.
+
+    Draws vary as recordings do, so that more of them make their spread better known and not smaller: it is
+    the interval of one more value (Hahn and Meeker, "Statistical Intervals", 1991, section 4.7).
+    """
+    mean, half_width = mean_interval(values, confidence)
+    return Interval(mean, half_width * math.sqrt(len(values) + 1))
+
+
+def all_at_once(confidence: float, num_settings: int) -> float:
+    """The confidence of a difference of two settings, such that those of all pairs hold together.
+
+    Which one is the best is seen only afterwards, so that any pair may be compared (Bonferroni's bound).
+    """
+    return 1 - (1 - confidence) / max(num_settings * (num_settings - 1) // 2, 1)
+
+
 def batch_means(values: Floats, num_batches: int = NUM_BATCHES) -> Floats:
     """Means of blocks of consecutive values, as equal in length as can be."""
     count = min(num_batches, len(values))

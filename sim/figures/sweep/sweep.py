@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from actors.core.records import dataclass
-from sim.figures.statistics.intervals import Interval, mean_interval
+from sim.figures.statistics.intervals import Interval, drawn_interval, mean_interval
 from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
 
 RunAll = Callable[[Sequence[Job]], Iterable[Measures | Failed]]
@@ -29,7 +29,7 @@ RunAll = Callable[[Sequence[Job]], Iterable[Measures | Failed]]
 class Rule:
     """How many replications: at least, at most, and when `metric` is known well enough.
 
-    With `precision` None the first `num_first` are all.
+    With `precision` None the first `num_first` are all. With `is_one_recording` seeds draw from one trace.
     """
 
     metric: str
@@ -37,18 +37,21 @@ class Rule:
     num_most: int = 30
     precision: float | None = None
     confidence: float = 0.95
+    is_one_recording: bool = False
 
 
 @dataclass(slots=True)
 class Cell:
     """One setting, and what each seed gave: `runs[s]` is of seed s.
 
-    With `is_fixed` every seed gives the same run. `failed` says why there is none.
+    With `is_fixed` every seed gives the same run, with `is_one_recording` draws from one trace, which tell of
+    other recordings alone how much they vary. `failed` says why there is none.
     """
 
     settings: Settings
     runs: list[Measures] = field(default_factory=list)
     is_fixed: bool = False
+    is_one_recording: bool = False
     failed: Failed | None = None
 
     def values(self, metric: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -56,17 +59,20 @@ class Cell:
         return np.array([run.get(metric, math.nan) for run in self.runs])
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The metric over replications; independent, as seeds are. NaN wide if all are one run."""
+        """The metric over replications. NaN wide if all are one run."""
         if self.is_fixed:
             return Interval(float(self.values(metric).mean()), math.nan)
-        return mean_interval(self.values(metric), confidence)
+        return self._interval(self.values(metric), confidence)
 
     def change(self, other: "Cell", metric: str, confidence: float = 0.95) -> Interval:
         """This less `other`, seed by seed."""
         changes = self.values(metric) - other.values(metric)
         if self.is_fixed and other.is_fixed:
             return Interval(float(changes.mean()), math.nan)
-        return mean_interval(changes, confidence)
+        return self._interval(changes, confidence)
+
+    def _interval(self, values: "np.ndarray[Any, np.dtype[np.float64]]", confidence: float) -> Interval:
+        return (drawn_interval if self.is_one_recording else mean_interval)(values, confidence)
 
 
 def grid(axes: dict[str, Sequence[Any]]) -> list[Settings]:
@@ -84,7 +90,8 @@ def sweep(
 
     Where every cell is fixed, one seed is all there is to know.
     """
-    found = [Cell(settings, is_fixed=is_fixed(settings)) for settings in cells]
+    one = rule.is_one_recording
+    found = [Cell(settings, is_fixed=is_fixed(settings), is_one_recording=one) for settings in cells]
     once = all(cell.is_fixed for cell in found)
     _replicate(found, range(1 if once else rule.num_first), run_all)
     while (going := _running(found)) and not once:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from sim.figures.statistics.warmup import num_warmup
 from sim.figures.sweep.outcome import Job, Measures
+from sim.figures.sweep.ranking import ranked
 from sim.figures.sweep.sweep import Rule, grid, sweep
 from sundog.cli import cli
 
@@ -72,6 +74,47 @@ def test_confidence_intervals_cover_the_truth_as_often_as_they_say() -> None:
         (cell,) = sweep(grid({"x": [0.0]}), Rule("m", 5), shifted)
         covered += cell.interval("m").low <= 100 <= cell.interval("m").high
     assert covered / 400 == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize("num_draws", [5, 30])
+def test_draws_of_one_recording_do_not_make_it_more_certain(num_draws: int) -> None:
+    """Of 300 recordings the intervals hold the truth in nine of ten or more, however many are drawn."""
+    rng, covered, rule = np.random.default_rng(3), 0, Rule("m", num_draws, is_one_recording=True)
+    for _ in range(300):
+        recording = rng.exponential(1.0, 100)
+
+        def drawn(jobs: Sequence[Job], recording: "np.ndarray[Any, Any]" = recording) -> list[Measures]:
+            return [{"m": float(rng.choice(recording, 100).mean())} for _ in jobs]
+
+        (cell,) = sweep(grid({"x": [0.0]}), rule, drawn)
+        covered += cell.interval("m").low <= 1.0 <= cell.interval("m").high
+    assert 0.9 <= covered / 300 <= 0.99
+
+
+@pytest.mark.parametrize("num_settings", [2, 8])
+def test_equal_settings_are_seldom_told_apart(num_settings: int) -> None:
+    """Of 300 tables of settings that differ by chance alone, at most one in twenty has a star."""
+    rng, false_alarms = np.random.default_rng(4), 0
+    for _ in range(300):
+        cells = sweep(
+            grid({"x": list(range(num_settings))}),
+            Rule("m", 10),
+            lambda jobs: [{"m": float(rng.standard_normal())} for _ in jobs],
+        )
+        false_alarms += not all(place.is_tied for place in ranked(cells, "m", 0.95)[1:])
+    assert false_alarms / 300 < 0.08
+
+
+def test_settings_that_differ_are_told_apart_among_eight() -> None:
+    """Two standard deviations, in ten replications."""
+    rng = np.random.default_rng(5)
+    cells = sweep(
+        grid({"x": [0, 2, 2, 2, 2, 2, 2, 2]}),
+        Rule("m", 10),
+        lambda jobs: [{"m": float(rng.standard_normal() / 2 + settings["x"])} for settings, _ in jobs],
+    )
+    places = ranked(cells, "m", 0.95)
+    assert places[0].cell.settings == {"x": 0} and not any(place.is_tied for place in places[1:])
 
 
 def test_a_grid_is_every_combination() -> None:
