@@ -200,10 +200,10 @@ def test_targets_that_requests_bring_are_drawn_unless_they_are_many(
 
 
 def test_blocks_stay_in_use_until_they_are_freed(tmp_path: Path) -> None:
-    """A request alone holds its blocks to its end: no line falls slowly from its prompt to nothing."""
+    """A request alone holds its blocks to its end: the line never falls before it."""
     alone = recorded(tmp_path / "alone", given=[TraceRequest("only", 0.0, 400, 64)])
     use = np.array(series(alone).kv_use[NUM_BUCKETS // 2 : -2])
-    assert use.min() == use.max() > 0
+    assert (np.diff(use) >= 0).all() and use[0] > 0.8 * use[-1] > 0, "its prompt's, and more with each token"
 
 
 def test_tenants_of_refused_requests_received_nothing(tmp_path: Path) -> None:
