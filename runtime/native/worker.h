@@ -17,8 +17,8 @@
 
 namespace {
 
-// Keys, and rows of queries, that are multiplied at once.
-constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 768 : 192;
+// Keys that are multiplied at once, and rows of queries for which they are packed once.
+constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 1536 : 192;
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
@@ -56,6 +56,7 @@ template <class T> class Worker {
     using Mac = typename Multiplied<T>::Mac;
     static constexpr int PER = Mac::PER_WORD;
     static constexpr bool BY_TILES = tiles::HERE && PER == 2;
+    static constexpr float ONE_OVER_LN2 = 1.44269504f, HEADROOM = 8;
     static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are made up to a multiple of it
     // Rows lie a cache line more apart than they are wide: that is a power of two often, and a column's rows would
     // share a few places of a cache.
@@ -66,12 +67,12 @@ template <class T> class Worker {
         : l_(layer), s_(sequences), q_(q), out_(out), group_(layer.num_heads / layer.num_key_heads),
           key_words_(rounded_up((layer.key_width + PER - 1) / PER, LANES)),
           value_columns_(rounded_up(layer.value_width, KEYS_AT_ONCE)), query_row_(key_words_ + MORE),
-          sum_row_(value_columns_ + MORE) {
+          sum_row_(value_columns_ + MORE), is_quick_(BY_TILES && layer.softcap == 0 && layer.scaling > 0) {
         static thread_local Room room;
         const size_t rows = size_t(std::max(MOST_TILE_ROWS, group_));
         const size_t words[] = {rows * size_t(query_row_),  TILE * size_t(key_words_), TILE * size_t(value_columns_),
                                 rows * SCORES,              rows * WEIGHTS,            rows * size_t(sum_row_),
-                                2 * LANES * size_t(key_words_), rows,                  rows};
+                                2 * LANES * size_t(key_words_), rows,                  rows * LANES};
         uint32_t** places[] = {&queries_, &keys_, &values_, &scores_, &weights_, &sums_, &spare_, &most_, &total_};
         size_t all = 0;
         for (const size_t n : words) all += (n + 15) / 16 * 16;
@@ -225,9 +226,10 @@ template <class T> class Worker {
             pack_row(q, l_.key_width, in_place_ ? spare_ : queries_ + at * query_row_, key_words_);
             for (int word = 0; in_place_ && word < key_words_; word++)
                 queries_[(h * key_words_ + word) * LANES + row] = spare_[word];
-            const float unit = BY_TILES && l_.softcap == 0 ? 1.44269504f : 1.f;  // of powers of two, or of e
+            const float unit = is_quick_ ? ONE_OVER_LN2 : 1.f;  // of powers of two, or of e
             ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
-            ((float*)total_)[at] = l_.sinks ? 1.f : 0.f;
+            store(total(at), zero());
+            if (l_.sinks) *total(at) = 1;
         }
         std::memset((float*)sums_ + h * rows * sum_row_, 0, 4 * size_t(rows) * size_t(sum_row_));
     }
@@ -272,23 +274,24 @@ template <class T> class Worker {
         }
     }
 
-    // The tile's values, two neighbours in a word where words are multiplied in pairs.
+    // The tile's values, two in a word where words are multiplied in pairs: neighbours, or by tiles those LANES apart,
+    // as two vectors of weights become such words soonest.
     void pack_values(int h) {
-        for (int i = 0; i < tile_.num; i += PER) {
+        constexpr int APART = BY_TILES ? LANES : 1;
+        const int num = BY_TILES ? rounded_up(tile_.num, KEYS_AT_ONCE) : tile_.num;
+        for (int word = 0; word < (num + PER - 1) / PER; word++) {
             if (!many_) prefetch_some();
-            const T* a = place(l_.values, tile_, i, h, l_.value_width);
-            uint32_t* to = values_ + i / PER * value_columns_;
+            const int i = word / APART * (PER * APART) + word % APART;
+            uint32_t* to = values_ + word * value_columns_;
+            const auto value = [&](int n) { return place(l_.values, tile_, n, h, l_.value_width); };
             if constexpr (PER == 1) {
-                pack_row(a, l_.value_width, to, value_columns_);
-            } else if (i + 1 < tile_.num) {
-                pack_pairs((const uint16_t*)a, (const uint16_t*)place(l_.values, tile_, i + 1, h, l_.value_width), to);
-            } else {
-                for (int e = 0; e < l_.value_width; e++) to[e] = ((const uint16_t*)a)[e];
+                pack_row(value(i), l_.value_width, to, value_columns_);
+            } else if (i + APART < tile_.num) {
+                pack_pairs((const uint16_t*)value(i), (const uint16_t*)value(i + APART), to);
+            } else {  // nothing, times a weight of 0
+                for (int e = 0; e < value_columns_; e++)
+                    to[e] = i < tile_.num && e < l_.value_width ? ((const uint16_t*)value(i))[e] : 0;
             }
-        }
-        if constexpr (BY_TILES) {  // nothing, times a weight of 0
-            const int first = (tile_.num + 1) / 2, end = rounded_up(tile_.num, KEYS_AT_ONCE) / 2;
-            std::memset(values_ + first * value_columns_, 0, 4 * size_t(end - first) * size_t(value_columns_));
         }
     }
 
@@ -302,12 +305,10 @@ template <class T> class Worker {
     INLINE void weigh(float* scores, uint32_t* weights, int own, int64_t last, int n) {
         const int end = int(std::min<int64_t>(last + 1, n));
         const int first = int(l_.window ? std::min<int64_t>(std::max<int64_t>(0, last + 1 - l_.window), TILE) : 0);
-        float& most = ((float*)most_)[own];
-        float& total = ((float*)total_)[own];
         if (end <= first) return std::memset(weights, 0, 4 * size_t(TILE / PER)), void();
 #if defined(__AMX_BF16__)
         if constexpr (BY_TILES)
-            if (l_.softcap == 0)
+            if (is_quick_)
                 return first == 0 && end == TILE ? weigh_quickly<true>(scores, weights, first, end, n, own)
                                                  : weigh_quickly<false>(scores, weights, first, end, n, own);
 #endif
@@ -319,71 +320,78 @@ template <class T> class Worker {
             store(scores + i, score);
             highest = max(score, highest);
         }
+        float& most = ((float*)most_)[own];
         const float now = std::max(most, largest(highest));
-        const float kept = most == now ? 1.f : std::exp(most - now);
-        vf sums = zero();
+        if (most != now) keep(own, std::exp(most - now));
+        most = now;
+        vf sums = load(total(own));
         for (int i = 0; i < n; i += LANES) {
             const vf weight = exp<PER == 2 ? 4 : 7>(load(scores + i) - set1(now));  // a bf16 has 8 bits
             sums = sums + weight;
-            store_weight(weights, i, weight);
+            if constexpr (BY_TILES) store(scores + i, weight);
+            else store_weight(weights, i, weight);
         }
-        most = now;
-        total = total * kept + sum(sums);
-        keep(own, kept);
+        store(total(own), sums);
+        if constexpr (BY_TILES)
+            for (int i = 0; i < n; i += 2 * LANES)
+                store_words(weights + i / 2, rounded_pair(load(scores + i), load(scores + i + LANES)));
     }
 
     // A part of what row `own` has summed up.
-    INLINE void keep(int own, float part) {
+    void keep(int own, float part) {
         float* out = (float*)sums_ + own * sum_row_;
-        if (part != 1.f)
-            for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(part));
+        for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(part));
+        store(total(own), load(total(own)) * set1(part));
     }
 
 #if defined(__AMX_BF16__)
-    // The same where nothing is done to scores but to scale them: in powers of two, all in registers. IS_WHOLE: all of
-    // the tile is seen.
+    // The same where nothing is done to scores but to scale them: in powers of two, all in registers. What has been
+    // summed up is only made smaller for a score that would weigh more than 2^HEADROOM. IS_WHOLE: all of the tile is
+    // seen.
     template <bool IS_WHOLE>
     INLINE void weigh_quickly(const float* scores, uint32_t* weights, int first, int end, int n, int own) {
         constexpr int MOST = TILE / LANES;
-        const vf scale = set1(l_.scaling * 1.44269504f);
-        float &most = ((float*)most_)[own], &total = ((float*)total_)[own];
+        const float scale = l_.scaling * ONE_OVER_LN2;
+        float& most = ((float*)most_)[own];
         vf score[MOST], highest = set1(-INFINITY);
         for (int i = 0; i < MOST; i++) {
             if (!IS_WHOLE && i * LANES >= n) break;
-            score[i] = load(scores + i * LANES) * scale;
+            score[i] = load(scores + i * LANES);
             if (!IS_WHOLE && (first > i * LANES || end < (i + 1) * LANES))
                 score[i] = only(score[i], first - i * LANES, end - i * LANES);
             highest = max(score[i], highest);
         }
-        const float now = std::max(most, largest(highest));
-        vf sums = zero();
-        for (int i = 0; i < MOST; i++) {
-            if (!IS_WHOLE && i * LANES >= n) break;
-            const vf weight = roughly_exp2(score[i] - set1(now));
-            sums = sums + weight;
-            store_weight(weights, i * LANES, weight);
+        if (_mm512_cmp_ps_mask(highest * set1(scale), set1(most + HEADROOM), _CMP_GT_OQ)) {
+            const float now = largest(highest) * scale;
+            keep(own, std::exp2(most - now));
+            most = now;
         }
-        const float kept = most == now ? 1.f : std::exp2(most - now);
-        most = now;
-        total = total * kept + sum(sums);
-        keep(own, kept);
+        vf sums = load(total(own));
+        for (int i = 0; i < MOST; i += 2) {
+            if (!IS_WHOLE && i * LANES >= n) break;
+            const vf a = exp2_of_8_bits(fma(score[i], set1(scale), set1(-most)));
+            const vf b = exp2_of_8_bits(fma(score[i + 1], set1(scale), set1(-most)));
+            sums = sums + a + b;
+            store_words(weights + i * LANES / 2, rounded_pair(a, b));
+        }
+        store(total(own), sums);
     }
 #endif
 
     static INLINE void store_weight(uint32_t* weights, int i, vf weight) {
-#if defined(__AVX512BF16__)
-        if constexpr (PER == 2)
-            return _mm256_storeu_si256((__m256i*)((bf16*)weights + i), (__m256i)_mm512_cvtneps_pbh(weight));
-#endif
-        store((float*)weights + i, weight);
+        if constexpr (PER == 2) store((bf16*)weights + i, weight);
+        else store((float*)weights + i, weight);
     }
+
+    // What row `own` has weighed in all, in parts.
+    INLINE float* total(int own) const { return (float*)total_ + own * LANES; }
 
     void finish(int64_t start, int rows, int key_head, int h) {
         for (int row = 0; row < rows; row++) {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             T* out = (T*)out_.at + (start + row / group_) * out_.row + head * out_.head;
             const float* sums = (const float*)sums_ + at * sum_row_;
-            const vf part = set1(1 / ((const float*)total_)[at]);
+            const vf part = set1(1 / sum(load(total(at))));
             for (int e = 0; e < l_.value_width; e += LANES)
                 store_part(out + e, load(sums + e) * part, l_.value_width - e);
         }
@@ -393,6 +401,7 @@ template <class T> class Worker {
     const Sequences& s_;
     const Rows q_, out_;
     const int group_, key_words_, value_columns_, query_row_, sum_row_;
+    const bool is_quick_;
     Tile tile_, next_;
     bool knows_next_ = false, in_place_ = false;  // keys of few rows are not packed
     int num_fetched_ = 0, many_ = 0;  // rows that are attended in strips
