@@ -6,6 +6,7 @@ saved. Activations stay in the model's own type, also where a server with fp8 un
 Shapes: O outputs, I inputs, G groups of inputs; P numbers packed into one int32.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch import Tensor
 from runtime.facts import LoadError
 from runtime.weights import FLOATS, StoredTensor
 
+_LOG = logging.getLogger(__name__)
 INT32_BITS = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column, of eight, that each nibble holds (AutoAWQ, `GEMM` version)."""
@@ -116,6 +118,12 @@ def read_dequantised(
                     f"{folder}: {name} is stored as {stored[name].dtype} without the scales it needs"
                 )
             plain[name] = read(name).to(dtype)
+    if not used:
+        _LOG.warning(
+            "%s: config.json says that weights are quantised by %s, and none is: they are served as stored",
+            folder,
+            settings.get("quant_method"),
+        )
     return plain
 
 

@@ -150,6 +150,16 @@ def test_a_layer_is_what_its_numbers_and_scales_multiply_out_to(layout: str, tmp
         torch.testing.assert_close(loaded[name], tensor, rtol=1e-6, atol=1e-7)
 
 
+def test_plain_weights_that_are_said_to_be_quantised_are_served_with_a_remark(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build("llama", tmp_path)
+    plain = quantise(tmp_path, lambda w: ({"weight": w}, w), AWQ)
+    loaded = load_model(tmp_path, dtype="float32").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in plain.items())
+    assert "config.json says that weights are quantised by awq, and none is" in caplog.text
+
+
 def test_experts_are_multiplied_out_and_answer_as_the_plain_model(tmp_path: Path) -> None:
     """A checkpoint has each expert by itself, the library's layer all of them together."""
     build("qwen3_moe", tmp_path)
