@@ -28,6 +28,7 @@ def test_a_conversation_and_a_text_are_told_apart(emulated_server: Live) -> None
         (b'{"text": "x"}', 400, "messages, prompt, input"),
         (b"[1]", 400, "messages, prompt, input"),
         (b'{"messages": ', 400, "not valid JSON"),
+        (b'{"prompt": ' + b"[" * 300 + b"]" * 300 + b"}", 400, "nested too deeply, at line 1 column"),
         (b'{"prompt": 7}', 400, "prompt"),
     ],
 )
