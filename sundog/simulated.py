@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.core.engine_version import is_async
+from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.core.records import dataclass
 from actors.hop_costs import parse_hop_costs
 from actors.messages import Capacity
@@ -90,6 +90,8 @@ class Simulated:
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
         remarks += _planned_step_by_step(asked)
+        if is_newer(asked.engine_version):
+            remarks += (f"vLLM {asked.engine_version} is not known: it is taken to do what {NEWEST} does",)
         return cls(
             config,
             cost,
@@ -210,6 +212,11 @@ def _guess(capacity: Capacity, hardware: Hardware) -> str:
 
 
 def _check_memory(replicas: int, num_blocks: int) -> None:
+    if num_blocks > MOST_BLOCKS_OF_ALL:
+        raise ConfigError(
+            f"{num_blocks:,} KV blocks fit into memory, more than can be simulated at once"
+            f" ({MOST_BLOCKS_OF_ALL:,}): give fewer, as in --num-gpu-blocks 1000000"
+        )
     if replicas * num_blocks > MOST_BLOCKS_OF_ALL:
         raise ConfigError(
             f"--replicas is {replicas:,} with {num_blocks:,} KV blocks each, more than can be simulated at"

@@ -1,6 +1,5 @@
 """A GPU as its data sheet and a handful of efficiencies describe it (`gpus/*.toml`)."""
 
-import math
 from dataclasses import fields, replace
 from importlib.resources import files
 from typing import Any
@@ -9,6 +8,7 @@ from actors.core.config import ConfigError
 from actors.core.names import normal, unknown
 from actors.core.records import dataclass
 from sim.files.toml import parse_toml, read_toml
+from sim.hardware.formats import DTYPE_BYTES
 
 ALIASES = {
     "a100": "a100-80gb",
@@ -23,6 +23,23 @@ ALIASES = {
 
 LINKS = ("nvlink", "pcie", "pcie-p2p")
 INNER = ("efficiency", "peak_flops_per_s")
+UNITS = (*DTYPE_BYTES, "int8", "float4")
+"""What a GPU may have a peak of."""
+WHOLE = ("memory_bytes", "num_sms", "l2_bytes")
+BOUNDS = {
+    "memory_bytes": (1e6, 1e13),
+    "num_sms": (1, 1e5),
+    "l2_bytes": (1e3, 1e12),
+    "power_w": (0.1, 1e5),
+    "compute_capability": (1, 100),
+    "memory_bandwidth_bytes_per_s": (1e6, 1e16),
+    "interconnect_bytes_per_s": (1e6, 1e16),
+    "allreduce_latency_s": (1e-9, 1),
+    "layer_launch_s": (1e-9, 1),
+    "step_launch_s": (1e-9, 10),
+}
+PEAK = (1e6, 1e20)
+"""Beyond these a number is a slip of the pen or in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +135,28 @@ def _parse(table: dict[str, Any], source: str) -> Gpu:
     if not all(isinstance(value, dict) and value for value in inner):
         raise ConfigError(f"{source}: efficiency and peak_flops_per_s must be tables")
     _check_keys(inner[0], {f.name for f in fields(Efficiency)}, f"{source}: efficiency")
-    numbers = {key: table[key] for key in table.keys() - {"name", "link", *INNER}}
-    named = zip(("", "efficiency.", "peak_flops_per_s."), (numbers, *inner), strict=True)
-    for where, values in named:
-        for key, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ConfigError(f"{source}: {where}{key} is {value!r}: it must be a number")
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{source}: {where}{key} is {value}: it must be above 0")
-    for key, value in inner[0].items():
-        if value > 1:
-            raise ConfigError(f"{source}: efficiency.{key} is {value}: it is a fraction of a peak")
+    if not isinstance(table["name"], str) or not table["name"].strip():
+        raise ConfigError(f"{source}: name is {table['name']!r}: it must be a text")
+    for key, bounds in BOUNDS.items():
+        _check_number(source, key, table[key], *bounds)
+        if key in WHOLE and table[key] != int(table[key]):
+            raise ConfigError(f"{source}: {key} is {table[key]}: it must be a whole number")
+    for key, value in table["peak_flops_per_s"].items():
+        if key not in UNITS:
+            raise unknown(f"{source}: dtype in peak_flops_per_s", key, UNITS)
+        _check_number(source, f"peak_flops_per_s.{key}", value, *PEAK)
+    for key, value in table["efficiency"].items():
+        _check_number(source, f"efficiency.{key}", value, 0.001, 1)
     _check_link(table["link"], source)
-    return Gpu(**{**table, "efficiency": Efficiency(**inner[0])})
+    whole = {key: int(table[key]) for key in WHOLE}
+    return Gpu(**{**table, **whole, "efficiency": Efficiency(**table["efficiency"])})
+
+
+def _check_number(source: str, key: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{source}: {key} is {value!r}: it must be a number")
+    if not least <= value <= most:
+        raise ConfigError(f"{source}: {key} is {value}: it must be from {least:g} to {most:g}")
 
 
 def _check_link(link: object, source: str) -> None:

@@ -14,6 +14,7 @@ from actors.core.names import unknown
 from sim.hardware.fields import Fields, config_of
 from sim.hardware.formats import Format
 from sim.hardware.shape import ModelShape
+from sim.hardware.targets import targeted
 from sim.hardware.unquantised import Parts, left_out
 
 FP8 = Format("fp8", 8, "float8")
@@ -28,6 +29,8 @@ FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP
 """By vLLM's names for `--quantization`, and by those of the formats."""
 
 
+AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
+"""AutoRound's names for weights that are stored as GPTQ's are."""
 KV_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 
 
@@ -70,7 +73,10 @@ def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, list[str]]:
     if not isinstance(asked, dict):
         raise ConfigError(f"{fields.source}: quantization_config is not an object")
     inner = Fields({key: value for key, value in asked.items() if value is not None}, fields.source)
-    form, remarks = left_out(_stored(inner), inner, layers)
+    form = _stored(inner)
+    if inner.get("quant_method") == "compressed-tensors":
+        form = targeted(form, inner, layers)
+    form, remarks = left_out(form, inner, layers)
     key = next(
         (key for key in ("kv_cache_scheme", "kv_cache_quant_algo") if inner.get(key) is not None), None
     )
@@ -83,10 +89,10 @@ def _stored(fields: Fields) -> Format:
     """The format of whatever is quantised."""
     method = fields.get("quant_method") or ("modelopt" if fields.get("quant_algo") is not None else None)
     if method in ("fp8", "fbgemm_fp8"):
-        return FP8 if fields.get("weight_block_size") is None else BLOCK_FP8
+        return _fp8(fields)
     if method == "mxfp4":
         return MXFP4
-    if method in ("awq", "gptq"):
+    if method in ("awq", "gptq", *AUTO_ROUND):
         return _grouped(fields, AWQ if method == "awq" else GPTQ)
     if method == "bitsandbytes":
         return _bitsandbytes(fields)
@@ -100,6 +106,20 @@ def _stored(fields: Fields) -> Format:
     raise _not_known(fields, f"quant_method {method!r}")
 
 
+def _fp8(fields: Fields) -> Format:
+    """With a scale of 32 bits per block, if there are blocks."""
+    block = fields.get("weight_block_size")
+    if block is None:
+        return FP8
+    sizes = block if isinstance(block, list) else []
+    if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ConfigError(
+            f"{fields.source}: weight_block_size in quantization_config is {block!r:.60}: give two numbers,"
+            " as in [128, 128]"
+        )
+    return replace(BLOCK_FP8, bits=8 + 32 / (sizes[0] * sizes[1]))
+
+
 def _bitsandbytes(fields: Fields) -> Format:
     """4 bits with a 32 bit scale per 64 weights, or one of 8 bits where scales are quantised too."""
     if not fields.flag("load_in_4bit"):
@@ -110,7 +130,9 @@ def _bitsandbytes(fields: Fields) -> Format:
 
 def _grouped(fields: Fields, usual: Format) -> Format:
     """Whole numbers of 4 or 8 bits with a scale per group."""
-    bits = fields.count("bits", 4)
+    bits, kind = fields.count("bits", 4), fields.get("data_type") or "int"
+    if kind not in ("int", "int_sym"):
+        raise _not_known(fields, f"data_type {kind!r}")
     if bits not in (4, 8):
         raise _not_known(fields, f"{usual.name} with {bits} bits")
     group = fields.count("group_size", 128, least=-1)
@@ -121,12 +143,24 @@ def _grouped(fields: Fields, usual: Format) -> Format:
 
 
 def _compressed(fields: Fields) -> Format:
-    """One group of compressed-tensors."""
+    """The one format of all groups of compressed-tensors."""
     groups = fields.get("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1:
-        raise _not_known(fields, "compressed-tensors without exactly one entry of config_groups")
-    (group,) = groups.values()
-    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(groups, dict) or not groups:
+        raise _not_known(fields, "compressed-tensors without config_groups")
+    sparsity = fields.get("sparsity_config") or {}
+    if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
+        raise _not_known(fields, f"sparse weights ({sparsity['format']!r:.60})")
+    forms = [_of_group(fields, group) for group in groups.values()]
+    if any(form != forms[0] for form in forms):
+        names = ", ".join(sorted({form.name for form in forms}))
+        raise _not_known(fields, f"groups of several formats ({names}) in one model")
+    return forms[0]
+
+
+def _of_group(fields: Fields, group: object) -> Format:
+    if not isinstance(group, dict):
+        raise _not_known(fields, "compressed-tensors with a group that is no object")
+    weights = group.get("weights")
     if not isinstance(weights, dict):
         raise _not_known(fields, "compressed-tensors without weights in its group")
     kind, bits, plain = weights.get("type"), weights.get("num_bits"), group.get("input_activations") is None

@@ -93,7 +93,22 @@ def _entries(fields: Fields) -> tuple[str, list[str]]:
                 " layer to layer are not known"
             )
         key, entries = key or "dynamic", [*entries, *(str(rule)[2:] for rule in dynamic)]
+    extra = fields.get("extra_config")
+    if isinstance(extra, dict):
+        other = next((name for name, rule in extra.items() if not _is_left(rule)), None)
+        if other is not None:
+            raise ConfigError(
+                f"{fields.source}: extra_config in quantization_config has {other!r:.60}: formats that differ"
+                " from layer to layer are not known"
+            )
+        key, entries = key or "extra_config", [*entries, *extra]
     return key, [str(entry) for entry in entries]
+
+
+def _is_left(rule: object) -> bool:
+    """Whether a rule of AutoRound leaves a module in 16 bits or more."""
+    bits = rule.get("bits") if isinstance(rule, dict) else None
+    return isinstance(bits, int) and bits >= 16
 
 
 def _parts(module: str, there: frozenset[str]) -> set[str]:

@@ -202,6 +202,18 @@ def test_what_is_left_out_is_said() -> None:
     assert load_model("llama-3.1-8b").remarks == ()
 
 
+INT4 = {"num_bits": 4, "type": "int", "group_size": 128}
+INT8 = {"num_bits": 8, "type": "int"}
+
+
+def grouped(*weights_and_targets: Any, sparsity: str = "dense") -> dict[str, Any]:
+    """A compressed-tensors config of weights and what they are of, in turn."""
+    pairs = zip(weights_and_targets[::2], weights_and_targets[1::2], strict=True)
+    groups = {f"group_{i}": {"weights": weights, "targets": [of]} for i, (weights, of) in enumerate(pairs)}
+    method = {"quant_method": "compressed-tensors", "sparsity_config": {"format": sparsity}}
+    return {"quantization_config": {**method, "config_groups": groups}}
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama-3.1-8b", {"model_type": None}, "model_type is missing: known are baichuan,"),
     ("llama-3.1-8b", {"model_type": "llamma"}, "model_type is 'llamma', which the cost model does not know"),
@@ -249,6 +261,31 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"quantization_config": {"quant_method": "gptq", "dynamic": {".*attn.*": {"bits": 8}}}},
         "a dynamic rule '.*attn.*'",
     ),
+    (
+        "llama-3.1-8b",
+        {
+            "quantization_config": {
+                "quant_method": "auto-round",
+                "extra_config": {"model.layers.0": {"bits": 8}},
+            }
+        },
+        "extra_config in quantization_config has 'model.layers.0'",
+    ),
+    (
+        "llama-3.1-8b",
+        {"quantization_config": {"quant_method": "auto-round", "data_type": "nv_fp"}},
+        "data_type",
+    ),
+    (
+        "llama-3.1-8b",
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
+        "weight_block_size in quantization_config is",
+    ),
+    ("llama-3.1-8b", grouped(INT4, "re:.*down_proj"), "targets some projections of dense"),
+    ("llama-3.1-8b", grouped(INT4, "re:.*(unclosed"), "names no projection that is known"),
+    ("llama-3.1-8b", grouped(INT4, "LlamaMLP"), "targets 'LlamaMLP', which names no projection"),
+    ("llama-3.1-8b", grouped(INT4, "re:.*attn.*", INT8, "re:.*mlp.*"), r"several formats \(int4, int8\)"),
+    ("llama-3.1-8b", grouped(INT8, "Linear", sparsity="sparse-24-bitmask"), "sparse weights"),
     ("llama-3.1-8b", {"model_type": "qwen3_5_text"}, "most of its layers have linear attention"),
     ("llama-3.1-8b", {"model_type": "falcon"}, "its MLPs have no gate"),
     ("llama-3.1-8b", {"model_type": "lfm2"}, "convolution layers"),
@@ -286,6 +323,10 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, words: s
 
 
 FORMATS: list[tuple[dict[str, Any], float, tuple[bool, bool, bool]]] = [
+    (grouped(INT4, "re:.*mlp.*")["quantization_config"], 4.125, (False, True, True)),
+    (grouped(INT8, "re:.*self_attn.*")["quantization_config"], 8, (True, False, True)),
+    ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, 4.125, (True, True, True)),
+    ({"quant_method": "fp8", "weight_block_size": [16, 16]}, 8.125, (True, True, True)),
     ({"quant_method": "fp8"}, 8, (True, True, True)),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8.002, (True, True, True)),
     ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4.156, (True, True, True)),
@@ -388,3 +429,20 @@ def test_a_text_model_inherits_what_the_config_around_it_says(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(str(tmp_path))
     assert (model.tied_embeddings, model.dtype) == (False, "float16")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "parts"),
+    [
+        ("mixtral-8x7b", "re:.*block_sparse_moe.experts.*", {"experts"}),
+        ("deepseek-v2-lite", r"re:.*mlp\.experts.*", {"experts"}),
+        ("qwen3-30b-a3b", "re:.*self_attn.*", {"attention"}),
+        ("qwen3-30b-a3b", "Linear", {"attention", "dense", "experts"}),
+    ],
+)
+def test_groups_are_of_what_they_target(tmp_path: Path, name: str, target: str, parts: set[str]) -> None:
+    """By the names that a family has for its modules."""
+    (tmp_path / "config.json").write_text(json.dumps({**config_of(name), **grouped(INT4, target)}))
+    form = load_model(str(tmp_path)).weights
+    there = frozenset[str]().union(*(layer.parts for layer, _ in load_model(name).layers))
+    assert form is not None and form.parts & there == parts & there

@@ -110,9 +110,19 @@ def test_a_gpu_file_is_checked_key_by_key(tmp_path: Path) -> None:
     assert load_gpu(str(path)) == replace(load_gpu("h100"), key="")
     for old, new, words in (
         ("power_w", "powr_w", "missing power_w, unknown key powr_w"),
-        ("power_w = 700", "power_w = -1", "power_w is -1"),
+        ("power_w = 700", "power_w = -1", "power_w is -1: it must be from 0.1 to 100000"),
+        ("power_w = 700", "power_w = nan", "power_w is nan"),
+        ("num_sms = 132", "num_sms = 132.5", "num_sms is 132.5: it must be a whole number"),
+        ("num_sms = 132", "num_sms = true", "num_sms is True: it must be a number"),
+        ('name = "H100', 'name = 5 # "', "name is 5: it must be a text"),
+        ("bfloat16 =", "bflot16 =", "peak_flops_per_s 'bflot16'. Did you mean bfloat16"),
+        (
+            "memory_bandwidth_bytes_per_s = 3",
+            "memory_bandwidth_bytes_per_s = 1e-300 # ",
+            "must be from 1e.06",
+        ),
         ("power_w = 700", 'power_w = "x"', "power_w is 'x'"),
-        ("kv_bandwidth = 0.85", "kv_bandwidth = 1.5", "fraction of a peak"),
+        ("kv_bandwidth = 0.85", "kv_bandwidth = 1.5", "kv_bandwidth is 1.5: it must be from 0.001 to 1"),
         ('link = "nvlink"', 'link = "wire"', "link is 'wire': known are nvlink, pcie, pcie-p2p"),
         ("num_sms = 132", "", "missing num_sms"),
         ("name =", "name", "not TOML"),
