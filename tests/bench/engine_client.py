@@ -48,7 +48,7 @@ class Load:
 
 def prompt(seed: int, num_tokens: int) -> list[int]:
     """Tokens that no other prompt begins with."""
-    rng = random.Random(seed)
+    rng = random.Random(f"{seed} of {num_tokens}")
     return [rng.randrange(300, 1000) for _ in range(num_tokens)]
 
 

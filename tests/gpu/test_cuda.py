@@ -79,7 +79,7 @@ def test_a_gpu_draws_what_the_cpu_draws(folders: dict[str, Path], sampling: obje
 
 
 def test_preempted_requests_go_on(folders: dict[str, Path]) -> None:
-    requests = mixture(24, greedy)
+    requests = mixture(36, greedy)
     found = said(opened(folders["llama"], "cuda", num_blocks=12)[0], requests, num_blocks=12)
     assert found.num_preempted
     assert found.tokens == said(opened(folders["llama"], "cpu")[0], requests).tokens
