@@ -104,7 +104,7 @@ def parse(body_type: type[BodyT], data: bytes) -> BodyT:
 def _not_json(message: str) -> ApiError:
     if message.startswith("recursion limit"):
         where = message.partition(" at ")[2]
-        message = f"The body is nested too deeply, at {where}: at most 201 levels are read."
+        message = f"The JSON of the body is nested too deeply, at {where}: at most 201 levels are read."
         return ApiError(400, message, is_malformed=True)
     return ApiError(400, f"The body is not valid JSON: {message[:200]}.", is_malformed=True)
 
