@@ -23,7 +23,7 @@ from runtime.embedding.settings import (
     vector_sizes,
 )
 from runtime.facts import LoadError, read_facts, read_json
-from runtime.imports import without_collecting
+from runtime.imports import quick_imports
 from runtime.ranks.rank import Rank
 from runtime.structured.grammars import Grammars
 from runtime.tokenizer import Tokenizer
@@ -139,7 +139,7 @@ def torch_backends(
     if config.speculation is not None:
         check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
     try:
-        with without_collecting():
+        with quick_imports():
             from runtime.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
@@ -182,7 +182,7 @@ def embedding_backends(
     settings, limits = model.embedding, config.scheduler
     assert settings is not None, "the model generates text"
     try:
-        with without_collecting():
+        with quick_imports():
             from runtime.embedding.backend import EmbeddingBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
