@@ -25,6 +25,12 @@ class Experiment:
         self._fixed = [plan.is_fixed(settings) for settings in cells]
         self._kept: dict[int, Played | Failed] = {}
         """What came of fixed cells, and of cells that cannot run: the same for every seed."""
+        self._first: dict[int, Played] = {}
+        """The first run of each cell that may draw something."""
+        self._compared: set[int] = set()
+        """Cells that have more than one run."""
+        self._varies: set[int] = set()
+        """Cells of which some seed gave another run than the first."""
         self._on_progress = on_progress or (lambda done, all: None)
         self.num_done = self.num_asked = 0
 
@@ -44,7 +50,12 @@ class Experiment:
             def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | Failed]":
                 return measured(jobs, self._outcomes(workers, jobs), warmup_s)
 
-            return sweep(self._cells, rule, run_all, lambda cell: self._fixed[self._cells.index(cell)])
+            return sweep(self._cells, rule, run_all, self._gave_one_run)
+
+    def _gave_one_run(self, settings: "Settings") -> bool:
+        """Whether every seed gives, or at least two seeds gave, the cell the same run."""
+        number = self._cells.index(settings)
+        return self._fixed[number] or (number in self._compared and number not in self._varies)
 
     def _outcomes(
         self, workers: "Workers[Job, Played | Failed]", jobs: "Sequence[Job]"
@@ -73,6 +84,12 @@ class Experiment:
         outcome = Failed(str(result)) if isinstance(result, Died) else result
         if isinstance(outcome, Failed) or self._fixed[number]:
             self._kept.setdefault(number, outcome)
+        elif number not in self._first:
+            self._first[number] = outcome
+        else:
+            self._compared.add(number)
+            if not self._first[number].is_same_run(outcome):
+                self._varies.add(number)
         self.num_done += 1
         self._on_progress(self.num_done, self.num_asked)
         return outcome

@@ -5,13 +5,14 @@ file carries the run's id, and readers refuse files of another run.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.core.records import dataclass
 from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
 from sim.files.toml import read_toml, toml_text
+from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 RUN_ID, UNTIL = "run_id", "partial_until_s"
 TABLE_ID = b"sundog.run_id"
 """The id's key in the metadata of a table."""
+TEXTS = ("request_id", "tenant", "reason", "refusal")
+"""Columns of texts; all others hold numbers."""
 
 
 def write_facts(
@@ -87,10 +90,32 @@ class Run:
         except FileNotFoundError:
             raise RunError(f"{self.path} has no {name}: give what `replay --out` wrote, whole") from None
         except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{path}: {error}") from None
+            if isinstance(error, OSError) and error.errno is not None:
+                raise RunError(f"{path} cannot be read: {error.strerror}") from None
+            raise RunError(f"{path} is cut off or damaged: {self._again}") from None
         own = (table.schema.metadata or {}).get(TABLE_ID)
         check_same_run(self.path / SUMMARY, self.run_id, path, own and own.decode())
+        check_columns(table, path, REQUEST_COLUMNS if name == REQUESTS else STEP_COLUMNS, self._again)
         return table
+
+    @property
+    def _again(self) -> str:
+        if self.is_clients:
+            return "measure it again"
+        return f"make the run again with `sundog replay --config {self.path / CONFIG} --out NEW`"
+
+
+def check_columns(table: "pa.Table", path: Path, names: Sequence[str], cure: str) -> None:
+    """Raises RunError unless the table has these columns, with times and counts as numbers."""
+    import pyarrow.types as of
+
+    absent = [name for name in names if name not in table.column_names]
+    if absent:
+        raise RunError(f"{path} has no column {', '.join(absent)}: another version wrote it; {cure}")
+    for name in names:
+        kind = table.schema.field(name).type
+        if of.is_string(kind) != (name in TEXTS) and not of.is_null(kind):
+            raise RunError(f"{path}: the column {name} holds {kind}: {cure}")
 
 
 def open_run(path: Path | str) -> Run:
@@ -109,12 +134,24 @@ def open_run(path: Path | str) -> Run:
         raise RunError(f"{folder} has no {SUMMARY}: give what `replay --out` wrote") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / SUMMARY}: {error}") from None
-    if not isinstance(summary, dict):
-        raise RunError(f"{folder / SUMMARY}: not a JSON object")
+    check_figures(summary, folder / SUMMARY)
     run_id, until_s = summary.pop(RUN_ID, None), summary.pop(UNTIL, None)
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{folder} has no {CONFIG}: give what `replay --out` wrote, whole")
     config = read_toml(folder / CONFIG, RunError)
     check_same_run(folder / SUMMARY, run_id, folder / CONFIG, config.pop(RUN_ID, None))
     return Run(folder, summary, config, run_id, until_s)
+
+
+def check_figures(summary: object, path: Path) -> None:
+    """Raises RunError unless these are the figures of a run: counts, seconds and distributions."""
+    if not isinstance(summary, dict) or type(summary.get("num_requests")) is not int:
+        raise RunError(f"{path} is not the summary of a run: give a folder that `replay --out` wrote")
+    for name, value in summary.items():
+        parts = value.values() if isinstance(value, dict) and name.endswith("_s") else [value]
+        is_number = all(part is None or type(part) in (int, float) for part in parts)
+        if name.endswith("_s") and not is_number:
+            raise RunError(f"{path}: {name} is {value!r}, which is no time nor a distribution")
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -125,6 +125,15 @@ def _rough(value_s: float) -> str:
 
 
 def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
+    """In words; who was refused is no load, so that a busy door must not look like an idle server."""
+    regime = _regime_of_served(summary, saturation, doubt)
+    if not summary.num_refused:
+        return regime
+    share = summary.num_refused / max(summary.num_requests, 1)
+    return f"{regime}; of those taken alone: {share:.0%} were refused"
+
+
+def _regime_of_served(summary: Summary, saturation: float, doubt: float | None) -> str:
     regime = regime_of(saturation)
     if regime == "below the knee":
         return regime if doubt is None else f"{regime}; step times within {doubt:.0%}"
@@ -150,7 +159,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
     for reason, count in list(summary.refusals.items())[:MOST_REASONS]:
         table.add_row("", escape(f"{count:,} refused: {words.shortened(reason)}"))
     steps = "" if summary.num_steps is None else f" in {summary.num_steps:,} steps"
-    table.add_row("duration", f"{summary.duration_s:,.3f} s{steps}")
+    duration = f"{summary.duration_s:,.3f} s" if summary.num_finished else "- (no request finished)"
+    table.add_row("duration", f"{duration}{steps}")
     table.add_row(
         "throughput",
         f"{summary.requests_per_s:,.3f} requests/s, {summary.output_tokens_per_s:,.1f} output"

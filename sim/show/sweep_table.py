@@ -93,7 +93,7 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
     fixed, num_runs = [cell for cell in cells if cell.is_fixed], len(cells[0].runs)
     if len(fixed) == len(cells):
         return [
-            "One run of each: every seed gives the same requests, so there are no intervals, and whether a"
+            "One run of each: every seed gives the same, so there are no intervals, and whether a"
             " difference would hold on another day is not told. --resample draws the trace anew.",
             left_out,
         ]
@@ -107,7 +107,8 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
             " do not make it smaller."
         )
     if fixed:
-        notes.append(f"The same for every seed, so run once: {'; '.join(label(c.settings) for c in fixed)}.")
+        named = "; ".join(label(cell.settings) for cell in fixed)
+        notes.append(f"The same run for every seed, so without an interval: {named}.")
     return notes
 
 

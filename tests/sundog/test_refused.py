@@ -52,6 +52,7 @@ def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Pat
     assert f"refused: {reason}" in (out / "report.html").read_text()
     shown = words(warm.run("sundog", "replay", trace, "--max-waiting", "2").stdout)
     assert "2 of 4 finished, 2 refused" in shown and "2 refused: 2 requests are unfinished" in shown
+    assert "of those taken alone: 50% were refused" in shown
     free = tmp_path / "free"
     assert warm.run("sundog", "replay", trace, "--out", free).returncode == 0
     told_apart = words(warm.run("sundog", "compare", out, free).stdout)
@@ -79,3 +80,12 @@ def test_a_sweep_says_whose_latencies_leave_out_whom(tmp_path: Path) -> None:
     assert "Finished: max-waiting=2 50.0%; any other, all." in words(done.stdout).replace("_", "-")
     done = warm.run("sundog", "sweep", trace, "--vary", "max-waiting=40,50", "--metric", "e2e_s.mean")
     assert "finished requests alone" not in done.stdout
+
+
+def test_a_run_in_which_nothing_finished_has_no_duration(tmp_path: Path) -> None:
+    """Its clients gave up at once: zero seconds in many steps would be a contradiction."""
+    rows = [{"arrival_s": 0.1 * i, "prompt_tokens": 50, "output_tokens": 20} for i in range(4)]
+    trace = trace_of(tmp_path / "t.jsonl", rows)
+    shown = words(warm.run("sundog", "replay", trace, "--client-timeout", "0.001").stdout)
+    assert "0 of 4 finished, 4 aborted" in shown
+    assert "duration - (no request finished) in" in shown and "0.000 s in" not in shown

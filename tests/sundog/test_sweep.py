@@ -83,6 +83,28 @@ def test_a_policy_that_draws_is_run_for_each_seed() -> None:
     assert len({run["ttft_s.mean"] for run in router["runs"]}) == 3
 
 
+def test_predictions_that_a_policy_never_reads_give_no_interval() -> None:
+    """Seeds draw predictions alone: what reads none gives one run, and "±0.0" would call that precision."""
+    few = (
+        "--predictor",
+        "noisy",
+        "--limit",
+        "60",
+        "--replications",
+        "3",
+        "--jobs",
+        "1",
+        "--max-num-seqs",
+        "2",
+    )
+    vary = ("--vary", "policy=fcfs,shortest-remaining")
+    fcfs, shortest = cells(TRACE, *vary, *few)
+    assert fcfs["is_fixed"] and fcfs["intervals"]["ttft_s.mean"][1] is None
+    assert not shortest["is_fixed"] and shortest["intervals"]["ttft_s.mean"][1] > 0
+    done = sweep(TRACE, "--vary", "policy=fcfs,vtc", *few)
+    assert "±0.0" not in done.stdout and "there are no intervals" in done.stdout
+
+
 def test_settings_that_change_nothing_are_said_to() -> None:
     """Instead of a ranking of equals."""
     same = "Every setting gave the same figures"

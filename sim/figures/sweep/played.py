@@ -125,6 +125,13 @@ class Played:
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
         return cls(rows, request_ids, terms, front_end_s, num_replicas, num_blocks, busy_s, block_seconds)
 
+    def is_same_run(self, other: "Played") -> bool:
+        """Whether every request met the same fate at the same instants."""
+        return self.request_ids == other.request_ids and all(
+            np.array_equal(getattr(self.rows, name), getattr(other.rows, name), equal_nan=True)
+            for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+        )
+
     def kept(self, left_out: Collection[str]) -> NDArray[np.bool_]:
         """Which requests are none of these."""
         return np.array([name not in left_out for name in self.request_ids], dtype=bool)

@@ -88,18 +88,26 @@ def sweep(
 ) -> list[Cell]:
     """Run every cell with seeds 0, 1, …: all cells have as many, so that they can be paired.
 
-    Where every cell is fixed, one seed is all there is to know.
+    Where every cell is fixed, one seed is all there is to know. `is_fixed` is asked again after runs: a cell
+    that may draw something (predictions that its policy never reads) need not.
     """
     one = rule.is_one_recording
     found = [Cell(settings, is_fixed=is_fixed(settings), is_one_recording=one) for settings in cells]
     once = all(cell.is_fixed for cell in found)
     _replicate(found, range(1 if once else rule.num_first), run_all)
+    _note_fixed(found, is_fixed)
     while (going := _running(found)) and not once:
         num_runs = len(going[0].runs)
         if num_runs >= rule.num_most or all(_is_precise(cell, rule) for cell in going):
             break
         _replicate(going, range(num_runs, num_runs + 1), run_all)
+        _note_fixed(found, is_fixed)
     return found
+
+
+def _note_fixed(cells: Sequence[Cell], is_fixed: Callable[[Settings], bool]) -> None:
+    for cell in cells:
+        cell.is_fixed = is_fixed(cell.settings)
 
 
 def _running(cells: Sequence[Cell]) -> list[Cell]:
