@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from actors.core.config import ConfigError
+from runtime.fields import FieldError, fields_of
 
 # Rotary embeddings that change with the longest sequence at hand: every key kept so far would be
 # wrong from then on.
@@ -40,17 +39,17 @@ class ModelFacts:
     max_position_embeddings: int | None
 
 
-class _Rope(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+@dataclass(frozen=True, slots=True)
+class _Rope:
     rope_type: str | None = None
     type: str | None = None
     original_max_position_embeddings: int | None = None
 
 
-class _ConfigFile(BaseModel):
+@dataclass(frozen=True, slots=True)
+class _ConfigFile:
     """The fields of a `config.json` that are looked at here."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
     model_type: str = "unknown"
     architectures: list[str] | None = None
     vocab_size: int | None = None
@@ -95,11 +94,9 @@ def _read(path: Path, absent: object) -> object:
 def _read_config(folder: Path) -> _ConfigFile:
     path = folder / "config.json"
     try:
-        return _ConfigFile.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
+        return fields_of(_ConfigFile, read_json(path))
+    except FieldError as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
 
 
 def _how_to_get(name: str) -> str:

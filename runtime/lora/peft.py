@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from runtime.facts import LoadError, read_json
+from runtime.fields import FieldError, fields_of
 from runtime.weights import FLOATS, StoredTensor, file_tensors
 
 V = TypeVar("V")
@@ -32,10 +31,10 @@ UNSUPPORTED = (
 )
 
 
-class AdapterConfig(BaseModel):
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
     """The fields of an `adapter_config.json` that decide what its matrices mean."""
 
-    model_config = ConfigDict(extra="ignore")
     peft_type: str = "LORA"
     r: int | None = None
     rank_pattern: dict[str, int] | None = None
@@ -123,11 +122,9 @@ def _read_config(folder: Path) -> AdapterConfig:
     if not path.is_file():
         raise LoadError(f"{folder} has no adapter_config.json: not the folder of a LoRA adapter")
     try:
-        return AdapterConfig.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise LoadError(f"cannot read {path}: {field} is {first['input']!r}; {first['msg']}") from error
+        return fields_of(AdapterConfig, read_json(path))
+    except FieldError as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
 
 
 def _layers(folder: Path, tensors: Mapping[str, StoredTensor], max_rank: int) -> tuple[str, ...]:

@@ -35,3 +35,16 @@ def test_the_benchmark_writes_what_it_measures(tmp_path: Path) -> None:
     assert [row["part"] for row in found["rows"]] == ["load", "prefill", "decode", "decode"]
     assert all(row["step_ms"] > 0 and row["share_of_bandwidth"] > 0 for row in found["rows"][2:])
     assert found["rows"][1]["tokens_per_s"] > 0
+
+
+def test_torch_transformers_and_pytest_are_all_it_takes() -> None:
+    """A machine with a GPU may have nothing else of ours, and reaches no registry."""
+    pytest.importorskip("torch")
+    absent = ("pydantic", "trio", "msgspec", "cbor2", "llguidance", "quart", "hypercorn", "jiter", "tomli_w")
+    needed = ("runtime.opening", "runtime.lora.adapters", "tests.runtime.scheduled", "tests.runtime.mixtures")
+    needed += ("tests.runtime.models", "tests.bench.bench_gpu", "tests.bench.engine_models")
+    code = f"import sys; sys.modules |= dict.fromkeys({absent}); import {', '.join(needed)}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -98,7 +98,7 @@ def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
         ("dtype", "float17", "dtype of config.json is 'float17', which transformers"),
         ("num_hidden_layers", 0, "num_hidden_layers of config.json is 0"),
         ("num_hidden_layers", -1, "num_hidden_layers of config.json is -1"),
-        ("quantization_config", "fp8", "quantization_config is 'fp8'; Input should be a valid dictionary"),
+        ("quantization_config", "fp8", "quantization_config is 'fp8'; it should be an object or null"),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(
