@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -20,8 +21,16 @@ class ChatTemplateError(ValueError):
     """Messages that cannot become a prompt, with the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A compiled template, and whether it names the role `developer` anywhere."""
+
+    template: jinja2.Template
+    knows_developer: bool
+
+
 def rendered(
-    template: jinja2.Template,
+    template: ChatTemplate,
     messages: Sequence[ChatMessage],
     reading: Reading,
     special_tokens: Mapping[str, str],
@@ -30,14 +39,15 @@ def rendered(
 
     Raises ChatTemplateError if the template refuses, or fails at the client's own arguments.
     """
+    turns = messages if template.knows_developer else _without_developers(messages)
     variables: dict[str, object] = {"tools": None, "documents": None, **reading.template_arguments}
     variables |= special_tokens
     variables |= {
-        "messages": [{"role": turn.role, "content": turn.content, **turn.more} for turn in messages],
+        "messages": [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns],
         "add_generation_prompt": reading.add_generation_prompt,
     }
     try:
-        text = template.render(variables)
+        text = template.template.render(variables)
     except jinja2.TemplateError as error:
         raise ChatTemplateError(f"the chat template refuses: {error}") from error
     except Exception as error:
@@ -45,7 +55,20 @@ def rendered(
             raise
         names = ", ".join(reading.template_arguments)
         raise ChatTemplateError(f"the chat template fails with these arguments ({names}): {error}") from error
-    return _open_ended(text, messages[-1].content) if reading.continue_final_message else text
+    return _open_ended(text, turns[-1].content) if reading.continue_final_message else text
+
+
+def _without_developers(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The conversation for a template that knows no developers, whose word is the system's then.
+
+    As in vLLM, all that the system says becomes one message at the beginning, where templates expect it.
+    """
+    if not any(turn.role == "developer" for turn in messages):
+        return messages
+    of_system = [turn for turn in messages if turn.role in ("system", "developer")]
+    said = "\n\n".join(turn.content for turn in of_system if turn.content)
+    others = [turn for turn in messages if turn.role not in ("system", "developer")]
+    return [ChatMessage("system", said), *others]
 
 
 def _open_ended(text: str, last: str) -> str:
@@ -73,7 +96,7 @@ def template_source(folder: Path, config: dict[str, object]) -> str | None:
     return source
 
 
-def compiled(source: str, folder: Path) -> jinja2.Template:
+def compiled(source: str, folder: Path) -> ChatTemplate:
     """The template in a sandbox with the names that transformers gives templates."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
@@ -82,9 +105,10 @@ def compiled(source: str, folder: Path) -> jinja2.Template:
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
-        return environment.from_string(source)
+        template = environment.from_string(source)
     except jinja2.TemplateError as error:
         raise LoadError(f"cannot read the chat template of {folder}: {error}") from error
+    return ChatTemplate(template, any(f"{quote}developer{quote}" in source for quote in "'\""))
 
 
 class _Generation(jinja2.ext.Extension):

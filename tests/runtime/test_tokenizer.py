@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +175,30 @@ def test_a_template_cannot_reach_python(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}")
     with pytest.raises(ChatTemplateError):
         Tokenizer(tmp_path).encode_chat(CHATS[0])
+
+
+SYSTEM, DEVELOPER = ChatMessage("system", "be kind"), ChatMessage("developer", "be short")
+
+
+def test_a_developer_speaks_as_the_system_where_the_template_knows_none(folder: Path) -> None:
+    """First and once, where templates expect it, wherever it was said; users' turns keep their order."""
+    tokenizer = Tokenizer(folder)
+    hello = ChatMessage("user", "hello")
+    merged = tokenizer.render_chat([ChatMessage("system", "be kind\n\nbe short"), hello])
+    assert "developer" not in merged
+    assert tokenizer.render_chat([SYSTEM, DEVELOPER, hello]) == merged
+    assert tokenizer.render_chat([SYSTEM, hello, DEVELOPER]) == merged
+    apart = tokenizer.render_chat([SYSTEM, hello, SYSTEM])
+    assert apart.count("be kind") == 2 and "be kind\n\nbe kind" not in apart
+
+
+def test_a_template_that_knows_developers_is_shown_them(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    template = (
+        "{% for m in messages %}{{ 'D' if m.role == 'developer' else m.role }}:{{ m.content }};{% endfor %}"
+    )
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert Tokenizer(tmp_path).render_chat([SYSTEM, DEVELOPER]) == "system:be kind;D:be short;"
 
 
 def test_a_model_without_a_template_refuses_chats(folder: Path, tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from actors.api.bodies.billing import BILLING
 from actors.api.bodies.bounds import MAX_PARTS, Name
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid, shown
 
-BILLING = "x-anthropic-billing-header"
-"""How Claude Code begins the block that accounts for a request."""
 NEEDED: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "tool_use": ("id", "name"),

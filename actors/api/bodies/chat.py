@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
+from actors.api.bodies.billing import without_billing
 from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFrom1
 from actors.api.bodies.logits import NumLogprobs
 from actors.api.bodies.parsing import JsonObject
@@ -97,7 +98,10 @@ class MessageBody(JsonObject):
             if getattr(self, name) and self.role != role:
                 message = f"{where}.{name} is only allowed in a message of the role {role}."
                 raise invalid(message, f"{where}.{name}")
-        return ChatMessage(self.role, self.content or "", self._more())
+        content = self.content or ""
+        if self.role == "system":
+            content = without_billing(content)
+        return ChatMessage(self.role, content, self._more())
 
     def _more(self) -> dict[str, object]:
         """What a template is given beside the content."""

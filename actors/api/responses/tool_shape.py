@@ -83,14 +83,18 @@ class ToolShape(ChatShape):
         message = entry["message"]
         assert isinstance(message, dict)
         message["content"] = content if content or not (parts or reasoning) else None
-        message["reasoning"] = message["reasoning_content"] = reasoning or None
+        message["reasoning"] = reasoning or None
+        if reasoning:
+            message["reasoning_content"] = reasoning
         calls: dict[int, dict[str, str]] = {}
         for part in parts:
             call = calls.setdefault(part.index, {"name": part.name or "", "arguments": ""})
             call["arguments"] += part.arguments
-        message["tool_calls"] = [
-            {"id": _id(view, index), "type": "function", "function": call} for index, call in calls.items()
-        ]
+        if calls:
+            message["tool_calls"] = [
+                {"id": _id(view, index), "type": "function", "function": call}
+                for index, call in calls.items()
+            ]
         return entry | {"finish_reason": _finish(delta, text)}
 
     def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:

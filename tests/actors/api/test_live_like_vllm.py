@@ -225,6 +225,10 @@ def test_what_accounts_for_a_request_is_no_instruction() -> None:
     blocks = [{"type": "text", "text": text} for text in ("x-anthropic-billing-header: 1", "Be ", "kind.")]
     chat_body = read(MessagesBody, max_tokens=1, messages=CHAT, system=blocks).chat()
     assert chat_body["messages"][0] == {"role": "system", "content": "Be kind."}
+    for content in (blocks, "x-anthropic-billing-header: 1\nBe \nkind."):
+        for role, left in (("system", "Be \nkind."), ("user", "x-anthropic-billing-header: 1\nBe \nkind.")):
+            (turn,) = read(ChatBody, messages=[{"role": role, "content": content}]).messages
+            assert turn.checked("x").content == left
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def test_a_call_that_the_model_chooses_is_told_from_its_text(server: Live) -> No
     silent = {"ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}}
     plain = complete(server, tool_choice="none", max_tokens=8, extra_body=silent).choices[0]
     assert plain.message.content and not plain.message.tool_calls and plain.finish_reason == "length"
+    shown = plain.message.model_dump(exclude_unset=True)
+    assert "tool_calls" not in shown and "reasoning_content" not in shown and shown["reasoning"] is None
 
 
 def test_an_answer_is_reasoning_until_it_says_that_it_is_over(server: Live) -> None:
@@ -130,6 +132,14 @@ def test_reasoning_stands_beside_the_content(server: Live) -> None:
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "hm"
     assert "".join(delta.content or "" for delta in deltas) == "yes"
+
+
+def test_what_developers_say_is_the_system_s(server: Live) -> None:
+    """The template knows no such role: a model was never shown it."""
+    said = [{"role": "developer", "content": "Be short."}, *ASK, {"role": "system", "content": "Be kind."}]
+    body = {"messages": said, "max_tokens": 1, "return_prompt_text": True}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+    assert answer["prompt_text"] == "system:Be short.\n\nBe kind.user:How is the weather?"
 
 
 def test_the_template_is_given_tools_calls_and_results(server: Live) -> None:
