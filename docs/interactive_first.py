@@ -15,8 +15,5 @@ class InteractiveFirst(Policy):
     patience_steps: int = 500
 
     def rank(self, request: Request, view: View) -> int:
-        patient = view.num_waited_steps(request) < self.patience_steps
+        patient = not view.has_waited(request, self.patience_steps)
         return 1 if request.submit.tenant == "batch" and patient else 0
-
-    def rank_key(self, request: Request, view: View) -> bool:
-        return request.submit.tenant == "batch"  # of these, who has waited longer is never behind

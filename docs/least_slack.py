@@ -14,5 +14,5 @@ class LeastSlack(Policy):
         target_s = request.submit.slo_ttft_s
         if target_s is None:
             return (1, request.submit.arrival_s)
-        slack_s = request.submit.arrival_s + target_s - view.now_s
-        return (0, slack_s) if slack_s > 0 else (2, slack_s)
+        due_s = request.submit.arrival_s + target_s
+        return (2, due_s) if view.is_past(due_s) else (0, due_s)

@@ -11,8 +11,8 @@ def run_length(state: SchedulerState) -> int:
     """How many steps, the planned one included, can change nothing but lengths.
 
     A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
-    waiting: blocks only become fewer, no request leaves the batch, and no answer of the policy changes unless
-    it is dynamic. Even then no order of the queue lets one of it run while no running slot is free.
+    waiting: blocks only become fewer, no request leaves the batch, and no rank changes, unless it was drawn
+    from what a run changes. Even then no order of the queue lets one of it run while no running slot is free.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
@@ -35,7 +35,7 @@ def _policy_matters(state: SchedulerState) -> bool:
         return True
     # A smaller quota lets a request in whose first chunk alone has to fit.
     asks_quota = state.quota is not None and not config.scheduler_reserve_full_isl
-    return (policy.is_dynamic or asks_quota) and len(state.running) < config.max_num_running
+    return (state.waiting.may_turn or asks_quota) and len(state.running) < config.max_num_running
 
 
 def extend(state: SchedulerState, num_steps: int) -> None:

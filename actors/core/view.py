@@ -9,6 +9,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
 from actors.core.lockstep import Lockstep
 from actors.core.request import Request, Status
+from actors.core.seen import Seen
 
 
 class Queue(Protocol):
@@ -22,7 +23,7 @@ class Queue(Protocol):
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
-    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "limits", "memory")
+    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "limits", "memory", "seen")
 
     def __init__(
         self,
@@ -40,6 +41,8 @@ class View:
         self._waiting: Queue = ()
         self._seed = seed
         self._now_s = 0.0
+        self.seen = Seen()
+        """What a user's policy looks at; its guard and the queue use it."""
         self.memory: Any = None
         """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
 
@@ -60,6 +63,14 @@ class View:
     def step(self) -> int:
         """The number of the step being planned, or of the next one."""
         return self._lockstep.planned + 1
+
+    def is_past(self, time_s: float) -> bool:
+        """Whether `now_s` has come to this time; a rank that asks is not asked again before it has."""
+        return self._now_s >= time_s
+
+    def has_waited(self, request: Request, num_steps: int) -> bool:
+        """Whether `num_waited_steps` is at least this; a rank that asks is not asked again before it is."""
+        return self.num_waited_steps(request) >= num_steps
 
     @property
     def running(self) -> Mapping[str, Request]:

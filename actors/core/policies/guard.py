@@ -27,7 +27,8 @@ from actors.core.policies.answers import (
 )
 from actors.core.policies.patience import Patient, Shown
 from actors.core.policies.policy import Policy, Rank, Refusal, defines
-from actors.core.policies.read_only import ReadOnlyRequests, ReadOnlyView, read_only
+from actors.core.policies.read_only import ReadOnlyRequests, read_only
+from actors.core.policies.read_only_view import ReadOnlyView
 from actors.core.request import Request
 from actors.core.view import View
 
@@ -73,6 +74,7 @@ class Guarded(Policy):
 
     def rank(self, request: Request, view: View) -> Rank:
         if self.failure is None:
+            view.seen.begin(request)
             try:
                 rank = self._shown.rank(read_only(request, view), self._view)
                 if type(rank) is not self._usual or rank != rank:
@@ -111,6 +113,7 @@ class Guarded(Policy):
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
         if self.failure is None:
+            view.seen.num_changes += 1
             try:
                 return as_refusal(self._shown.refuse(read_only(request, view), self._view))
             except ANY as error:
@@ -122,6 +125,7 @@ class Guarded(Policy):
 
     def admitted(self, request: Request, view: View) -> None:
         if self.failure is None:
+            view.seen.num_changes += 1
             try:
                 return self._shown.admitted(read_only(request, view), self._view)
             except ANY as error:
@@ -130,6 +134,7 @@ class Guarded(Policy):
 
     def finished(self, request: Request, view: View) -> None:
         if self.failure is None:
+            view.seen.num_changes += 1
             try:
                 return self._shown.finished(read_only(request, view), self._view)
             except ANY as error:

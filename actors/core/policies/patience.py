@@ -5,7 +5,8 @@ from typing import Protocol, TypeVar
 
 from actors.core.policies.answers import Wrong
 from actors.core.policies.policy import Rank, Refusal
-from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlyView
+from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests
+from actors.core.policies.read_only_view import ReadOnlyView
 
 Answer = TypeVar("Answer")
 

@@ -36,8 +36,8 @@ class Policy:
     is_dynamic: ClassVar[bool] = False
     """Whether ranks, or the urgency of running requests, may change while a request waits.
 
-    Then ranks are asked anew before each admission, O(waiting), or O(keys) with a `rank_key`; a run of decode
-    steps is one event while no request waits, or no running slot is free.
+    Then a rank is asked again before an admission if what it was drawn from may have changed (`core/due.py`):
+    at worst O(waiting), or O(keys) with a `rank_key`.
     """
     prefills_first: ClassVar[bool] = False
     """Whether prefills, waiting ones included, take from the token budget before decodes."""
@@ -51,7 +51,7 @@ class Policy:
         """The request's place in the waiting queue: the smallest rank runs first.
 
         Ties are broken by order of arrival in the queue. Called once whenever the request enters the queue,
-        and again before each admission if the policy `is_dynamic`.
+        and again before an admission, if the policy `is_dynamic` and the rank may be another.
         """
         return 0
 

@@ -17,6 +17,17 @@ def _fact(path: str) -> property:
     return property(attrgetter(path))
 
 
+def _count(path: str) -> property:
+    """What stands at this path of a request, and may change; that it was looked at is noted."""
+    read = attrgetter(path)
+
+    def look(self: "ReadOnlyRequest") -> object:
+        self._view.seen.look_at(self._request)
+        return read(self)
+
+    return property(look)
+
+
 class ReadOnlySubmit:
     """A `Submit`: what arrived."""
 
@@ -58,17 +69,22 @@ class ReadOnlyRequest:
 
     submit = _fact("_submit")
     request_id = _fact("_request.request_id")
-    status = _fact("_request.status")
-    num_preemptions = _fact("_request.num_preemptions")
-    num_overtakes = _fact("_request.num_overtakes")
-    waiting_since = _fact("_request.waiting_since")
-    admission_step = _fact("_request.admission_step")
-    num_tokens_at_admission = _fact("_request.num_tokens_at_admission")
-    order = _fact("_request.order")
+    status = _count("_request.status")
+    num_preemptions = _count("_request.num_preemptions")
+    waiting_since = _count("_request.waiting_since")
+    admission_step = _count("_request.admission_step")
+    num_tokens_at_admission = _count("_request.num_tokens_at_admission")
+    order = _count("_request.order")
     length_limit = _fact("_request.length_limit")
 
     @property
+    def num_overtakes(self) -> int:
+        self._view.seen.anything = True
+        return self._request.num_overtakes
+
+    @property
     def num_output_tokens(self) -> int:
+        self._view.seen.look_at(self._request)
         return self._view.num_output_tokens(self._request)
 
     @property
@@ -77,15 +93,18 @@ class ReadOnlyRequest:
 
     @property
     def num_computed_tokens(self) -> int:
+        self._view.seen.look_at(self._request)
         return self._view.num_computed_tokens(self._request)
 
     @property
     def token_ids(self) -> tuple[int, ...] | None:
+        self._view.seen.look_at(self._request)
         token_ids = self._request.token_ids
         return None if token_ids is None else tuple(token_ids)
 
     @property
     def block_ids(self) -> tuple[int, ...]:
+        self._view.seen.look_at(self._request)
         return tuple(self._request.block_ids)
 
     def is_of(self, request: Request | None) -> bool:
@@ -99,6 +118,7 @@ class ReadOnlyRequest:
         return hash(self._request)
 
     def __repr__(self) -> str:
+        self._view.seen.anything = True
         return repr(self._request)
 
 
@@ -120,15 +140,19 @@ class ReadOnlyRequests(Mapping[str, ReadOnlyRequest]):
         self._view = view
 
     def __getitem__(self, request_id: str) -> ReadOnlyRequest:
+        self._view.seen.anything = True
         return read_only(self._requests[request_id], self._view)
 
     def __iter__(self) -> Iterator[str]:
+        self._view.seen.anything = True
         return iter(self._requests)
 
     def __reversed__(self) -> Iterator[str]:
+        self._view.seen.anything = True
         return reversed(list(self._requests))
 
     def __len__(self) -> int:
+        self._view.seen.anything = True
         return len(self._requests)
 
     def values(self) -> "Values":
@@ -154,58 +178,3 @@ class Items(ItemsView[str, ReadOnlyRequest]):
 
     def __reversed__(self) -> Iterator[tuple[str, ReadOnlyRequest]]:
         return ((name, self._mapping[name]) for name in reversed(self._mapping))
-
-
-class ReadOnlyView:
-    """A `View`, which takes and gives read-only requests; `memory` alone may change."""
-
-    __slots__ = ("_view",)
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    limits = _fact("_view.limits")
-    now_s = _fact("_view.now_s")
-    step = _fact("_view.step")
-    num_waiting = _fact("_view.num_waiting")
-    num_free_blocks = _fact("_view.num_free_blocks")
-    service = _fact("_view.service")
-
-    @property
-    def memory(self) -> object:
-        return self._view.memory
-
-    @memory.setter
-    def memory(self, memory: object) -> None:
-        self._view.memory = memory
-
-    @property
-    def running(self) -> ReadOnlyRequests:
-        return ReadOnlyRequests(self._view.running, self._view)
-
-    @property
-    def waiting(self) -> tuple[ReadOnlyRequest, ...]:
-        view = self._view
-        return tuple([read_only(request, view) for request in view.waiting])
-
-    def random(self, *key: ReadOnlyRequest | str | int) -> float:
-        names = [part._request if isinstance(part, ReadOnlyRequest) else part for part in key]
-        return self._view.random(*names)
-
-    def num_output_tokens(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_output_tokens(request._request)
-
-    def num_computed_tokens(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_computed_tokens(request._request)
-
-    def num_new_tokens(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_new_tokens(request._request)
-
-    def num_waited_steps(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_waited_steps(request._request)
-
-    def num_hit_tokens(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_hit_tokens(request._request)
-
-    def num_lost_tokens(self, request: ReadOnlyRequest) -> int:
-        return self._view.num_lost_tokens(request._request)

@@ -15,8 +15,8 @@ from tests.core.drive import Driven, Log, Updated
 from tests.core.policies.world import DOCS, HASTY_MLFQ, World, policy_trace
 from tests.core.traces import num_cases
 
-PATIENT = f"{DOCS / 'interactive_first.py'}:InteractiveFirst:patience_steps=5"
-KEYED = ["vtc", HASTY_MLFQ, PATIENT]
+LEARNED = f"{DOCS / 'learned_lengths.py'}:LearnedLengths"
+KEYED = ["vtc", HASTY_MLFQ, LEARNED]
 
 
 @pytest.mark.parametrize("policy", KEYED)
@@ -68,7 +68,7 @@ def test_a_token_that_comes_late_may_change_the_key() -> None:
 
 def test_one_rank_is_asked_for_each_key_at_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait, and whether the key is ours or a user's."""
-    world = World(PATIENT, {"max_num_seqs": 1})
+    world = World(LEARNED, {"max_num_seqs": 1})
     for number in range(50):
         world.add(f"r{number}", 1, 5, tenant="batch" if number % 2 else None)
     asked: list[str] = []
@@ -79,8 +79,9 @@ def test_one_rank_is_asked_for_each_key_at_a_step(monkeypatch: pytest.MonkeyPatc
         return rank(self, request, view)  # type: ignore[arg-type]  # it is the method's own object
 
     monkeypatch.setattr(type(world.state.policy), "rank", counted)
-    world.step()
-    assert len(asked) == 2 * 2, "before and after the only admission"
+    for _ in range(10):
+        world.step()
+    assert 0 < len(asked) <= 2 * 2 * len(world.admissions), "at most before and after each"
 
 
 OWN = """from actors.core.policies import VirtualTokenCounter

@@ -2,7 +2,8 @@
 
 import pytest
 
-from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlySubmit, ReadOnlyView
+from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlySubmit
+from actors.core.policies.read_only_view import ReadOnlyView
 from actors.core.request import Request, Submit
 from actors.core.view import View
 from tests.core.policies.world import World
@@ -16,7 +17,7 @@ def test_all_that_a_policy_may_use_can_be_read() -> None:
     """All of what arrived and of the view; of a request what is not the scheduler's own bookkeeping."""
     assert facts(ReadOnlyRequest) - {"is_of"} <= facts(Request)
     assert facts(Submit) == facts(ReadOnlySubmit)
-    assert facts(View) - {"advance", "show"} == facts(ReadOnlyView)
+    assert facts(View) - {"advance", "seen", "show"} == facts(ReadOnlyView)
 
 
 def test_counts_are_exact_while_a_request_decodes() -> None:

@@ -92,7 +92,8 @@ def policy_trace(seed: int, policy: str) -> Trace:
     config["preempt_for_priority"] = has_urgency(find_policy(policy)) and (
         policy == "priority" or rng.random() < 0.6
     )
-    config["enable_chunked_prefill"] |= ":Sparing" in policy or ":Everything" in policy  # quotas need it
+    gives_quotas = any(name in policy for name in (":Sparing", ":Everything", ":Picky"))
+    config["enable_chunked_prefill"] |= gives_quotas  # which need it
     for row in trace["requests"]:
         row["tenant"] = rng.choice([None, "a", "a", "b"])
         row["slo_ttft_s"] = rng.choice([None, 1.0, 5.0, 20.0])

@@ -1,0 +1,119 @@
+"""Ranks are asked again only when they may have changed: that saves questions, and changes no decision."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.core.due import Due, Line
+from actors.core.policies.guard import Guarded
+from actors.core.request import Request
+from actors.core.view import View
+from tests.core.drive import Driven, Log, Planned
+from tests.core.policies.world import EXAMPLES, RESTLESS, World, policy_trace
+from tests.core.traces import num_cases
+
+HERE = Path(__file__).parent
+PICKY = [f"{HERE / 'picky.py'}:{name}" for name in ("Picky", "PickyByTenant")]
+SEEDS = range(num_cases(24))
+
+
+def log(policy: str, seed: int) -> tuple[Log, list[Any]]:
+    """Batches, the queue after each, ends and the pool; and the ranks that listeners are told."""
+    driven = Driven(policy_trace(seed, policy))
+    told: list[Any] = []
+
+    def watch(event: object) -> None:
+        if isinstance(event, Planned):
+            told.append((event.waiting, driven.state.waiting.take_ranks()))
+
+    driven.watch = watch
+    return driven.run(), told
+
+
+@pytest.mark.parametrize("policy", [*EXAMPLES, *PICKY, *RESTLESS], ids=lambda name: name.rpartition("/")[2])
+def test_a_rank_that_is_not_asked_again_would_be_answered_alike(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches, queues, told ranks and ends are those of a queue that asks for every rank each time."""
+    names = [f"{policy}:seed={seed}" if policy in (*PICKY, *RESTLESS) else policy for seed in SEEDS]
+    saving = [log(name, seed) for seed, name in enumerate(names)]
+    assert any(told for _, told in saving)
+
+    def all_of(self: Due, due: dict[Line, None], lines: dict[object, Line]) -> None:
+        due.update(dict.fromkeys(lines.values()))
+
+    monkeypatch.setattr(Due, "add_to", all_of)
+    monkeypatch.setattr(Due, "may_come", True)
+    for seed, name in enumerate(names):
+        assert saving[seed] == log(name, seed), f"seed {seed}"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The request of each rank that a user's policy was asked for."""
+    asked: list[str] = []
+    rank = Guarded.rank
+
+    def counted(self: Guarded, request: Request, view: View) -> object:
+        asked.append(request.request_id)
+        return rank(self, request, view)
+
+    monkeypatch.setattr(Guarded, "rank", counted)
+    return asked
+
+
+def overloaded(policy: str, num_requests: int, calls: list[str]) -> int:
+    """How many ranks are asked for when this many requests come at once and leave one by one."""
+    calls.clear()
+    rng = random.Random(num_requests)
+    world = World(policy, {"max_num_seqs": 4})
+    for number in range(num_requests):
+        world.add(
+            f"r{number}",
+            rng.randint(1, 30),
+            rng.randint(1, 9),
+            tenant=rng.choice("abc"),
+            arrival_s=number / 100,
+            slo_ttft_s=rng.uniform(0, num_requests),
+        )
+    for step in range(10_000):
+        if not world.state.has_work:
+            return len(calls)
+        world.state.view.advance(float(step))
+        world.step()
+    raise AssertionError("unfinished")
+
+
+TIMED = """from actors.core.policies import Policy
+
+class Timed(Policy):
+    is_dynamic = True
+
+    def rank(self, request, view):
+        return request.submit.slo_ttft_s - view.now_s
+"""
+
+
+@pytest.mark.parametrize("policy", EXAMPLES, ids=lambda name: name.rpartition("/")[2])
+def test_questions_grow_with_the_requests_and_not_with_their_square(policy: str, calls: list[str]) -> None:
+    """Of requests that all wait for the same few running slots."""
+    few, many = overloaded(policy, 50, calls), overloaded(policy, 400, calls)
+    assert many <= 12 * few
+    assert many <= 4 * 400
+
+
+def test_a_rank_that_looks_at_the_clock_is_asked_once_a_step(tmp_path: Path, calls: list[str]) -> None:
+    """However many are admitted in it."""
+    file = tmp_path / "timed.py"
+    file.write_text(TIMED)
+    world = World(f"{file}:Timed", {"max_num_seqs": 10})
+    for number in range(30):
+        world.add(f"r{number}", 1, 5, slo_ttft_s=float(number))
+    calls.clear()
+    for step in range(1, 5):
+        world.state.view.advance(float(step))
+        world.step()
+    assert len(world.admissions) == 10 and len(set(calls)) == 30
+    assert len(calls) == 30 + 3 * 20
