@@ -51,9 +51,9 @@ soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.soak
 
 # On a machine with a GPU, by its own Python with torch, transformers and pytest: nothing is installed, but for
-# the wheels of a folder if WHEELS names one.
+# the wheels of a folder if WHEELS names one. The JSON goes to the folder OUT, else to tests/bench/results.
 gpu:
-	$(PYTHON) -m tests.gpu $(if $(WHEELS),--wheels $(WHEELS))
+	$(PYTHON) -m tests.gpu $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUT),--out $(OUT))
 
 fast: $(VENV)/installed-fast
 	$(BIN)/python -m sundog.fast build

@@ -14,6 +14,7 @@ from torch import Tensor
 from actors.core.batch import Batch, StepResult
 from actors.core.logprobs import PromptLogprobs
 from runtime.blocks_ahead import BlocksAhead
+from runtime.device.current import make_current
 from runtime.device.download import Download, new_stream
 from runtime.device.inputs import columns
 from runtime.device.last_tokens import LastTokens
@@ -77,6 +78,7 @@ class Engine:
     @torch.inference_mode()
     def launch(self, batch: Batch) -> Flight:
         """Begin the batch's step, behind those that are under way. ValueError if it breaks the rules."""
+        make_current(self._model.device)
         if self._last is None or self._requests.looks_back:
             self._take_in()
         flight = Flight(batch, self._requests.fold(batch))
@@ -98,6 +100,7 @@ class Engine:
     def finish(self, flight: Flight, end_s: float) -> StepResult:
         """Take in the oldest step, which ended at `end_s`."""
         assert flight is self._flights[0], "steps end in the order in which they began"
+        make_current(self._model.device)
         self._take_in(1)
         self._flights.popleft()
         if self._group is not None and not self._group.rank.leads:

@@ -7,7 +7,8 @@ thousand. On a CPU it is the work itself, with which the tests hold padding and 
 Shapes: M the most requests of a step, B the most blocks of a request, V tokens of the vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -28,6 +29,18 @@ def replayed(work: Work) -> Work:
     return work
 
 
+@contextmanager
+def refused_to_wait() -> Iterator[None]:
+    """Work that would wait for the GPU raises, as it would in a recording; but a recording that fails leaves
+    torch's allocator and random numbers in its midst, and everything after it would fail, too."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
 def on_cuda(device: torch.device) -> Recorder:
     """Records CUDA graphs that share one pool of memory: they are played one after another."""
     pool = torch.cuda.graph_pool_handle()
@@ -38,6 +51,8 @@ def on_cuda(device: torch.device) -> Recorder:
         aside.wait_stream(here)
         with torch.cuda.stream(aside):  # compiles kernels and takes workspaces, which a recording cannot
             work()
+            with refused_to_wait():
+                work()
         here.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

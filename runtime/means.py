@@ -26,7 +26,8 @@ _LOG = logging.getLogger("sundog.attention")
 APART = 0.02
 """Of the output's size; bf16 rounds to 0.004."""
 TRIED_KEYS = (1, 40, 77)
-PLAIN = Special(scaling=0.1, window=None, softcap=None, sinks_H=None)
+TRIED_WINDOW = 12
+TRIED_SOFTCAP = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,11 @@ def choose(cache: PagedKVCache) -> Means:
     """What this cache's device has, as far as it answers rightly; one line in the log says what it is."""
     if cache.keys_SPKD[0].device.type != "cuda":
         return Means()
-    trial = Trial(cache)
-    decode = by_kernel if trial.passes("the Triton kernel", trial.decoded) else None
-    has_varlen = varlen.is_available() and trial.passes("varlen_attn", trial.called)
+    layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
+    trials = [Trial(cache, layer) for layer in layers.values()]
+    has_kernel = all(trial.passes("the Triton kernel", trial.decoded) for trial in trials)
+    decode = by_kernel if has_kernel else None
+    has_varlen = varlen.is_available() and all(trial.passes("varlen_attn", trial.called) for trial in trials)
     reads_tables = has_varlen and varlen.reads_tables(cache.block_size)
     by_call = "varlen_attn through block tables" if reads_tables else "varlen_attn on copied keys"
     _LOG.info(
@@ -114,10 +117,10 @@ def choose(cache: PagedKVCache) -> Means:
 
 
 class Trial:
-    """Random keys of the cache's own kind in scattered blocks, and queries of a few requests."""
+    """Random keys of one layer's kind in scattered blocks, and queries of a few requests."""
 
-    def __init__(self, cache: PagedKVCache) -> None:
-        keys, values = cache.keys_SPKD[0], cache.values_SPKE[0]
+    def __init__(self, cache: PagedKVCache, layer: int = 0) -> None:
+        keys, values, shape = cache.keys_SPKD[layer], cache.values_SPKE[layer], cache.shapes[layer]
         num_blocks = -(-max(TRIED_KEYS) // cache.block_size)
         num_all = len(TRIED_KEYS) * num_blocks + 1
         self.keys_SPKD = torch.randn(num_all, *keys.shape[1:], device=keys.device).to(keys.dtype)
@@ -125,24 +128,33 @@ class Trial:
         tables = (torch.randperm(num_all - 1) + 1).view(len(TRIED_KEYS), num_blocks)
         num_keys = torch.tensor(TRIED_KEYS, dtype=torch.int32)
         self.decodes = Decodes(tables.int().to(keys.device), num_keys.to(keys.device))
-        num_heads = 2 * keys.shape[2]
+        num_heads = shape.num_query_heads or 2 * keys.shape[2]
         self.q_NHD = torch.randn(len(TRIED_KEYS), num_heads, keys.shape[3], device=keys.device).to(keys.dtype)
         exact = (self.q_NHD.float(), self.keys_SPKD.float(), self.values_SPKE.float())
-        self.expected = by_gathering(self.decodes, *exact, **PLAIN)
+        sinks_H = torch.randn(num_heads, device=keys.device).to(keys.dtype) if shape.has_sinks else None
+        self._special = Special(
+            scaling=0.1,
+            window=TRIED_WINDOW if shape.has_window else None,
+            softcap=TRIED_SOFTCAP if shape.has_softcap else None,
+            sinks_H=sinks_H,
+        )
+        self.expected = by_gathering(self.decodes, *exact, **self._special)
 
     def decoded(self) -> Tensor:
         """By the kernel, whole and in splits."""
         out = self.expected
         for num_splits in (4, 1):
             given = (self.decodes, self.q_NHD, self.keys_SPKD, self.values_SPKE)
-            out = by_kernel(*given, **PLAIN, num_splits=num_splits)
+            out = by_kernel(*given, **self._special, num_splits=num_splits)
             if not self._is_right(out):
                 break
         return out
 
     def called(self) -> Tensor:
         """By torch's call, each request's last token being its only query."""
-        if not can_attend(self.q_NHD, self.values_SPKE):
+        special = self._special
+        is_plain = special["softcap"] is None and special["sinks_H"] is None
+        if not is_plain or not can_attend(self.q_NHD, self.values_SPKE):
             return self.expected  # it will not be asked
         starts = torch.tensor([0, *TRIED_KEYS]).cumsum(0).int().to(self.q_NHD.device)
         sequences = Sequences(
@@ -154,7 +166,8 @@ class Trial:
             max_keys=max(TRIED_KEYS),
             num_keys=sum(TRIED_KEYS),
         )
-        return attend_all(sequences, self.q_NHD, self.keys_SPKD, self.values_SPKE, scaling=0.1, window=None)
+        given = (sequences, self.q_NHD, self.keys_SPKD, self.values_SPKE)
+        return attend_all(*given, scaling=0.1, window=special["window"])
 
     def passes(self, name: str, attend: Callable[[], Tensor]) -> bool:
         """Whether it answers as gathering does; a line says why not."""

@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from runtime.blocks_ahead import BlocksAhead
+from runtime.device.current import make_current
 from runtime.drafts import Drafts
 from runtime.engine import Engine
 from runtime.graphs import on_cuda
@@ -194,6 +195,7 @@ class Opening:
     ) -> tuple[PreTrainedModel, list[LayerShape], int]:
         """The model, packed where that gives the library's own answer, and what a probe says of it."""
         model = self._read(folder, adapters)
+        make_current(model.device)
         with noted_inputs(model) as together:
             layers, step_bytes = self._probe(model)
         if self._quantization is not None:

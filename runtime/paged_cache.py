@@ -22,12 +22,16 @@ CPU_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer keeps of a token."""
+    """What one attention layer keeps of a token, and what asks for it."""
 
     num_heads: int
     key_width: int
     value_width: int
     dtype: torch.dtype
+    num_query_heads: int | None = None
+    has_window: bool = False
+    has_softcap: bool = False
+    has_sinks: bool = False
 
     @property
     def token_bytes(self) -> int:
@@ -41,12 +45,13 @@ class PagedKVCache:
     CPU blocks take memory when they are first written, not before.
     """
 
-    __slots__ = ("block_size", "keys_SPKD", "values_SPKE")
+    __slots__ = ("block_size", "keys_SPKD", "shapes", "values_SPKE")
 
     def __init__(
         self, layers: list[LayerShape], num_blocks: int, block_size: int, device: torch.device
     ) -> None:
         self.block_size = block_size
+        self.shapes = layers
         room = (num_blocks, block_size)
         self.keys_SPKD = [_zeros((*room, s.num_heads, s.key_width), s.dtype, device) for s in layers]
         self.values_SPKE = [_zeros((*room, s.num_heads, s.value_width), s.dtype, device) for s in layers]
@@ -95,6 +100,7 @@ def free_bytes(device: torch.device, utilization: float | None, num_sharing: int
     `num_sharing` engines of one machine divide it.
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps for later is not free for others, and is for the cache
         free, total = torch.cuda.mem_get_info(device)
         return int(total * (CUDA_SHARE if utilization is None else utilization)) - (total - free)
     share = CPU_SHARE if utilization is None else utilization

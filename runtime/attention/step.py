@@ -104,6 +104,12 @@ class LayerProbe:
         _, num_heads, key_width = k_TKD.shape
         if layer in self.shapes:
             self.repeated.add(layer)
-        self.shapes[layer] = LayerShape(num_heads, key_width, v_TKE.shape[-1], k_TKD.dtype)
+        self.shapes[layer] = LayerShape(
+            *(num_heads, key_width, v_TKE.shape[-1], k_TKD.dtype),
+            num_query_heads=q_THD.shape[1],
+            has_window=window is not None,
+            has_softcap=softcap is not None,
+            has_sinks=sinks_H is not None,
+        )
         self.windows[layer] = window
         return v_TKE.repeat_interleave(q_THD.shape[1] // num_heads, dim=1)

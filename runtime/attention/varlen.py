@@ -18,6 +18,7 @@ from torch import Tensor
 # FlashAttention 2 reads pages of 256 slots and their multiples; FlashAttention 3 reads any.
 FA2_PAGE = 256
 MAX_WIDTH = 256
+WIDTH_STEP = 8
 
 
 @dataclass(slots=True)
@@ -80,10 +81,12 @@ def _is_fa3() -> bool:
 
 def can_attend(q_THD: Tensor, values_SPKE: Tensor) -> bool:
     """Whether the call can do this layer; other layers take the gathered path."""
+    width = q_THD.shape[-1]
     return (
         q_THD.is_cuda
         and q_THD.dtype in (torch.float16, torch.bfloat16)
-        and q_THD.shape[-1] == values_SPKE.shape[-1] <= MAX_WIDTH
+        and width == values_SPKE.shape[-1] <= MAX_WIDTH
+        and width % WIDTH_STEP == 0
     )
 
 

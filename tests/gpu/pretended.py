@@ -102,7 +102,8 @@ class Device(TorchDispatchMode):
         self.tape: list[Played] | None = None
         self.arriving: list[tuple[Tensor, Tensor]] = []
         """Copies to the host that are under way: where to, and the numbers."""
-        self.num_played = 0
+        self.num_played = self.num_recorded = 0
+        self.made_current: list[torch.device] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
@@ -121,7 +122,7 @@ class Device(TorchDispatchMode):
             return self._copy(func, args, kwargs, wanted)
         if on_host and from_device:
             raise RuntimeError(f"{func}: expected all tensors to be on the same device, cuda:0 and cpu")
-        if func in LOOKS or _is_masked(func, args):
+        if func in LOOKS or _is_masked(func, args) or _is_looped(func, args):
             self.wait(str(func))
         if wanted is not None:
             kwargs = kwargs | {"device": torch.device("cpu")}
@@ -187,6 +188,11 @@ def _is_masked(func: Any, args: Any) -> bool:
     return any(isinstance(index, Tensor) and index.dtype is torch.bool for index in args[1])
 
 
+def _is_looped(func: Any, args: Any) -> bool:
+    """Whether experts are multiplied one after another, by offsets that the host reads: all but bf16 is."""
+    return func is aten._grouped_mm.default and args[0].dtype is not torch.bfloat16
+
+
 class Stream:
     """Everything runs at once, in the order of the calls."""
 
@@ -229,6 +235,7 @@ class Graph:
 @contextmanager
 def recording(graph: Graph, **_: object) -> Iterator[None]:
     DEVICE.tape = graph.tape
+    DEVICE.num_recorded += 1
     try:
         yield
     finally:
@@ -240,8 +247,8 @@ def nothing(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
-def set_sync_debug_mode(mode: str) -> None:
-    DEVICE.forbids_waiting = mode == "error"
+def set_sync_debug_mode(mode: str | int) -> None:
+    DEVICE.forbids_waiting = mode in ("error", 2)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -360,6 +367,8 @@ def pretended() -> Iterator[Device]:
         "memory_allocated": lambda *_: 0,
         "max_memory_allocated": lambda *_: 0,
         "set_sync_debug_mode": set_sync_debug_mode,
+        "get_sync_debug_mode": lambda: 2 if DEVICE.forbids_waiting else 0,
+        "set_device": DEVICE.made_current.append,
         "Stream": Stream,
         "Event": Event,
         "CUDAGraph": Graph,
@@ -391,5 +400,6 @@ def pretended() -> Iterator[Device]:
         finally:
             varlen.parameters.cache_clear()
             torch.__future__.set_overwrite_module_params_on_conversion(False)
-            DEVICE.forbids_waiting, DEVICE.num_played = False, 0
+            DEVICE.forbids_waiting, DEVICE.num_played, DEVICE.num_recorded = False, 0, 0
+            DEVICE.made_current.clear()
             DEVICE.arriving.clear()

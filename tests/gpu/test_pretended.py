@@ -63,10 +63,12 @@ def said(
 def test_two_steps_under_way_and_graphs_say_what_the_cpu_says(
     folder: Callable[[str], Path], device: Device, architecture: str
 ) -> None:
-    """Chunked, mixed, on cached prefixes; decodes are played on memory that was recorded."""
+    """Chunked, mixed, on cached prefixes. Decodes are played on memory that was recorded, but not of experts
+    in float32, whose products wait: no recording of such is begun, for torch would be left in its midst."""
     requests = mixture(4, greedy)
     ahead = said(opened(folder(architecture), "cuda"), requests)
-    assert ahead.most_under_way == 2 and ahead.num_hits and device.num_played
+    assert ahead.most_under_way == 2 and ahead.num_hits
+    assert bool(device.num_played) is bool(device.num_recorded) is (architecture == "llama")
     assert ahead.tokens == said(opened(folder(architecture), "cpu"), requests).tokens
 
 
