@@ -16,7 +16,7 @@ from actors.clock import Event, Timer
 from actors.crash_note import explain
 from actors.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
 from actors.owner import MessageTimer, Owner
-from actors.reply import Answered, Reply, answer, discard
+from actors.reply import Answered, Reply, Waiting, answer, discard, must_wait
 from actors.tap import Tap, guarded
 
 __all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap", "answer"]
@@ -44,7 +44,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._left: list[Reply[object]] = []
         """Callers that wait for an answer left to another actor; some may have it by now."""
         self._most_left = 16
-        self._waiting: Coroutine[object, object, object] | None = None
+        self._waiting: Waiting | None = None
         self._crash: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
 
@@ -133,7 +133,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 if given is None:
                     if reply is not None:
                         reply.set(None)
-                elif not isinstance(given, Reply) and isinstance(given, Coroutine):
+                elif not isinstance(given, Reply) and must_wait(given):
                     self._waiting = given
                     return self.wake()
                 elif reply is not None:
