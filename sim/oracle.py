@@ -38,6 +38,7 @@ class Oracle(TokenSource):
         self._output_tokens = {} if output_tokens is None else output_tokens
         self._clock = 0
         self._generated: dict[str, int] = {}
+        """Tokens that requests had when they were admitted, of those that had any."""
         self._ends: dict[str, int] = {}
         self._buckets: dict[int, dict[str, None]] = {}
         self._clocks: list[int] = []
@@ -61,8 +62,8 @@ class Oracle(TokenSource):
             self._leave(request_id)
             self._generated.pop(request_id, None)
         for admission in batch.admitted:
-            known = admission.num_tokens - admission.num_prompt_tokens
-            self._generated[admission.request_id] = known
+            if known := admission.num_tokens - admission.num_prompt_tokens:
+                self._generated[admission.request_id] = known
         for chunk in batch.chunks:
             if chunk.samples:
                 self._samples_first(chunk.request_id)
@@ -98,7 +99,7 @@ class Oracle(TokenSource):
         length = self._output_tokens.get(request_id)
         if length is None:
             return
-        remaining = length - self._generated[request_id] - 1
+        remaining = length - self._generated.get(request_id, 0) - 1
         if remaining > 0:
             self._joining.append((request_id, remaining))
         else:

@@ -65,6 +65,8 @@ class Router(Actor[RouterMessage]):
         self._fleet = Fleet(self._state, self._policy.new_memory())
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
+        self._has_choice = False
+        """Whether the policy is asked: of one replica only a user's, who may want to see it asked."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
         """Who waits for the last request of a replica to end."""
         self._listeners = listeners
@@ -84,6 +86,7 @@ class Router(Actor[RouterMessage]):
         """Add a replica, before the Router starts; the Router hangs up on it in the end."""
         self._state.add(engine.capacity.num_blocks - 1, engine.capacity.block_size)
         self._engines.append(engine)
+        self._has_choice = len(self._engines) > 1 or isinstance(self._policy, GuardedRouter)
 
     def report_to(self, async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed]) -> None:
         """Learn where to report replicas that are lost and back, before the Router starts."""
@@ -130,7 +133,7 @@ class Router(Actor[RouterMessage]):
         if not state.up:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
         state.begin(self.clock.now_s())
-        replica = self._policy.choose(submits[0], self._fleet)
+        replica = self._policy.choose(submits[0], self._fleet) if self._has_choice else 0
         engine = self._engines[replica]
         assert engine is not None, "a replica that is up has an engine"
         if self._listeners and len(self._engines) > 1:

@@ -86,9 +86,11 @@ class FleetState:
 
         At least one token is left to compute.
         """
+        if not keys:
+            return 0
         found = self._hits.get(replica)
         if found is None:
-            keys, usable = keys or (), (num_prompt_tokens - 1) // self.block_size
+            usable = (num_prompt_tokens - 1) // self.block_size
             found = self._hits[replica] = min(self.indexes[replica].num_hit_blocks(keys), usable)
         return found
 
