@@ -12,7 +12,7 @@ from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.config import EngineConfig
 from actors.core.policies.policy import defines
 from actors.front.active_request import LOST, ActiveRequest, last_delta
-from actors.front.fan_out import Families, choice_ids
+from actors.front.fan_out import Families, ids_of
 from actors.front.health import ReplicaHealth
 from actors.front.intake import Intake
 from actors.front.leaving import Leaving
@@ -116,7 +116,7 @@ class AsyncLLM(Actor[FrontMessage]):
         if refused := self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n):
             return refused
         name = generate.request_id or self._new_id()
-        if any([self._is_in_use(each) for each in {name, *choice_ids(name, generate.n)}]):
+        if any([self._is_in_use(each) for each in ids_of(name, generate.n)]):
             return Refused(f"request id {name!r} is in use", param="request_id")
         if (num_characters := self._intake.effort(generate)) <= SHORT:
             return self._accept(name, self._intake.submit(generate, name, self.clock.now_s()))
@@ -144,9 +144,8 @@ class AsyncLLM(Actor[FrontMessage]):
         streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
         return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
-    def _is_in_use(self, name: str) -> bool:
-        known = name in self._requests or name in self._leaving
-        return known or name in self._readings or name in self._families
+    def _is_in_use(self, key: str) -> bool:
+        return key in self._requests or key in self._leaving or key in self._readings or key in self._families
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
         """Of these requests those whose readers wait for more."""
@@ -203,6 +202,8 @@ class AsyncLLM(Actor[FrontMessage]):
         for admission in output.batch.admitted:
             if (request := self._requests.get(admission.request_id)) is not None:
                 request.admitted(admission)
+        if not (output.finished or output.tokens or output.prompt_logprobs):
+            return  # as most steps do where tokens are only counted
         finishes = {finish.request_id: finish for finish in output.finished}
         self._leaving.ended(finishes, self._router)
         for part in output.prompt_logprobs:
@@ -245,6 +246,5 @@ class AsyncLLM(Actor[FrontMessage]):
         self._families.end(name)
         self._intake.ended(len(self._requests))
         request.stream.put(last)
-        was_stranded = self._stranded.end(name, last, self._listeners)
-        if not was_stranded and name not in self._leaving:
+        if not self._stranded.end(name, last, self._listeners) and name not in self._leaving:
             self._router.tell(Released((name,)))

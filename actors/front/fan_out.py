@@ -15,6 +15,11 @@ def choice_ids(request_id: str, n: int) -> tuple[str, ...]:
     return (request_id,) if n == 1 else tuple([f"{index}_{request_id}" for index in range(n)])
 
 
+def ids_of(request_id: str, n: int) -> tuple[str, ...]:
+    """All ids that a request takes: its own, and those of several choices."""
+    return (request_id,) if n == 1 else (request_id, *choice_ids(request_id, n))
+
+
 def choices_of(submit: Submit, n: int) -> tuple[Submit, ...]:
     """`submit` once for each choice: the seed of a choice is the first one's plus its index."""
     if n == 1:
