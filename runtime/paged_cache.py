@@ -5,6 +5,7 @@ Block 0 is the null block of the block pool: it belongs to no request and serves
 """
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,10 @@ from torch import Tensor
 
 from actors.core.config import ConfigError
 from runtime.facts import check_blocks
+from runtime.memory import ask_kernel
 
+MADV_HUGEPAGE = 14
+HUGE_PAGE = 2 << 20
 CUDA_SHARE = 0.9
 # A CPU's memory is shared: with the operating system, other replicas, the page cache.
 CPU_SHARE = 0.4
@@ -80,11 +84,17 @@ class PagedKVCache:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros; on the CPU its pages take no memory until they are written.
 
-    numpy asks for memory that is zero already, where `torch.zeros` writes every page.
+    numpy asks for memory that is zero already, where `torch.zeros` writes every page. A decode reads a few
+    kilobytes here and there, each in pages of its own: on huge ones 27 GB/s instead
+    of 23 (2-core AMX machine). Where the kernel gives none, nothing changes.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     flat = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8))
+    first = -(-flat.data_ptr() // HUGE_PAGE) * HUGE_PAGE
+    end = (flat.data_ptr() + flat.nbytes) // HUGE_PAGE * HUGE_PAGE
+    if sys.platform == "linux" and first < end:
+        ask_kernel(first, end - first, MADV_HUGEPAGE)
     return flat.view(dtype).view(shape)
 
 

@@ -1,13 +1,23 @@
 """The paged cache: what it costs, how many blocks are made, and where tokens are kept."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 import torch
 
 from actors.core.config import ConfigError
-from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
+from runtime.paged_cache import (
+    HUGE_PAGE,
+    LayerShape,
+    PagedKVCache,
+    block_bytes,
+    choose_num_blocks,
+    free_bytes,
+)
 
 LAYERS = [LayerShape(2, 24, 16, torch.bfloat16), LayerShape(2, 8, 8, torch.float32)]
 LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
@@ -80,3 +90,31 @@ print((made - before) >> 20, (written - before) >> 20)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     made, written = map(int, done.stdout.split())
     assert made < 50 and written < 150
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")
+def test_blocks_lie_on_huge_pages_where_the_kernel_gives_them() -> None:
+    """What is written does, and no more is resident than that, rounded up; a small cache asks for none."""
+    shape = LayerShape(8, 128, 128, torch.bfloat16)
+    cache = PagedKVCache([shape], num_blocks=1024, block_size=16, device=torch.device("cpu"))
+    before = psutil.Process().memory_info().rss
+    cache.keys_SPKD[0][200:300] = 1
+    assert psutil.Process().memory_info().rss - before < 100 * 16 * 8 * 128 * 2 + 3 * HUGE_PAGE
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.is_file() or "[never]" in enabled.read_text():
+        pytest.skip("this kernel gives none")
+    assert "hg" in flags(cache.keys_SPKD[0][512].data_ptr())
+    small = PagedKVCache([shape], num_blocks=2, block_size=16, device=torch.device("cpu"))
+    small.keys_SPKD[0][:] = 1
+    assert not small.values_SPKE[0].any()
+
+
+def flags(address: int) -> list[str]:
+    """What the kernel has been asked of the mapping around an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
