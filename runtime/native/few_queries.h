@@ -1,5 +1,6 @@
-// Scores of few queries by keys that stay where they are, by tiles (AMX): keys are the rows of the product and queries
-// its columns, so that no key is packed. A score's sum is that of `product`, bit by bit.
+// Few queries with keys and values that stay where they are. Scores by tiles (AMX): keys are the rows of the product
+// and queries its columns, so that no key is packed. Values by vectors: to pack them takes three times as long as to
+// multiply them by two queries. All sums are those of `product`, bit by bit.
 #pragma once
 #include "tiles.h"
 
@@ -35,6 +36,47 @@ INLINE void score_in_place(const Keys& left, const Keys& right, const uint32_t* 
 INLINE vf column(const float* scores) {
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_i32gather_ps(left<4>(lane), scores, 4);
+}
+
+constexpr int MOST_ROWS_IN_PLACE = 4, COLUMNS_IN_PLACE = 4 * LANES;
+
+// sums[R][COLUMNS_IN_PLACE] += weights V for 2 ROWS keys, where value_at(i) is where those columns of a key's values lie.
+// Weights are words of two keys ROWS apart. As a tile does it, the first ROWS keys are summed up and the others, and both
+// are added. `meanwhile` is called with each two keys.
+template <int R, class ValueAt, class Meanwhile>
+INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long weight_row, float* sums, long sum_row,
+                                Meanwhile meanwhile) {
+    constexpr int V = COLUMNS_IN_PLACE / LANES;
+    const vi upper = set1_word(0xffff0000);
+    const vi low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), high = add(low, set1_word(8));
+    alignas(64) float first[R][ROWS], second[R][ROWS];
+    vf a[R][V], b[R][V];  // of even and of odd columns in turns
+    for (int r = 0; r < R; r++) {
+        const vi words = load_words(weights + r * weight_row);
+        store(first[r], as_float(left<16>(words)));
+        store(second[r], as_float(both(words, upper)));
+        for (int v = 0; v < V; v++) a[r][v] = b[r][v] = zero();
+    }
+    for (int i = 0; i < ROWS; i++) {
+        meanwhile();
+        const auto *one = (const uint32_t*)value_at(i), *other = (const uint32_t*)value_at(ROWS + i);
+        for (int v = 0; v < V; v += 2) {
+            const vi x = load_words(one + v / 2 * LANES), y = load_words(other + v / 2 * LANES);
+            for (int r = 0; r < R; r++) {
+                a[r][v] = fma(set1(first[r][i]), as_float(left<16>(x)), a[r][v]);
+                a[r][v + 1] = fma(set1(first[r][i]), as_float(both(x, upper)), a[r][v + 1]);
+                b[r][v] = fma(set1(second[r][i]), as_float(left<16>(y)), b[r][v]);
+                b[r][v + 1] = fma(set1(second[r][i]), as_float(both(y, upper)), b[r][v + 1]);
+            }
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v += 2) {
+            const vf even = a[r][v] + b[r][v], odd = a[r][v + 1] + b[r][v + 1];
+            float* to = sums + r * sum_row + v * LANES;
+            store(to, load(to) + _mm512_permutex2var_ps(even, low, odd));
+            store(to + LANES, load(to + LANES) + _mm512_permutex2var_ps(even, high, odd));
+        }
 }
 
 }  // namespace tiles

@@ -56,6 +56,7 @@ template <class T> class Worker {
     using Mac = typename Multiplied<T>::Mac;
     static constexpr int PER = Mac::PER_WORD;
     static constexpr bool BY_TILES = tiles::HERE && PER == 2;
+    static constexpr int LINE_BYTES = 64, AHEAD = 1024;  // lines that are fetched before few rows meet them
     static constexpr float ONE_OVER_LN2 = 1.44269504f, HEADROOM = 8;
     static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are made up to a multiple of it
     // Rows lie a cache line more apart than they are wide: that is a power of two often, and a column's rows would
@@ -83,41 +84,50 @@ template <class T> class Worker {
         }
     }
 
-    // A piece, tile by tile, and in each head by head, so that memory is read in its order; fetches the beginning of
-    // what this thread does next, if that is known.
+    // A piece; fetches the beginning of what this thread does next, if that is known.
     void attend(const Piece& p, const Piece* next) {
         const int64_t start = s_.start[p.sequence] + p.first, position = s_.position[p.sequence] + p.first;
         const int rows = p.num * group_;
         in_place_ = BY_TILES && rows <= LANES;
         for (int h = 0; h < p.num_heads; h++) begin(start, rows, p.first_head + h, h);
-        if (!knows_next_) look_up(p, first_key(p)), prefetch(next_.num * next_.num_heads);
+        if (!knows_next_) {
+            look_up(p, first_key(p)), begin_next();
+            fetch(in_place_ ? AHEAD : num_lines(next_));
+        }
         const int64_t end = position + p.num;
         for (int64_t at = first_key(p); at < end; at += TILE) {
             tile_ = next_;
+            if (!in_next_) begin_next();  // nothing of it is fetched yet
+            in_next_ = false;
             knows_next_ = at + TILE < end || next;
             if (at + TILE < end) look_up(p, at + TILE);
             else if (next) look_up(*next, first_key(*next));
             else next_.num = 0;
-            const int hidden = int(std::max<int64_t>(0, at - position)) * group_;  // rows before this tile
-            many_ = BY_TILES ? (rows - hidden) / 32 * 32 : 0;
-            const int keys_a_turn = in_place_ ? KEYS_AT_ONCE : LANES;
-            const int packed = rounded_up(tile_.num, keys_a_turn) / keys_a_turn * (key_words_ / LANES) +
-                               (tile_.num + PER - 1) / PER;
-            num_a_turn_ = float(next_.num * next_.num_heads) / float((many_ ? many_ : packed) * p.num_heads);
-            for (int h = 0; h < p.num_heads; h++) attend_tile(h, rows, hidden, position - at);
+            if (in_place_) attend_few(p.num_heads, rows, position - at);
+            else attend_many(p.num_heads, rows, position - at);
         }
         for (int h = 0; h < p.num_heads; h++) finish(start, rows, p.first_head + h, h);
     }
 
   private:
-    // The rows of a head from `hidden` on, with one tile of keys; `position` is the first row's, counted from the tile.
+    // One tile of keys, head by head; `position` is the first row's, counted from the tile.
+    void attend_many(int heads, int rows, int64_t position) {
+        const int hidden = int(std::max<int64_t>(0, -position)) * group_;  // rows before this tile
+        many_ = BY_TILES ? (rows - hidden) / 32 * 32 : 0;
+        begin_next();
+        const int packed = rounded_up(tile_.num, LANES) / LANES * (key_words_ / LANES) + (tile_.num + PER - 1) / PER;
+        lines_a_turn_ = float(num_lines(next_)) / float((many_ ? many_ : packed) * heads);
+        lines_due_ = 0;
+        for (int h = 0; h < heads; h++) attend_tile(h, rows, hidden, position);
+    }
+
+    // The rows of a head from `hidden` on.
     void attend_tile(int h, int rows, int hidden, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
-        if (!in_place_) pack_keys(h);
+        pack_keys(h);
 #if defined(__AMX_BF16__)
         if constexpr (BY_TILES) {
-            if (in_place_) score_few(h, rows, n);
-            pack_values(h);
+            pack_values(h, 0, n);
             if (many_) attend_strips(h * rows, hidden, position, n);
             hidden += many_;
             if (hidden == rows) return;
@@ -125,37 +135,69 @@ template <class T> class Worker {
 #endif
         const int from = h * rows + hidden;
         auto *scores = (float*)scores_, *sums = (float*)sums_ + from * sum_row_;
-        if (in_place_) scores += hidden * SCORES;
-        else
-            product<Mac>(rows - hidden, n / LANES, queries_ + from * query_row_, query_row_, keys_, TILE,
-                         BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, SCORES, false);
+        product<Mac>(rows - hidden, n / LANES, queries_ + from * query_row_, query_row_, keys_, TILE,
+                     BY_TILES ? key_words_ : (l_.key_width + PER - 1) / PER, scores, SCORES, false);
         for (int row = hidden; row < rows; row++)
             weigh(scores + (row - hidden) * SCORES, weights_ + (row - hidden) * WEIGHTS, h * rows + row,
                   position + row / group_, n);
-        if (!BY_TILES) pack_values(h);
+        if (!BY_TILES) pack_values(h, 0, tile_.num);
         product<Mac>(rows - hidden, value_columns_ / LANES, weights_, WEIGHTS, values_, value_columns_,
                      (BY_TILES ? n : tile_.num + PER - 1) / PER, sums, sum_row_, true);
     }
 
+    // The same for few rows, some keys of all heads after the others: what is computed and what is fetched both follow
+    // memory, a little apart.
+    void attend_few(int heads, int rows, int64_t position) {
+        const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
 #if defined(__AMX_BF16__)
-    // All rows' scores with n keys of the tile, which stay where they are if they lie there as tiles read them.
-    void score_few(int h, int rows, int n) {
+        for (int i = 0; i < n; i += KEYS_AT_ONCE)
+            for (int h = 0; h < heads; h++) score_few(h, i, rows);
+        for (int row = 0; row < heads * rows; row++)
+            weigh((float*)scores_ + row * SCORES, weights_ + row * WEIGHTS, row, position + row % rows / group_, n);
+        const bool packs = rows > tiles::MOST_ROWS_IN_PLACE || l_.value_width % tiles::COLUMNS_IN_PLACE != 0;
+        for (int i = 0; i < n; i += KEYS_AT_ONCE)
+            for (int h = 0; h < heads; h++)
+                if (packs) add_packed(h, i, rows);
+                else add_few(h, i, rows);
+#endif
+    }
+
+#if defined(__AMX_BF16__)
+    // All rows' scores with the keys i ... i + 2 LANES, which stay where they are if they lie there as tiles read them.
+    void score_few(int h, int i, int rows) {
         alignas(64) float scores[2 * LANES * LANES];
         tiles::take_shape(LANES, LANES);
-        tiles::Keys last{};
-        const auto keys = [&](int i, uint32_t* spare) {
-            return last = i < tile_.num ? keys_at(h, i, spare) : last;  // of no key: masked, but numbers
-        };
-        for (int i = 0; i < n; i += 2 * LANES) {
-            const tiles::Keys left = keys(i, spare_), right = keys(i + LANES, spare_ + LANES * key_words_);
-            tiles::score_in_place(left, right, queries_ + h * LANES * key_words_, key_words_, scores,
-                                  [&] { prefetch_some(); });
-            for (int row = 0; row < rows; row++) {
-                float* to = (float*)scores_ + row * SCORES + i;
-                store(to, tiles::column(scores + row));
-                store(to + LANES, tiles::column(scores + LANES * LANES + row));
-            }
+        const tiles::Keys left = keys_at(h, i, spare_);
+        const tiles::Keys right = i + LANES < tile_.num ? keys_at(h, i + LANES, spare_ + LANES * key_words_) : left;
+        tiles::score_in_place(left, right, queries_ + h * LANES * key_words_, key_words_, scores, [&] { fetch(2 * LANES); });
+        for (int row = 0; row < rows; row++) {
+            float* to = (float*)scores_ + (h * rows + row) * SCORES + i;
+            store(to, tiles::column(scores + row));
+            store(to + LANES, tiles::column(scores + LANES * LANES + row));  // of no key: masked, but numbers
         }
+    }
+
+    // Adds the values i ... i + 2 LANES to the sums of a few rows.
+    void add_few(int h, int i, int rows) {
+        for (int c = 0; c < l_.value_width; c += tiles::COLUMNS_IN_PLACE)
+            for (int row = h * rows; row < (h + 1) * rows; row += 2) {
+                const auto value_at = [&](int j) {  // of no key: its weight is 0
+                    return place(l_.values, tile_, std::min(i + j, tile_.num - 1), h, l_.value_width) + c;
+                };
+                const auto meanwhile = [&] { fetch(row == h * rows ? 2 * tiles::COLUMNS_IN_PLACE / (2 * LANES) : 0); };
+                const auto* weights = weights_ + row * WEIGHTS + i / PER;
+                auto* sums = (float*)sums_ + row * sum_row_ + c;
+                if (row + 1 < (h + 1) * rows)
+                    tiles::add_values_in_place<2>(value_at, weights, WEIGHTS, sums, sum_row_, meanwhile);
+                else tiles::add_values_in_place<1>(value_at, weights, WEIGHTS, sums, sum_row_, meanwhile);
+            }
+    }
+
+    // The same of more rows.
+    void add_packed(int h, int i, int rows) {
+        pack_values(h, i, 2 * LANES);
+        product<Mac>(rows, value_columns_ / LANES, weights_ + h * rows * WEIGHTS + i / PER, WEIGHTS, values_,
+                     value_columns_, LANES, (float*)sums_ + h * rows * sum_row_, sum_row_, true);
     }
 
     // The tile's keys i ... i + LANES, those beyond its end being whatever lies there; copied where they lie apart.
@@ -187,7 +229,7 @@ template <class T> class Worker {
                                  WEIGHTS,
                                  sum_row_};
         const auto one = [&](long row, float* scores, uint32_t* weights) {
-            prefetch_some();
+            fetch_some();
             weigh(scores, weights, from + int(row), position + (hidden + int(row)) / group_, n);
         };
         tiles::Strips<decltype(one)>(tiled, one).attend(many_);
@@ -208,7 +250,6 @@ template <class T> class Worker {
     void look_up(const Piece& p, int64_t at) {
         const auto* table = (const int64_t*)s_.table[p.sequence];
         next_.first_head = p.first_head, next_.num_heads = p.num_heads;
-        num_fetched_ = 0, num_due_ = 0;
         next_.num = int(std::min<int64_t>(TILE, s_.position[p.sequence] + p.first + p.num - at));
         for (int i = 0; i < next_.num;) {
             const int64_t block = (at + i) / l_.block_size, offset = (at + i) % l_.block_size;
@@ -234,21 +275,44 @@ template <class T> class Worker {
         std::memset((float*)sums_ + h * rows * sum_row_, 0, 4 * size_t(rows) * size_t(sum_row_));
     }
 
-    // Fetches the next tile's keys and values up to number `end`, in their order in memory. Inlined, because compilers
-    // drop calls of a function that does nothing else.
-    INLINE void prefetch(int end) {
-        constexpr int LINE = int(64 / sizeof(T));
+    // The cache lines of a tile's keys and values.
+    int num_lines(const Tile& t) const {
+        return t.num * t.num_heads * (l_.key_width + l_.value_width) * int(sizeof(T)) / LINE_BYTES;
+    }
+
+    // Fetches some more lines: of this tile's keys, then of its values, then of the next tile, in their order in memory.
+    // Inlined, because compilers drop calls of a function that does nothing else.
+    INLINE void fetch(int lines) {
         constexpr auto FETCHED_TO = BY_TILES ? _MM_HINT_T1 : _MM_HINT_T0;  // a tile is larger than the first cache
-        for (; num_fetched_ < end; num_fetched_++) {
-            const int i = num_fetched_ / next_.num_heads, h = num_fetched_ % next_.num_heads;
-            const T *key = place(l_.keys, next_, i, h, l_.key_width), *value = place(l_.values, next_, i, h, l_.value_width);
-            for (int j = 0; j < l_.key_width; j += LINE) _mm_prefetch((const char*)(key + j), FETCHED_TO);
-            for (int j = 0; j < l_.value_width; j += LINE) _mm_prefetch((const char*)(value + j), FETCHED_TO);
+        while (lines > 0 && (left_ || next_row())) {
+            const int n = std::min(lines, left_);
+            for (int i = 0; i < n; i++) _mm_prefetch(fetched_ + i * LINE_BYTES, FETCHED_TO);
+            fetched_ += n * LINE_BYTES, left_ -= n, lines -= n;
         }
     }
 
     // Some more of the next tile, so that memory and arithmetic are never without work.
-    INLINE void prefetch_some() { prefetch(std::min(next_.num * next_.num_heads, int(num_due_ += num_a_turn_))); }
+    INLINE void fetch_some() {
+        lines_due_ += lines_a_turn_;
+        fetch(int(lines_due_));
+        lines_due_ -= float(int(lines_due_));
+    }
+
+    // Fetches from the beginning of the next tile.
+    void begin_next() { in_next_ = true, row_ = left_ = 0; }
+
+    // Where a token's heads begin that are fetched next; whether there are any.
+    bool next_row() {
+        if (!in_next_ && row_ == 2 * tile_.num) begin_next();
+        const Tile& t = in_next_ ? next_ : tile_;
+        if (row_ == 2 * t.num) return false;
+        const bool is_key = row_ < t.num;
+        const int width = is_key ? l_.key_width : l_.value_width;
+        fetched_ = (const char*)place(is_key ? l_.keys : l_.values, t, is_key ? row_ : row_ - t.num, 0, width);
+        left_ = (t.num_heads * width * int(sizeof(T)) + LINE_BYTES - 1) / LINE_BYTES;
+        row_++;
+        return true;
+    }
 
     // The tile's keys, word by word side by side; fetches this head's share of what comes next.
     void pack_keys(int h) {
@@ -268,20 +332,20 @@ template <class T> class Worker {
                 }
             }
             for (int word = 0; word < key_words_; word += LANES) {
-                if (!many_) prefetch_some();
+                if (!many_) fetch_some();
                 transpose(rows, word, keys_ + word * TILE + i, TILE);
             }
         }
     }
 
-    // The tile's values, two in a word where words are multiplied in pairs: neighbours, or by tiles those LANES apart,
-    // as two vectors of weights become such words soonest.
-    void pack_values(int h) {
+    // `num` of the tile's values from `first` on, two in a word where words are multiplied in pairs: neighbours, or by
+    // tiles those LANES apart, as two vectors of weights become such words soonest.
+    void pack_values(int h, int first, int num) {
         constexpr int APART = BY_TILES ? LANES : 1;
-        const int num = BY_TILES ? rounded_up(tile_.num, KEYS_AT_ONCE) : tile_.num;
         for (int word = 0; word < (num + PER - 1) / PER; word++) {
-            if (!many_) prefetch_some();
-            const int i = word / APART * (PER * APART) + word % APART;
+            if (in_place_) fetch(value_columns_ / LANES);
+            else if (!many_) fetch_some();
+            const int i = first + word / APART * (PER * APART) + word % APART;
             uint32_t* to = values_ + word * value_columns_;
             const auto value = [&](int n) { return place(l_.values, tile_, n, h, l_.value_width); };
             if constexpr (PER == 1) {
@@ -404,8 +468,12 @@ template <class T> class Worker {
     const bool is_quick_;
     Tile tile_, next_;
     bool knows_next_ = false, in_place_ = false;  // keys of few rows are not packed
-    int num_fetched_ = 0, many_ = 0;  // rows that are attended in strips
-    float num_due_ = 0, num_a_turn_ = 0;
+    int many_ = 0;  // rows that are attended in strips
+    // What is fetched next: a row of this tile or of the next, keys before values, and the lines that are left of it.
+    bool in_next_ = false;
+    int row_ = 0, left_ = 0;
+    const char* fetched_ = nullptr;
+    float lines_due_ = 0, lines_a_turn_ = 0;
     uint32_t *queries_, *keys_, *values_, *scores_, *weights_, *sums_, *spare_, *most_, *total_;
 };
 

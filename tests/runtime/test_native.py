@@ -30,7 +30,7 @@ def library(request: pytest.FixtureRequest) -> CDLL:
 class Case:
     """Random requests with random lengths on scattered blocks, a layer, and its exact answer."""
 
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype, shape: tuple[int, int, int, int] | None = None) -> None:
         rng = self.rng = random.Random(seed)
         torch.manual_seed(seed)
         self.key_heads = rng.choice((1, 2, 3, 8))
@@ -38,6 +38,9 @@ class Case:
         self.key_width = rng.choice((4, 15, 16, 24, 64, 80, 128, 192))
         self.value_width = rng.choice((self.key_width, self.key_width, 5, 16, 96))
         self.block_size = rng.choice((1, 4, 16, 48, 128))
+        if shape is not None:
+            group, self.key_width, self.value_width, self.block_size = shape
+            self.heads = self.key_heads * group
         self.window = rng.choice((None, None, 1, 9, 64, 200))
         self.softcap = rng.choice((None, None, 3.0))
         self.sinks_H = torch.randn(self.heads) if rng.random() < 0.3 else None
@@ -49,8 +52,8 @@ class Case:
         longest = max(first + queries for first, queries in counts)
         self.blocks = -(-longest // self.block_size)
         num_blocks = self.blocks * len(counts) + 1
-        shape = LayerShape(self.key_heads, self.key_width, self.value_width, dtype)
-        self.cache = PagedKVCache([shape], num_blocks, self.block_size, CPU)
+        layer = LayerShape(self.key_heads, self.key_width, self.value_width, dtype)
+        self.cache = PagedKVCache([layer], num_blocks, self.block_size, CPU)
         self.cache.keys_SPKD[0].fill_(torch.nan)  # what is nobody's must not be read
         self.cache.values_SPKE[0].fill_(torch.nan)
         self.tables = (torch.randperm(num_blocks - 1) + 1).view(len(counts), self.blocks).numpy()
@@ -129,7 +132,25 @@ def test_a_row_has_the_same_bits_whatever_the_chunk_and_the_threads(
     library: CDLL, dtype: torch.dtype
 ) -> None:
     """150 queries after 130 keys at once, one at a time, and on one thread."""
-    case = next(c for s in itertools.count() if (130, 150) in (c := Case(s, dtype)).counts)
+    check_bits(library, next(c for s in itertools.count() if (130, 150) in (c := Case(s, dtype)).counts))
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 64, 16), (2, 128, 128, 16), (3, 64, 128, 48), (4, 64, 64, 4), (5, 64, 64, 16)]
+)
+@pytest.mark.parametrize("window", [None, 100])
+def test_a_row_has_the_same_bits_where_values_stay_where_they_are(
+    library: CDLL, shape: tuple[int, int, int, int], window: int | None
+) -> None:
+    """One query of at most four heads to a key head, with whole vectors, goes another way than a chunk."""
+    made = (Case(s, torch.bfloat16, shape) for s in itertools.count())
+    case = next(c for c in made if (130, 150) in c.counts and c.softcap is None)
+    case.window = window
+    check_bits(library, case)
+
+
+def check_bits(library: CDLL, case: Case) -> None:
+    """Of the case's chunk of 150 queries after 130 keys, and of its queries one by one."""
     request = case.counts.index((130, 150))
     start = sum(n for _, n in case.counts[:request])
     whole = case.answer(library)[start : start + 150]
