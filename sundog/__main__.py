@@ -5,22 +5,30 @@ import os
 import sys
 import threading
 
+from sundog import terminated
+
 SELDOM = 100_000
 """Objects made before Python looks for reference cycles: our records form none, and a look at what was
 imported, every 700 objects as Python does it, is a twentieth of a short command."""
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C may come while it is imported, and ends that in one line too."""
+    """Run the command line. Ctrl-C may come while it is imported, and ends that in one line too.
+
+    So does SIGTERM in a sweep, which takes hours, and whose processes are to end with it.
+    """
     gc.set_threshold(SELDOM, 50, 50)
     try:
+        if sys.argv[1:2] == ["sweep"]:
+            terminated.like_ctrl_c()
         from sundog.cli import main as run
 
         run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("sundog: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(terminated.CODE if isinstance(error, terminated.Terminated) else 130)
     except SystemExit as end:
+        terminated.no_more()
         _leave(end)
 
 

@@ -10,7 +10,7 @@ import click
 
 from actors.core.names import unknown
 from sundog import fast
-from sundog.ends import Stopped, run_to_its_end
+from sundog.ends import Stopped, interrupted, run_to_its_end
 
 COMMANDS = (
     "bench",
@@ -58,7 +58,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Stopped(str(error)) from None
+            raise Stopped(str(error), interrupted(error)) from None
 
 
 def _number() -> str:

@@ -18,17 +18,14 @@ import codecs
 import errno
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
-from types import FrameType
 
 import click
 
 from actors.config import ConfigError
-from sundog import fast
+from sundog import fast, terminated
 from sundog.extras import how_to_install
 
 PLAIN = {
@@ -44,12 +41,8 @@ PLAIN = {
     "─": "-",
     "∞": "inf",
 }
-REFUSED, INTERRUPTED, TERMINATED, PIPE_CLOSED, BUG = 2, 130, 143, 1, 1
+REFUSED, INTERRUPTED, PIPE_CLOSED, BUG = 2, 130, 1, 1
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came, where it ends things as Ctrl-C does."""
 
 
 class Stopped(Exception):
@@ -58,24 +51,6 @@ class Stopped(Exception):
     def __init__(self, message: str = "", code: int = INTERRUPTED) -> None:
         super().__init__(message)
         self.code = code
-
-
-@contextmanager
-def sigterm_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises Terminated in here, unless something else handles it already."""
-    usual = signal.getsignal(signal.SIGTERM)
-    if usual is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, usual)
 
 
 def remark(text: str, *, is_error: bool = False) -> None:
@@ -142,7 +117,7 @@ def _end(error: BaseException) -> int:
     for cause in causes:
         if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
             remark(f"sundog: {str(cause) or 'interrupted'}")
-            return cause.code if isinstance(cause, Stopped) else INTERRUPTED
+            return cause.code if isinstance(cause, Stopped) else interrupted(cause)
     for refusal in filter(None, map(_refusal, causes)):
         remark(f"sundog: {refusal}", is_error=True)
         return REFUSED
@@ -164,6 +139,11 @@ def _end(error: BaseException) -> int:
         remark(said)
         sys.excepthook(type(error), error, error.__traceback__)
     return BUG
+
+
+def interrupted(error: BaseException) -> int:
+    """The exit code after Ctrl-C, or SIGTERM where it ends things as that does."""
+    return terminated.CODE if isinstance(error, terminated.Terminated) else INTERRUPTED
 
 
 def _forget_stdout() -> None:

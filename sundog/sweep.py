@@ -14,7 +14,7 @@ from actors.core.records import dataclass
 from sundog.axes import NAMED, axes, with_fields
 from sundog.blas import one_thread
 from sundog.cell import Plan, changed
-from sundog.ends import INTERRUPTED, TERMINATED, Stopped, Terminated, remark, sigterm_like_ctrl_c
+from sundog.ends import Stopped, interrupted, remark
 from sundog.experiment import Experiment
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.config_file import recorded
@@ -142,16 +142,15 @@ def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) ->
     """All cells; Ctrl-C and SIGTERM say how far they came."""
     from sim.show.progress import runs_progress
 
-    with runs_progress() as on_progress, sigterm_like_ctrl_c():
+    with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)
         try:
             here = os.cpu_count() or 1 if asked.on is None else 0
             return experiment.run(rule, asked.warmup_s, asked.jobs or here, asked.on)
         except KeyboardInterrupt as error:
-            code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
-            raise Stopped(f"interrupted after {done}{kept}", code) from None
+            raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
 
 
 def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:

@@ -32,6 +32,24 @@ class Slow(Policy):
     def rank(self, request, view):
         open(f"{__file__}.{os.readlink('/proc/self')}", "w").close()
         return sum(range(1_000_000)) * 0
+@dataclass(frozen=True)
+class Stuck(Policy):
+    def rank(self, request, view):
+        open(f"{__file__}.{os.readlink('/proc/self')}", "w").close()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the processes of a sweep alone
+            signal.pause()
+        return 0
+"""
+AT_IMPORT = """
+import os, signal, sys
+name, *sys.argv = sys.argv[1:]
+class Kills:
+    def find_spec(found, *_):
+        if found == name:
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Kills)
+from sundog.__main__ import main
+main()
 """
 
 
@@ -155,7 +173,7 @@ def test_paths_in_a_description_are_relative_to_it(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
     """Its workers end with it."""
     (tmp_path / "mine.py").write_text(KILLER)
-    command = [TRACE, "--vary", f"policy=fcfs,{tmp_path}/mine.py:Slow", "--jobs", "2"]
+    command = [TRACE, "--vary", f"policy=fcfs,{tmp_path}/mine.py:Stuck", "--jobs", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "sundog", "sweep", *command],
         stdout=subprocess.PIPE,
@@ -183,7 +201,7 @@ def test_two_sweeps_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     policy.write_text(KILLER)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "sundog", "sweep", TRACE, "--limit", "40", "--out", str(out)]
-    command += ["--jobs", "2", "--vary", f"policy=fcfs,{policy}:Slow"]
+    command += ["--jobs", "2", "--vary", f"policy=fcfs,{policy}:Stuck"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _until(lambda: bool(_begun(tmp_path, first)), first)
     second = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
@@ -194,11 +212,19 @@ def test_two_sweeps_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     assert first.returncode == 143 and "the same command goes on" in told and "Traceback" not in told
 
 
+@pytest.mark.parametrize("module", ["sundog.cli", "sundog.sweep", "sim.figures.sweep.sweep"])
+def test_sigterm_ends_a_sweep_in_one_line_from_its_first_instant(module: str) -> None:
+    """While the command line is imported, while the command is, and before its first run."""
+    command = [sys.executable, "-c", AT_IMPORT, module, "sundog", "sweep", TRACE, "--vary", "policy=fcfs,vtc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "sundog: interrupted\n")
+
+
 def test_processes_of_a_sweep_end_when_it_is_killed(tmp_path: Path) -> None:
     """In the middle of their runs, not when these are done; and the folder is free at once."""
     policy = tmp_path / "slow.py"
     policy.write_text(KILLER)
-    command = [sys.executable, "-m", "sundog", "sweep", TRACE, "--vary", f"policy={policy}:Slow,fcfs"]
+    command = [sys.executable, "-m", "sundog", "sweep", TRACE, "--vary", f"policy={policy}:Stuck,fcfs"]
     killed = subprocess.Popen([*command, "--jobs", "1"], stdout=subprocess.DEVNULL)
     _until(lambda: bool(_begun(tmp_path, killed)), killed)
     worker = Path("/proc") / _begun(tmp_path, killed)[0]
