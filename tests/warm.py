@@ -38,7 +38,7 @@ COMPUTING = (
     "runtime.worker.watchdog",
     "transformers.models.llama.modeling_llama",
 )
-"""What a server that computes a model imports on its way, and its engines do."""
+"""What a command that computes a model imports on its way, and a server's engines do."""
 
 
 def begin(
@@ -74,9 +74,11 @@ def popen(*arguments: object) -> Forked:
 
 
 def computes(*arguments: object) -> bool:
-    """Whether this is a server that computes a model, with what that takes."""
+    """Whether this is a command that computes a model, with what that takes."""
     serves = "serve" in arguments or "tests.faulty_server" in arguments
-    return serves and "--simulate" not in arguments and find_spec("torch") is not None
+    measures = "demo" in arguments or ("calibrate" in arguments and "sundog-tiny" in arguments)
+    computes = measures or (serves and "--simulate" not in arguments)
+    return computes and find_spec("torch") is not None
 
 
 def afresh(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":

@@ -1,7 +1,5 @@
 """A folder that cannot be served ends `sundog serve` in one line, with exit code 2."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from runtime.serve import EMBEDDED_MODEL
 from tests import warm
-from tests.patience import START_S
 from tests.runtime.every_model import build
 
 
@@ -58,7 +55,6 @@ def test_a_gpu_that_is_not_there_is_one_line() -> None:
     """Which says what else to do; `--device auto`, the default of every other test, takes the CPU."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    command = [sys.executable, "-m", "sundog", "serve", "--device", "cuda", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    done = warm.run("sundog", "serve", "--device", "cuda", "--port", "0")
     assert done.returncode == 2 and not done.stdout
     assert "sees no CUDA device; give --device cpu" in done.stderr and done.stderr.count("\n") == 1

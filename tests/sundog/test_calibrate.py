@@ -12,6 +12,7 @@ from sim.cost.profile import Host, read_profile
 from sim.figures.calibrate.from_steps import logged_works
 from sundog.calibrate.served import Clients
 from sundog.child import serving
+from tests import warm
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 
@@ -105,12 +106,13 @@ def test_a_damaged_file_is_refused_by_its_key(
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     """Not the file, and nothing beside it."""
-    command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", tmp_path / "x.toml", *SMALL]
-    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None and "measuring steps" in process.stderr.readline()
+    process = warm.popen("sundog", "calibrate", "sundog-tiny", "-o", tmp_path / "x.toml", *SMALL)
+    assert process.stderr is not None
+    with process.stderr as lines:
+        assert "measuring steps" in lines.readline()
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-    assert process.returncode == 130 and "Traceback" not in said
+        said = lines.read()
+    assert process.wait() == 130 and "Traceback" not in said
     assert not list(tmp_path.iterdir())
 
 

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from actors.config import ConfigError
 from runtime.worker.devices import VISIBLE, gpus_of, num_gpus
 from runtime.worker.forks import Forks, module_command
-from tests.live import START_S
+from tests import warm
 
 
 @pytest.mark.parametrize(
@@ -72,13 +70,12 @@ async def test_a_forked_engine_sees_the_gpus_of_its_replica_alone(monkeypatch: p
     assert seen == ["3,2", "1,0", "3,2"] and os.environ[VISIBLE] == "3,2,1,0"
 
 
-def test_a_server_with_fewer_gpus_than_replicas_is_refused_in_one_line() -> None:
+def test_a_server_with_fewer_gpus_than_replicas_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the command line, on a machine with or without any."""
-    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", "--replicas", "2", "--device", "cuda"]
-    environment = {**os.environ, VISIBLE: "0"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=START_S, check=False, env=environment
-    )
+    monkeypatch.setenv(VISIBLE, "0")
+    done = warm.run("sundog", "serve", "--port", "0", "--replicas", "2", "--device", "cuda")
     assert done.returncode == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "--replicas is 2: replicas need 2 GPUs, and CUDA_VISIBLE_DEVICES (0) names 1" in line

@@ -88,7 +88,7 @@ def test_a_range_is_told_and_is_wider_the_nearer_the_knee(tmp_path: Path) -> Non
 
 def test_clients_with_a_cap_never_have_more_requests_unfinished(tmp_path: Path) -> None:
     """What would queue at the server then waits at the client, and is not in TTFT."""
-    text = WRITTEN.format(rate=200.0, seqs=8)
+    text = WRITTEN.format(rate=200.0, seqs=8).replace("duration_s = 20", "duration_s = 4")
     (tmp_path / "a.server.toml").write_text(text)
     (tmp_path / "b.server.toml").write_text(
         text.replace("[measured_ms]", "max_concurrency = 8\n[measured_ms]")
@@ -100,7 +100,7 @@ def test_clients_with_a_cap_never_have_more_requests_unfinished(tmp_path: Path) 
 
 def test_clients_that_give_up_are_no_part_of_the_figures(tmp_path: Path) -> None:
     """An overloaded server whose clients leave after a second answers the others as fast as it can."""
-    text = WRITTEN.format(rate=200.0, seqs=8)
+    text = WRITTEN.format(rate=200.0, seqs=8).replace("duration_s = 20", "duration_s = 4")
     (tmp_path / "a.server.toml").write_text(text)
     (tmp_path / "b.server.toml").write_text(text.replace("[measured_ms]", "timeout_s = 1.0\n[measured_ms]"))
     (patient, *_), (hasty, *_) = (predict(s, NO_OVERHEAD, "auto") for s in find_servers(tmp_path))
