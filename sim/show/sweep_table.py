@@ -104,7 +104,8 @@ def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
     if any(cell.is_one_recording for cell in cells):
         notes.append(
             "Drawn from one recording: ± is how much others like it would differ, and more replications"
-            " do not make it smaller."
+            " do not make it smaller. It knows no longer burst than its own: at 95%, intervals of such draws"
+            " held the truth in 9 of 10 tests, of few hundred requests in long bursts in 3 of 4."
         )
     if fixed:
         named = "; ".join(label(cell.settings) for cell in fixed)

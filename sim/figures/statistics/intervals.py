@@ -22,6 +22,8 @@ FEWEST_BEYOND = 5
 """Blocks with values beyond a quantile, without which they do not say where it lies."""
 MOST_CORRELATION = 0.9
 """With more, blocks are worth one independent value, which gives no interval."""
+MOST_SKEW = 3.0
+"""How much wider the interval of skewed draws is at most: more hardly covers more."""
 TREND = 0.8
 """The share of the variance of blocks that must lie on a straight line; chance seldom makes one."""
 
@@ -65,10 +67,19 @@ def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
     """The mean of values that were drawn from one recording, as what other recordings would give.
 
     Draws vary as recordings do, so that more of them make their spread better known and not smaller: it is
-    the interval of one more value (Hahn and Meeker, "Statistical Intervals", 1991, section 4.7).
+    the interval of one more value (Hahn and Meeker, "Statistical Intervals", 1991, section 4.7). Waiting
+    times scatter by factors, and a recording without the longest waits draws few of them: where all values
+    have one sign the interval reaches as far as that of their logarithms does upwards, up to `MOST_SKEW`
+    times as wide.
     """
     mean, half_width = mean_interval(values, confidence)
-    return Interval(mean, half_width * math.sqrt(len(values) + 1))
+    wider = math.sqrt(len(values) + 1)
+    half_width *= wider
+    if len(values) > 1 and (bool((values > 0).all()) or bool((values < 0).all())):
+        factor = mean_interval(np.log(np.abs(values)), confidence).half_width * wider
+        upwards = abs(mean) * math.expm1(min(factor, 100.0))
+        half_width = max(half_width, min(upwards, MOST_SKEW * half_width))
+    return Interval(mean, half_width)
 
 
 def all_at_once(confidence: float, num_settings: int) -> float:

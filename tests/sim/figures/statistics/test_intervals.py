@@ -1,5 +1,6 @@
 """Intervals hold what they promise: the truth, about as often as they say."""
 
+import heapq
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from sim.figures.statistics.intervals import (
     Interval,
     batch_means,
     difference,
+    drawn_interval,
     mean_interval,
     quantile_difference,
     run_interval,
@@ -136,3 +138,42 @@ def test_too_few_values_are_no_ground_for_an_interval() -> None:
     assert not difference(np.array([1.0]), np.array([2.0])).excludes_zero
     assert math.isnan(quantile_difference(np.ones(5), np.ones(5), 0.5).half_width)
     assert len(batch_means(np.arange(7.0))) == 7
+
+
+def waits(gaps_s: np.ndarray, served_s: np.ndarray, num_servers: int) -> float:
+    """The mean wait in one queue in front of some servers."""
+    now_s, free_s, waited_s = 0.0, [0.0] * num_servers, 0.0
+    for gap_s, own_s in zip(gaps_s.tolist(), served_s.tolist(), strict=True):
+        now_s += gap_s
+        begin_s = max(now_s, heapq.heappop(free_s))
+        waited_s += begin_s - now_s
+        heapq.heappush(free_s, begin_s + own_s)
+    return waited_s / len(gaps_s)
+
+
+def test_intervals_of_draws_of_one_recording_hold_what_others_give() -> None:
+    """Mean waits near the knee in 9 of 10 recordings; the plain interval of one more draw held 8 of 10."""
+    rng, count, blocks = np.random.default_rng(4), 300, 20
+
+    def recording() -> tuple[np.ndarray, np.ndarray]:
+        return rng.exponential(1 / 2.7, count), np.exp(rng.normal(-0.5, 1, count))
+
+    truth = float(np.mean([waits(*recording(), 3) for _ in range(600)]))
+    held = []
+    for _ in range(100):
+        gaps_s, served_s = recording()
+        drawn = []
+        for _ in range(5):
+            starts = rng.integers(0, count, blocks)
+            rows = np.concatenate([(s + np.arange(count // blocks)) % count for s in starts])
+            drawn.append(waits(gaps_s[rows], served_s[rows], 3))
+        found = drawn_interval(np.array(drawn))
+        held.append(found.low <= truth <= found.high)
+    assert np.mean(held) >= 0.86
+
+
+def test_an_interval_of_draws_is_no_wider_for_figures_that_hardly_scatter() -> None:
+    """Of values of both signs, too, it is that of one more value."""
+    for values in (np.array([10.0, 10.1, 9.9, 10.05]), np.array([-1.0, 2.0, 0.5])):
+        plain = mean_interval(values).half_width * math.sqrt(len(values) + 1)
+        assert drawn_interval(values).half_width == pytest.approx(plain, rel=0.03)
