@@ -8,7 +8,7 @@ the latents, of the context too, and decodes in the latents themselves (DeepSeek
 import math
 from typing import NamedTuple
 
-from sim.hardware.formats import DTYPE_BYTES
+from sim.hardware.formats import DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
 from sim.hardware.layers import Latent, Layer
 from sim.hardware.shape import ModelShape
@@ -71,7 +71,8 @@ class LayerRoofline:
         self._rates, self._mlp, self.window = rates, mlp, attention.window
         self.is_chunked = attention.is_chunked
         self._products = {
-            part: _product(model, part, gpu, rates, dtype) for part in ("attention", "dense", "experts")
+            part: _product(model.format_of(layer, part), gpu, rates, dtype)
+            for part in ("attention", "dense", "experts")
         }
         projections = attention.num_weights(hidden) + attention.replicated_weights(hidden, ranks)
         self._attention_weights = projections / ranks + mlp.router_weights(hidden)
@@ -161,8 +162,7 @@ def _chunked_pairs(num_tokens: int, chunk: int) -> int:
     return chunks * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
 
-def _product(model: ModelShape, part: str, gpu: Gpu, rates: Rates, dtype: str) -> Product:
-    form = model.format_of(part)
+def _product(form: Format | None, gpu: Gpu, rates: Rates, dtype: str) -> Product:
     if form is None:
         return Product(rates.flops, DTYPE_BYTES[dtype])
     peak = gpu.peak_flops_per_s.get(form.units or "")

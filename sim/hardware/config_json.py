@@ -5,6 +5,7 @@ gives a model layers of another kind, is never priced as something like it.
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from actors.core.config import ConfigError
@@ -44,8 +45,9 @@ def shape_of(text: str, source: str, name: str | None = None, beside: str | None
         remarks.append(
             "its layers for predicting further tokens are left out: they are not served by default"
         )
+    weights, unquantised, left_out = format_in(fields, tuple(layer.parts for layer in layers))
+    layers = [replace(layer, unquantised=parts) for layer, parts in zip(layers, unquantised, strict=True)]
     kinds = Counter(layers)
-    weights, left_out = format_in(fields, tuple(layer.parts for layer in layers))
     places = {layer: place for place, layer in enumerate(kinds)}
     return ModelShape(
         name=name or _own_name(outer) or source,

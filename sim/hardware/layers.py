@@ -139,11 +139,15 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer; `num_small` counts the weights of its norms and biases."""
+    """One decoder layer; `num_small` counts the weights of its norms and biases.
+
+    `unquantised` are those of its `parts` that the model's format leaves in 16 bits in this layer.
+    """
 
     attention: Heads | Latent
     mlp: Mlp | Experts
     num_small: int
+    unquantised: frozenset[str] = frozenset()
 
     @property
     def parts(self) -> frozenset[str]:

@@ -65,24 +65,27 @@ def modelopt_of(text: str, source: str) -> dict[str, Any]:
     return {"quant_method": "modelopt", **inner}
 
 
-def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, list[str]]:
-    """The format that a config's `quantization_config` says, and what is not quite as it says."""
+def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, Parts, list[str]]:
+    """The format that a config's `quantization_config` says, and what is not quite as it says.
+
+    Between them stands what each layer has in 16 bits of the parts that other layers have in the format.
+    """
     asked = fields.get("quantization_config")
     if asked is None:
-        return None, []
+        return None, (frozenset(),) * len(layers), []
     if not isinstance(asked, dict):
         raise ConfigError(f"{fields.source}: quantization_config is not an object")
     inner = Fields({key: value for key, value in asked.items() if value is not None}, fields.source)
     form = _stored(inner)
     if inner.get("quant_method") == "compressed-tensors":
         form = targeted(form, inner, layers)
-    form, remarks = left_out(form, inner, layers)
+    form, unquantised, remarks = left_out(form, inner, layers)
     key = next(
         (key for key in ("kv_cache_scheme", "kv_cache_quant_algo") if inner.get(key) is not None), None
     )
     if key is not None:
         remarks.append(f"{key} is left out: give --kv-cache-dtype fp8 if the server has it")
-    return form, remarks
+    return form, unquantised, remarks
 
 
 def _stored(fields: Fields) -> Format:

@@ -103,19 +103,20 @@ class ModelShape:
             attention, mlp = layer.attention, layer.mlp
             projections = attention.num_weights(hidden) + attention.replicated_weights(hidden, ranks)
             yield count * (mlp.router_weights(hidden) + layer.num_small), plain
-            yield count * projections, self.bytes_per_weight("attention", plain)
-            yield count * mlp.dense_weights(hidden), self.bytes_per_weight("dense", plain)
+            yield count * projections, self.bytes_per_weight(layer, "attention", plain)
+            yield count * mlp.dense_weights(hidden), self.bytes_per_weight(layer, "dense", plain)
             experts = mlp.num_experts * mlp.expert_weights(hidden)
-            yield count * experts, self.bytes_per_weight("experts", plain) / groups
+            yield count * experts, self.bytes_per_weight(layer, "experts", plain) / groups
 
-    def format_of(self, part: str) -> Format | None:
-        """The format of `attention`, `dense` or `experts`; None where it is the model's own dtype."""
+    def format_of(self, layer: Layer, part: str) -> Format | None:
+        """The format of a layer's `attention`, `dense` or `experts`; None where it is the model's dtype."""
         form = self.weights
-        return form if form is not None and part in form.parts else None
+        is_quantised = form is not None and part in form.parts and part not in layer.unquantised
+        return form if is_quantised else None
 
-    def bytes_per_weight(self, part: str, plain: float) -> float:
-        """Bytes of a weight of that part, `plain` where it is not quantised."""
-        form = self.format_of(part)
+    def bytes_per_weight(self, layer: Layer, part: str, plain: float) -> float:
+        """Bytes of a weight of that part of a layer, `plain` where it is not quantised."""
+        form = self.format_of(layer, part)
         return plain if form is None else form.bits / 8
 
     def kv_bytes_per_token(self, kv_dtype: str | None = None, ranks: int = 1) -> int:

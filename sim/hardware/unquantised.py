@@ -26,11 +26,10 @@ Parts = tuple[frozenset[str], ...]
 """What each layer has of `attention`, the `dense` and shared MLP, and routed `experts`."""
 
 
-def left_out(form: Format, fields: Fields, layers: Parts) -> tuple[Format, list[str]]:
-    """The format without the parts that are left in 16 bits in every layer, and remarks on the rest.
+def left_out(form: Format, fields: Fields, layers: Parts) -> tuple[Format, Parts, list[str]]:
+    """The format without the parts that are left in 16 bits in every layer; what each layer leaves; remarks.
 
-    A part that is named layer by layer is left out where every layer is named; where it is in some
-    layers only, it is priced as quantised, and a remark says so.
+    A part of which only some projections are named is taken to be left out whole, and a remark says so.
     """
     key, entries = _entries(fields)
     single: dict[str, set[int]] = defaultdict(set)
@@ -50,17 +49,14 @@ def left_out(form: Format, fields: Fields, layers: Parts) -> tuple[Format, list[
             continue
         for part in parts:
             single[part].add(index)
-    remarks = []
-    for part, found in sorted(single.items()):
-        num = sum(part in parts for parts in layers)
-        if len(found) == num:
+    for part, found in single.items():
+        if len(found) == sum(part in parts for parts in layers):
             form = form.without(part)
-        elif part in form.parts:
-            remarks.append(
-                f"{key} in quantization_config leaves {part} of {len(found)} of {num} layers in 16 bits:"
-                " priced as quantised"
-            )
-    return form, remarks + _of_projections(key, some - form.parts, entries)
+    left = tuple(
+        frozenset(part for part in form.parts if index in single.get(part, ()))
+        for index in range(len(layers))
+    )
+    return form, left, _of_projections(key, some & {*single} | some - form.parts, entries)
 
 
 def _without(form: Format, parts: set[str]) -> Format:

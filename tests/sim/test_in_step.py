@@ -102,7 +102,8 @@ def test_experts_are_shared_and_all_else_is_each_ranks_own() -> None:
     alone, shared = model.weight_bytes(), model.weight_bytes(groups=8)
     layers = [(layer, count) for layer, count in model.layers if layer.mlp.num_experts > 1]
     experts = sum(n * x.mlp.num_experts * x.mlp.expert_weights(model.hidden_size) for x, n in layers)
-    assert alone - shared == pytest.approx(experts * model.bytes_per_weight("experts", 2) * 7 / 8, rel=1e-6)
+    size = model.bytes_per_weight(layers[0][0], "experts", 2)
+    assert alone - shared == pytest.approx(experts * size * 7 / 8, rel=1e-6)
     blocks = deepseek(8).capacity(16, 8192, 1024).num_blocks
     assert blocks > 10_000
 

@@ -127,10 +127,10 @@ def test_no_step_is_shorter_than_reading_and_computing_take(cases: list[Case]) -
                     layer.mlp.expert_weights(model.hidden_size),
                 )
                 split = ranks * target.data_parallel_size
-                num_bytes += count * attention * model.bytes_per_weight("attention", 2) / ranks
-                num_bytes += count * dense * model.bytes_per_weight("dense", 2) / ranks
+                num_bytes += count * attention * model.bytes_per_weight(layer, "attention", 2) / ranks
+                num_bytes += count * dense * model.bytes_per_weight(layer, "dense", 2) / ranks
                 chosen = layer.mlp.per_token * expert / split
-                num_bytes += count * chosen * model.bytes_per_weight("experts", 2)
+                num_bytes += count * chosen * model.bytes_per_weight(layer, "experts", 2)
                 used += count * ((attention + dense) / ranks + chosen) * work.num_tokens
             seconds = cost.step_s(work)
             assert seconds > num_bytes / gpu.memory_bandwidth_bytes_per_s, case

@@ -381,15 +381,22 @@ def test_published_checkpoints_have_their_size() -> None:
     assert load_model("deepseek-v3").weight_bytes() / 1e9 == pytest.approx(674, rel=0.01)
 
 
-def test_what_is_left_out_of_some_layers_is_said(tmp_path: Path) -> None:
-    """A part of single layers is priced as quantised, a part named by some projections in 16 bits."""
+def test_what_is_left_out_of_some_layers_is_priced_there(tmp_path: Path) -> None:
+    """A part of single layers takes 16 bits in those; one named by some projections is left out whole."""
     config = config_of("deepseek-v3")
+    config["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    whole = load_model(str(tmp_path))
     single = [f"model.layers.{index}.self_attn*" for index in range(5)]
     config["quantization_config"] = {"quant_method": "fp8", "ignored_layers": [*single, "model.layers.61*"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(str(tmp_path))
     assert model.weights is not None and "attention" in model.weights.parts
-    assert "leaves attention of 5 of 61 layers in 16 bits: priced as quantised" in model.remarks[-1]
+    assert [sorted(layer.unquantised) for layer in model.layers_in_order[4:6]] == [["attention"], []]
+    attention = model.layers[0][0].attention.num_weights(7168)
+    assert attention == pytest.approx(187.1e6, rel=1e-3)
+    assert model.weight_bytes() - whole.weight_bytes() == 5 * attention
+    assert model.remarks == whole.remarks and model.num_params == whole.num_params
     queries = [f"model.layers.{index}.self_attn.q_b_proj" for index in range(61)]
     config["quantization_config"]["ignored_layers"] = queries
     (tmp_path / "config.json").write_text(json.dumps(config))
