@@ -8,7 +8,7 @@ the latents, of the context too, and decodes in the latents themselves (DeepSeek
 import math
 from typing import NamedTuple
 
-from sim.hardware.formats import DTYPE_BYTES, Format
+from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.layers import Latent, Layer
 from sim.hardware.shape import ModelShape
@@ -71,7 +71,7 @@ class LayerRoofline:
         self._rates, self._mlp, self.window = rates, mlp, attention.window
         self.is_chunked = attention.is_chunked
         self._products = {
-            part: _product(model.format_of(layer, part), gpu, rates, dtype)
+            part: _product(model, layer, part, gpu, rates, dtype)
             for part in ("attention", "dense", "experts")
         }
         projections = attention.num_weights(hidden) + attention.replicated_weights(hidden, ranks)
@@ -162,9 +162,10 @@ def _chunked_pairs(num_tokens: int, chunk: int) -> int:
     return chunks * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
 
-def _product(form: Format | None, gpu: Gpu, rates: Rates, dtype: str) -> Product:
-    if form is None:
-        return Product(rates.flops, DTYPE_BYTES[dtype])
-    peak = gpu.peak_flops_per_s.get(form.units or "")
-    flops = rates.flops if peak is None else peak * gpu.efficiency.gemm_flops
-    return Product(flops, form.bits / 8)
+def _product(model: ModelShape, layer: Layer, part: str, gpu: Gpu, rates: Rates, dtype: str) -> Product:
+    size, form = model.bytes_per_weight(layer, part, DTYPE_BYTES[dtype]), model.format_of(layer, part)
+    peak = None if form is None else gpu.peak_flops_per_s.get(form.units or "")
+    if peak is None:
+        return Product(rates.flops, size)
+    quick, share = peak * gpu.efficiency.gemm_flops, model.share_of(layer, part)
+    return Product(quick if share == 1 else 1 / (share / quick + (1 - share) / rates.flops), size)

@@ -45,7 +45,7 @@ def shape_of(text: str, source: str, name: str | None = None, beside: str | None
         remarks.append(
             "its layers for predicting further tokens are left out: they are not served by default"
         )
-    weights, unquantised, left_out = format_in(fields, tuple(layer.parts for layer in layers))
+    weights, unquantised, left_out = format_in(fields, layers)
     layers = [replace(layer, unquantised=parts) for layer, parts in zip(layers, unquantised, strict=True)]
     kinds = Counter(layers)
     places = {layer: place for place, layer in enumerate(kinds)}

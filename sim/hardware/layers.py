@@ -23,6 +23,11 @@ class Heads:
         """Of the query, key, value and output projections."""
         return hidden * (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
+    def projections(self, hidden: int) -> dict[str, int]:
+        """Weights by the name of the projection."""
+        query, key = hidden * self.num_heads * self.head_dim, hidden * self.num_kv_heads * self.head_dim
+        return {"q": query, "k": key, "v": key, "o": query}
+
     def replicated_weights(self, hidden: int, ranks: int) -> int:
         """What the ranks hold in all beyond one copy: keys and values of heads that are too few."""
         heads = max(ranks, self.num_kv_heads) - self.num_kv_heads
@@ -54,6 +59,13 @@ class Latent:
         """Of the projections down to the latents, up from them, and of the output."""
         query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
         return query + self._down_weights(hidden) + self.up_weights + self._output_weights(hidden)
+
+    def projections(self, hidden: int) -> dict[str, int]:
+        """Weights by the name of the projection."""
+        query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
+        queries = {"q_a": hidden * self.query_rank, "q_b": query} if self.query_rank else {"q": query}
+        down = hidden * (self.kv_rank + self.rope_dim)
+        return {**queries, "kv_a": down, "kv_b": self.up_weights, "o": self._output_weights(hidden)}
 
     @property
     def up_weights(self) -> int:
@@ -137,11 +149,16 @@ class Experts:
         return hidden * (self.num_experts + self.gates_shared)
 
 
+MLP_PROJECTIONS = {"gate": 1, "up": 1, "down": 1}
+"""Of equal size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One decoder layer; `num_small` counts the weights of its norms and biases.
 
-    `unquantised` are those of its `parts` that the model's format leaves in 16 bits in this layer.
+    `unquantised` are those of its `parts`, or of their projections (`attention.q`, `dense.down`), that the
+    model's format leaves in 16 bits in this layer.
     """
 
     attention: Heads | Latent
@@ -155,6 +172,16 @@ class Layer:
         mlp = self.mlp
         kinds = {"attention": True, "dense": mlp.shared > 0, "experts": mlp.num_experts > 1}
         return frozenset(part for part, has in kinds.items() if has)
+
+    def quantised_share(self, hidden: int, part: str) -> float:
+        """The share of a part's weights that are in the model's format, if that format is of this part."""
+        if part in self.unquantised:
+            return 0.0
+        if not any(name.startswith(part + ".") for name in self.unquantised):
+            return 1.0
+        sizes = self.attention.projections(hidden) if part == "attention" else MLP_PROJECTIONS
+        left = sum(size for name, size in sizes.items() if f"{part}.{name}" in self.unquantised)
+        return 1 - left / sum(sizes.values())
 
     def num_weights(self, hidden: int, num_experts: int) -> int:
         """All weights, with this many of the routed experts."""

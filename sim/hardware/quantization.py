@@ -6,6 +6,7 @@ formats whose kernels multiply activations of the same kind have units: AWQ, GPT
 meet 16-bit activations on every GPU.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from actors.core.config import ConfigError
 from actors.core.names import unknown
 from sim.hardware.fields import Fields, config_of
 from sim.hardware.formats import Format
+from sim.hardware.layers import Layer
 from sim.hardware.shape import ModelShape
 from sim.hardware.targets import targeted
 from sim.hardware.unquantised import Parts, left_out
@@ -65,7 +67,7 @@ def modelopt_of(text: str, source: str) -> dict[str, Any]:
     return {"quant_method": "modelopt", **inner}
 
 
-def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, Parts, list[str]]:
+def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[Format | None, Parts, list[str]]:
     """The format that a config's `quantization_config` says, and what is not quite as it says.
 
     Between them stands what each layer has in 16 bits of the parts that other layers have in the format.
@@ -78,7 +80,7 @@ def format_in(fields: Fields, layers: Parts) -> tuple[Format | None, Parts, list
     inner = Fields({key: value for key, value in asked.items() if value is not None}, fields.source)
     form = _stored(inner)
     if inner.get("quant_method") == "compressed-tensors":
-        form = targeted(form, inner, layers)
+        form = targeted(form, inner, tuple(layer.parts for layer in layers))
     form, unquantised, remarks = left_out(form, inner, layers)
     key = next(
         (key for key in ("kv_cache_scheme", "kv_cache_quant_algo") if inner.get(key) is not None), None

@@ -111,13 +111,19 @@ class ModelShape:
     def format_of(self, layer: Layer, part: str) -> Format | None:
         """The format of a layer's `attention`, `dense` or `experts`; None where it is the model's dtype."""
         form = self.weights
-        is_quantised = form is not None and part in form.parts and part not in layer.unquantised
-        return form if is_quantised else None
+        return form if form is not None and part in form.parts and self.share_of(layer, part) else None
+
+    def share_of(self, layer: Layer, part: str) -> float:
+        """The share of a part's weights that are in that format."""
+        return layer.quantised_share(self.hidden_size, part)
 
     def bytes_per_weight(self, layer: Layer, part: str, plain: float) -> float:
-        """Bytes of a weight of that part of a layer, `plain` where it is not quantised."""
+        """Mean bytes of a weight of that part of a layer, `plain` where it is not quantised."""
         form = self.format_of(layer, part)
-        return plain if form is None else form.bits / 8
+        if form is None:
+            return plain
+        share = self.share_of(layer, part)
+        return share * form.bits / 8 + (1 - share) * plain
 
     def kv_bytes_per_token(self, kv_dtype: str | None = None, ranks: int = 1) -> int:
         """Bytes that a rank keeps of one token in all layers."""

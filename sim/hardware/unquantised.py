@@ -2,10 +2,12 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 from actors.core.config import ConfigError
 from sim.hardware.fields import Fields
 from sim.hardware.formats import Format
+from sim.hardware.layers import MLP_PROJECTIONS, Layer
 
 LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 NEVER_QUANTISED = re.compile(
@@ -21,19 +23,34 @@ PARTS = {
     "feed_forward": "dense",
 }
 LAYER = re.compile(r"layers?(?:\.|\\\.)(\d+)(?:\.|\\\.)?(.*)")
-OUTPUT = re.compile(r"\b(o_proj|out_proj|down_proj|down|w2|dense)\b")
+EITHER = re.compile(r"\(([\w|]+)\)_proj")
+PROJECTION = re.compile(
+    r"(?<![a-z_])(?:(fused_qkv_a|qkv|q_a|q_b|kv_a|kv_b|q|k|v|o|out|gate_up|gate|up|down)_proj|(w[123])\b)"
+)
+SPELT = {
+    "fused_qkv_a": ("q_a", "kv_a"),
+    "qkv": ("q", "k", "v"),
+    "out": ("o",),
+    "gate_up": ("gate", "up"),
+    "w1": ("gate",),
+    "w2": ("down",),
+    "w3": ("up",),
+}
+"""Modules that are fused, or called otherwise."""
+OF_MLPS = frozenset(MLP_PROJECTIONS)
+WHOLE = "*"
 Parts = tuple[frozenset[str], ...]
 """What each layer has of `attention`, the `dense` and shared MLP, and routed `experts`."""
 
 
-def left_out(form: Format, fields: Fields, layers: Parts) -> tuple[Format, Parts, list[str]]:
-    """The format without the parts that are left in 16 bits in every layer; what each layer leaves; remarks.
+def left_out(form: Format, fields: Fields, layers: Sequence[Layer]) -> tuple[Format, Parts, list[str]]:
+    """The format without the parts that no layer has in it; what each layer leaves in 16 bits; remarks.
 
-    A part of which only some projections are named is taken to be left out whole, and a remark says so.
+    A part of which only a projection is named that is not known is taken to be left out whole: a remark.
     """
     key, entries = _entries(fields)
-    single: dict[str, set[int]] = defaultdict(set)
-    some: set[str] = set()
+    found: list[dict[str, set[str]]] = [defaultdict(set) for _ in layers]
+    unknown: set[str] = set()
     for entry in entries:
         if NEVER_QUANTISED.search(entry):
             continue
@@ -42,36 +59,40 @@ def left_out(form: Format, fields: Fields, layers: Parts) -> tuple[Format, Parts
         index = None if place is None else int(place[1])
         if index is not None and index >= len(layers):
             continue  # a layer that predicts further tokens
-        parts = _parts(module, frozenset[str]().union(*layers) if index is None else layers[index])
-        some |= {part for part in parts if _is_projection(module) and not OUTPUT.search(module)}
-        if index is None:
-            form = _without(form, parts)
-            continue
-        for part in parts:
-            single[part].add(index)
-    for part, found in single.items():
-        if len(found) == sum(part in parts for parts in layers):
+        names = _projections(module)
+        for own, layer in (
+            zip(found, layers, strict=True) if index is None else [(found[index], layers[index])]
+        ):
+            for part in _parts(module, names, layer.parts):
+                own[part] |= names or {WHOLE}
+                unknown |= {part} if not names and _is_projection(module) else set()
+    left = [
+        {name for part, names in own.items() for name in _left(layer, part, names)}
+        for own, layer in zip(found, layers, strict=True)
+    ]
+    for part in sorted(form.parts):
+        have = [own for own, layer in zip(left, layers, strict=True) if part in layer.parts]
+        if have and all(part in own for own in have):
             form = form.without(part)
-    left = tuple(
-        frozenset(part for part in form.parts if index in single.get(part, ()))
-        for index in range(len(layers))
-    )
-    return form, left, _of_projections(key, some & {*single} | some - form.parts, entries)
+    kept = tuple(frozenset(name for name in own if name.partition(".")[0] in form.parts) for own in left)
+    whole = ", ".join(sorted(unknown))
+    remark = f"{key} in quantization_config names some projections of {whole}: priced in 16 bits whole"
+    return form, kept, [remark] if unknown else []
 
 
-def _without(form: Format, parts: set[str]) -> Format:
-    for part in parts:
-        form = form.without(part)
-    return form
+def _left(layer: Layer, part: str, names: set[str]) -> set[str]:
+    """What a layer has of that in 16 bits: the part, or `part.projection` for some."""
+    own = set(layer.attention.projections(1) if part == "attention" else MLP_PROJECTIONS)
+    if WHOLE in names or own <= names:
+        return {part}
+    return {f"{part}.{name}" for name in own & names}
 
 
-def _of_projections(key: str, parts: set[str], entries: list[str]) -> list[str]:
-    """A remark where only some projections of a part were named, and none of them the last."""
-    named = " ".join(entries)
-    if not parts or OUTPUT.search(named):
-        return []
-    whole = ", ".join(sorted(parts))
-    return [f"{key} in quantization_config names some projections of {whole}: priced in 16 bits whole"]
+def _projections(module: str) -> set[str]:
+    """The projections that a module or pattern names."""
+    spelt = EITHER.sub(lambda match: " ".join(f"{each}_proj" for each in match[1].split("|")), module)
+    named = [first or second for first, second in PROJECTION.findall(spelt)]
+    return {name for each in named for name in SPELT.get(each, (each,))}
 
 
 def _entries(fields: Fields) -> tuple[str, list[str]]:
@@ -107,11 +128,13 @@ def _is_left(rule: object) -> bool:
     return isinstance(bits, int) and bits >= 16
 
 
-def _parts(module: str, there: frozenset[str]) -> set[str]:
-    """Those of the parts there that a module is; the name of a whole layer is all of them."""
+def _parts(module: str, names: set[str], there: frozenset[str]) -> set[str]:
+    """Those of the parts there that a module is of; the name of a whole layer is all of them."""
     if not module.strip(".*"):
         return set(there)
     part = next((part for word, part in PARTS.items() if word in module), None)
+    if part is None and names:
+        return {"dense", "experts"} & there if names <= OF_MLPS else {"attention"} & there
     whole_mlp = part == "dense" and "shared" not in module and not _is_projection(module)
     return {*({part} if part else ()), *(("experts",) if whole_mlp else ())} & there
 

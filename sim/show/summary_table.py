@@ -182,7 +182,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             "fairness", f"{summary.fairness:.3f} (Jain's index, of service while several tenants wait)"
         )
     if summary.slowdown_fairness is not None:
-        table.add_row("", f"{summary.slowdown_fairness:.3f} (Jain's index, of their slowdowns)")
+        label, of = ("fairness", "the tenants'") if summary.fairness is None else ("", "their")
+        table.add_row(label, f"{summary.slowdown_fairness:.3f} (Jain's index, of {of} slowdowns)")
     if summary.energy_j_per_output_token is not None:
         energy = f"at most {summary.energy_j_per_output_token:,.3f} J per output token"
         if summary.cost_per_million_output_tokens is not None:

@@ -82,6 +82,16 @@ def test_a_sweep_says_whose_latencies_leave_out_whom(tmp_path: Path) -> None:
     assert "finished requests alone" not in done.stdout
 
 
+def test_fairness_has_its_name_where_only_slowdowns_tell_it(tmp_path: Path) -> None:
+    """Tenants that never wait at once have no share of service to compare."""
+    rows = [
+        {"arrival_s": 2.0 * i, "prompt_tokens": 50, "output_tokens": 20, "tenant": "ab"[i % 2]}
+        for i in range(4)
+    ]
+    shown = words(warm.run("sundog", "replay", trace_of(tmp_path / "t.jsonl", rows)).stdout)
+    assert "fairness 1.000 (Jain's index, of the tenants' slowdowns)" in shown
+
+
 def test_a_run_in_which_nothing_finished_has_no_duration(tmp_path: Path) -> None:
     """Its clients gave up at once: zero seconds in many steps would be a contradiction."""
     rows = [{"arrival_s": 0.1 * i, "prompt_tokens": 50, "output_tokens": 20} for i in range(4)]

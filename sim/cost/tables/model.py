@@ -60,7 +60,8 @@ def lacks_format(model: ModelShape, name: str) -> str | None:
     form = model.weights
     if form is None:
         return None
-    if model.has_experts or form.parts != ALL_PARTS or not has_tables(file_of(name, form)):
+    is_whole = form.parts == ALL_PARTS and not any(layer.unquantised for layer, _ in model.layers)
+    if model.has_experts or not is_whole or not has_tables(file_of(name, form)):
         return f"kernels were measured in 16 bits, not in {form.name}"
     return None
 

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from actors.core.config import ConfigError
+from sim.cost.roofline import Roofline
+from sim.cost.work import StepWork
 from sim.hardware.config_json import shape_of
+from sim.hardware.gpu import load_gpu
 from sim.hardware.layers import Latent
 from sim.hardware.model import known_models, load_model
+from sim.hardware.quantization import quantised
 
 WHOLE, NO_INPUT, LAYERS = "with both tables", "without the input table", "without either table"
 PUBLISHED: dict[str, tuple[float, float, str]] = {
@@ -397,12 +401,44 @@ def test_what_is_left_out_of_some_layers_is_priced_there(tmp_path: Path) -> None
     assert attention == pytest.approx(187.1e6, rel=1e-3)
     assert model.weight_bytes() - whole.weight_bytes() == 5 * attention
     assert model.remarks == whole.remarks and model.num_params == whole.num_params
-    queries = [f"model.layers.{index}.self_attn.q_b_proj" for index in range(61)]
-    config["quantization_config"]["ignored_layers"] = queries
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model = load_model(str(tmp_path))
-    assert model.weights is not None and "attention" not in model.weights.parts
-    assert "names some projections of attention: priced in 16 bits whole" in model.remarks[-1]
+
+
+@pytest.mark.parametrize(
+    ("left", "names", "num_weights"),
+    [
+        (["q_proj", "k_proj", "v_proj"], ["attention.k", "attention.q", "attention.v"], 80 * 8192 * 10240),
+        (["re:.*self_attn.qkv_proj"], ["attention.k", "attention.q", "attention.v"], 80 * 8192 * 10240),
+        (["re:.*mlp.(gate|up)_proj"], ["dense.gate", "dense.up"], 80 * 2 * 8192 * 28672),
+        (["model.layers.7.mlp.down_proj"], ["dense.down"], 8192 * 28672),
+        (["down_proj", "mlp.gate_up_proj"], [], 80 * 3 * 8192 * 28672),
+    ],
+)
+def test_projections_are_left_out_one_by_one(
+    tmp_path: Path, left: list[str], names: list[str], num_weights: int
+) -> None:
+    """By their names wherever they are, fused or in one layer; all of a part are the part."""
+    kept = {"quant_method": "fp8", "ignored_layers": left}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config_of("llama-3.1-70b"), "quantization_config": kept})
+    )
+    model, whole = load_model(str(tmp_path)), quantised(load_model("llama-3.1-70b"), "fp8")
+    assert sorted(model.layers_in_order[7].unquantised) == names and not model.remarks
+    assert model.weight_bytes() - whole.weight_bytes() == num_weights
+    models = (whole, model, load_model("llama-3.1-70b"))
+    for work in (StepWork(4, 64, num_samples=4), StepWork(0, 0, ((4096, 0),), num_samples=1)):
+        quick, mixed, plain = (Roofline(each, load_gpu("h100")).step_s(work) for each in models)
+        assert quick < mixed < plain
+
+
+def test_a_latent_query_is_left_out_alone(tmp_path: Path) -> None:
+    """What no layer has (`q_proj` beside two query projections) leaves out nothing."""
+    config = config_of("deepseek-v3")
+    sizes = {}
+    for name in ("q_b_proj", "q_proj", "nothing"):
+        config["quantization_config"] = {"quant_method": "fp8", "ignored_layers": [f"self_attn.{name}"]}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        sizes[name] = load_model(str(tmp_path)).weight_bytes()
+    assert sizes["q_b_proj"] - sizes["q_proj"] == 61 * 1536 * 128 * 192
 
 
 def test_formats_in_the_file_beside_a_config_count(tmp_path: Path) -> None:
