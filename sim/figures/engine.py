@@ -21,19 +21,19 @@ class EngineFigures:
     @classmethod
     def of(cls, recorder: Recorder, first_arrival_s: float) -> "EngineFigures":
         blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
-        busy_s = sum(use.busy_s for use in kv_use)
+        span_s = _span_s(steps, first_arrival_s)
+        whole = span_s * len(steps) * blocks
         num_steps = sum(each.num_steps for each in steps)
         return cls(
             num_steps=num_steps,
             num_kv_blocks=blocks,
-            kv_use_mean=sum(use.block_seconds for use in kv_use) / (busy_s * blocks) if busy_s else 0.0,
+            kv_use_mean=sum(use.block_seconds for use in kv_use) / whole if whole > 0 else 0.0,
             kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
-            busy_fraction=_busy(steps, first_arrival_s),
+            busy_fraction=sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0,
             tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
         )
 
 
-def _busy(steps: Sequence[Steps], first_arrival_s: float) -> float:
-    """Of the time until the last step ended, which under async scheduling is one that nobody needed."""
-    span_s = max(each.last_end_s for each in steps) - first_arrival_s
-    return sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0
+def _span_s(steps: Sequence[Steps], first_arrival_s: float) -> float:
+    """The time until the last step ended, which under async scheduling is one that nobody needed."""
+    return max(each.last_end_s for each in steps) - first_arrival_s

@@ -43,7 +43,7 @@ class Summary:
     `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
     Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
     `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
-    time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
+    the same time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
     `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very

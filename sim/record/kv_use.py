@@ -34,13 +34,12 @@ class KvUse:
     that held them. While no step runs the use stands still.
     """
 
-    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "busy_s", "max_blocks")
+    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "max_blocks")
 
     def __init__(self) -> None:
         self._used = 0
         self._since_s = self._last_end_s = math.nan
         self.block_seconds = 0.0
-        self.busy_s = 0.0
         self.max_blocks = 0
 
     def stepped(self, start_s: float, end_s: float, blocks: Blocks) -> None:
@@ -62,5 +61,4 @@ class KvUse:
     def _grow(self, num_blocks: int, until_s: float) -> None:
         span_s = until_s - self._since_s
         self.block_seconds += (self._used + num_blocks) / 2 * span_s
-        self.busy_s += span_s
         self._since_s, self._used = until_s, num_blocks

@@ -171,3 +171,16 @@ def test_heads_that_cannot_be_split_are_refused() -> None:
     """Four key heads go to 1, 2, 4 and 8 ranks, not to 16 of 28 query heads."""
     assert "must divide the 28 attention heads" in replay("--model", "qwen2.5-7b", "-tp", "16").stderr
     assert replay("--model", "qwen3-30b-a3b", "-tp", "8").returncode == 0
+
+
+def test_a_projection_left_in_16_bits_takes_its_room(tmp_path: Path) -> None:
+    """Queries of 32 layers, a byte more each: 4096 x 4096 x 32 bytes are 256 blocks of 16 tokens fewer."""
+    blocks = []
+    for left in ([], ["q_proj"]):
+        form = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", *left]}
+        given = {**config("llama-3.1-8b"), "quantization_config": form}
+        (tmp_path / "config.json").write_text(json.dumps(given))
+        done = replay("--model", str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        blocks.append(json.loads(done.stdout)["num_kv_blocks"])
+    assert blocks[0] - blocks[1] == 256

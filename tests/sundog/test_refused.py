@@ -50,6 +50,8 @@ def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Pat
     assert nobody.returncode == 2 and "there is no request 'nobody'" in nobody.stderr
     assert warm.run("sundog", "report", out, "-o", out / "report.html").returncode == 0
     assert f"refused: {reason}" in (out / "report.html").read_text()
+    tile = re.compile(r"<b>2</b>\s*<span>requests refused</span>")
+    assert tile.search((out / "report.html").read_text())
     shown = words(warm.run("sundog", "replay", trace, "--max-waiting", "2").stdout)
     assert "2 of 4 finished, 2 refused" in shown and "2 refused: 2 requests are unfinished" in shown
     assert "of those taken alone: 50% were refused" in shown

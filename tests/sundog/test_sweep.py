@@ -101,6 +101,24 @@ def test_a_policy_that_draws_is_run_for_each_seed() -> None:
     assert len({run["ttft_s.mean"] for run in router["runs"]}) == 3
 
 
+def test_without_a_warm_up_a_sweep_says_what_replay_says() -> None:
+    """Every figure that both have, of replicas, tenants, limits and prices."""
+    asked = ("--limit", "120", "--max-num-seqs", "3", "--replicas", "2", "--slo", "ttft=0.5,tpot=0.02")
+    asked += ("--gpu-price-per-h", "2")
+    trace = "traces/sessions-diurnal-10min.jsonl.gz"
+    replayed = json.loads(warm.run("sundog", "replay", trace, *asked, "--json").stdout)
+    (cell,) = cells(trace, *asked, "--warmup-s", "0", "--vary", "max_num_seqs=3", "--jobs", "1")
+    num_compared = 0
+    for name, value in cell["runs"][0].items():
+        told = replayed
+        for key in name.replace("tenant.", "tenants.").split("."):
+            told = told.get(key) if isinstance(told, dict) else None
+        if told is not None:
+            assert value == pytest.approx(told, rel=1e-9), name
+            num_compared += 1
+    assert num_compared > 50
+
+
 def test_predictions_that_a_policy_never_reads_give_no_interval() -> None:
     """Seeds draw predictions alone: what reads none gives one run, and "±0.0" would call that precision."""
     few = (

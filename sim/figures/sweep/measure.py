@@ -87,7 +87,8 @@ def warm_up(run: Played, warmup_s: float | None) -> set[str]:
 def measure(run: Played, left_out: set[str]) -> Measures:
     """A run without these requests: latencies of finished ones, and figures of all together.
 
-    Time is counted from the first arrival that is kept to the last finish.
+    Time is counted from the first arrival that is kept to the last finish, that of engines to the end of the
+    last step: without a warm-up every figure is the one that `replay` prints.
     """
     kept = run.kept(left_out)
     rows = chosen(run.rows, kept)
@@ -127,6 +128,8 @@ def _whole(run: Played, totals: Totals, replicas: Replicas, first: int) -> dict[
     """What the kept requests and the time since the first of them add up to."""
     span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s, terms = 1 / span_s if span_s else 0.0, run.terms
+    engines_s = (run.last_end_s - totals.first_arrival_s) * run.num_replicas
+    per_engine_s = 1 / engines_s if engines_s > 0 else 0.0
     busy_s = float(run.busy_s[-1] - run.busy_s[first])
     block_seconds = float(run.block_seconds[-1] - run.block_seconds[first])
     price, tokens = terms.price_per_gpu_h, totals.output_tokens
@@ -136,8 +139,8 @@ def _whole(run: Played, totals: Totals, replicas: Replicas, first: int) -> dict[
         "prefix_hit_rate": totals.hit_tokens / max(totals.admitted_tokens, 1),
         "slo_attainment": None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
         "goodput_requests_per_s": None if totals.num_met is None else totals.num_met * per_s,
-        "busy_fraction": busy_s * per_s / run.num_replicas,
-        "kv_use_mean": block_seconds * per_s / (run.num_blocks * run.num_replicas),
+        "busy_fraction": busy_s * per_engine_s,
+        "kv_use_mean": block_seconds * per_engine_s / run.num_blocks,
         "num_preemptions": float(totals.num_preemptions),
         "imbalance": replicas.imbalance,
         "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,

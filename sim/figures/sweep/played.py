@@ -94,7 +94,8 @@ class Spans(NamedTuple):
 class Played:
     """A run's requests in order of arrival, and time before each arrival and before the end.
 
-    `busy_s` and `block_seconds` are sums over replicas, with one element more than there are requests.
+    `busy_s` and `block_seconds` are sums over replicas, with one element more than there are requests;
+    `last_end_s` is when the last step of all replicas ended.
     """
 
     rows: Rows
@@ -105,6 +106,7 @@ class Played:
     num_blocks: int
     busy_s: Floats
     block_seconds: Floats
+    last_end_s: float
 
     @classmethod
     def of(
@@ -123,7 +125,10 @@ class Played:
         known = list(spans)
         busy_s = np.sum([each.busy_before(instants_s) for each in known], axis=0)
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
-        return cls(rows, request_ids, terms, front_end_s, num_replicas, num_blocks, busy_s, block_seconds)
+        last_end_s = max((float(each.end_s[-1]) for each in known if len(each.end_s)), default=0.0)
+        return cls(
+            rows, request_ids, terms, front_end_s, num_replicas, num_blocks, busy_s, block_seconds, last_end_s
+        )
 
     def is_same_run(self, other: "Played") -> bool:
         """Whether every request met the same fate at the same instants."""
