@@ -213,7 +213,7 @@ class SchedulerState:
 
     def _drop(self, request: Request) -> None:
         """Throw away what is in flight for a request, so that it may run again at once."""
-        request.dropped_through = request.last_step
+        request.dropped_through = max(request.dropped_through, request.last_step)
         request.num_in_flight = request.last_step = 0
         for record in self.lockstep.in_flight:
             record.dropped.add(request.request_id)
