@@ -30,6 +30,10 @@ KNOWN = """## What is predicted, and what is refused
   with tables; more for experts, ranks without peer access, kernels that do not split contexts, sizes
   outside the measured ones), two standard deviations of each figure's estimate, what two identical
   runs differ by, 30 % of a front end, and for p99 what rare things add (35 % of TTFT, 20 % of E2E).
+- Near the knee the draw of arrivals moves waiting as much as steps do. Llama-2-70b at 20/s, whose mean
+  TTFT is the largest miss (121 ms), was played with four other draws of its arrivals: 70 to 83 ms; with
+  steps 2.5 % longer, as its TPOT says they are, three of them took 83 to 102, the medians 64 to 65
+  (68 measured). Why a tenth of its requests waited longer still, a summary does not tell.
 - Data, pipeline and expert parallelism, drafts, formats of weights and caches of measured servers are
   predicted, and none of these records has one. What is not modelled (LoRA, offloading, eager execution) is
   a line with the reason, and so is a model or GPU that is not known. Clients that give up are not
