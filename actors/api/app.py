@@ -38,6 +38,7 @@ from actors.api.routes.metrics import metrics_routes
 from actors.api.routes.models import models_routes
 from actors.api.routes.operations import operations_routes
 from actors.api.routes.responses import responses_routes
+from actors.api.routes.scoring import scoring_routes
 from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.welcome import welcome_routes
 from actors.api.seats import OwnSeats, Seats
@@ -60,6 +61,7 @@ ROUTES = (
     tokenize_routes,
     documents_routes,
     embeddings_routes,
+    scoring_routes,
     invocations_routes,
     dashboard_routes,
     admin_routes,

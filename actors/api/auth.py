@@ -1,5 +1,6 @@
-"""`--api-key`: every call of /v1 must carry the key, and so must the live page; health stays open."""
+"""`--api-key`: every call of /v1 must carry the key, and so must scores and the live page; not so health."""
 
+from actors.api.bodies.scoring import RERANKS, SCORES
 from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError
 from actors.api.keys import Keys
@@ -9,7 +10,7 @@ LIVE = "/dashboard/events"
 
 def needs_key(path: str) -> bool:
     """Whether this path is only for clients with the key: answers, and what is told of them."""
-    return path in ("/v1", LIVE) or path.startswith("/v1/")
+    return path in ("/v1", LIVE, *SCORES, *RERANKS) or path.startswith("/v1/")
 
 
 def check_key(request: ApiRequest, keys: Keys) -> None:

@@ -179,10 +179,10 @@ class ApiContext:
             marks = f"{BEGIN} and {END} as one token each"
             raise invalid(f"{field} needs a model whose tokenizer has {marks}: leave it out.", field)
 
-    def must_embed(self) -> VectorSizes:
-        """How long vectors may be; raises a 404 unless the model makes some."""
+    def must_embed(self, what: str = "Embeddings") -> VectorSizes:
+        """How long vectors may be; raises a 404 unless the model makes some. `what` is the API asked for."""
         if self.model.vectors is None:
-            raise ApiError(404, "The model does not support Embeddings API: it generates text.")
+            raise ApiError(404, f"The model does not support {what} API: it generates text.")
         return self.model.vectors
 
     def remark(self, name: str) -> None:

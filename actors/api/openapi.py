@@ -20,6 +20,7 @@ from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.passed import SAMPLED, SHARED
 from actors.api.bodies.responses import ResponseBody
+from actors.api.bodies.scoring import RERANKS, SCORES, RerankBody, ScoreBody
 from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
 from actors.api.responses.shapes import Json
 
@@ -60,7 +61,9 @@ OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
     Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
     Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
-    Operation("post", "/invocations", "Any of these three, by its body.", answers=(JSON, EVENTS)),
+    *(Operation("post", path, "How alike texts are, by their vectors.", ScoreBody) for path in SCORES),
+    *(Operation("post", path, "Documents by their likeness to a query.", RerankBody) for path in RERANKS),
+    Operation("post", "/invocations", "Answers, vectors or likeness, by its body.", answers=(JSON, EVENTS)),
     Operation(
         "post", "/v1/messages", "Answer a conversation, in Anthropic's shape.", MessagesBody, (JSON, EVENTS)
     ),

@@ -1,5 +1,6 @@
 """The body of POST /v1/embeddings."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
@@ -26,7 +27,20 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 
 
-class EmbeddingBody(TermsBody, JsonObject):
+class TruncatedBody(JsonObject):
+    """How texts become tokens of which a vector is made."""
+
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
+    truncation_side: Literal["left", "right"] = "right"
+
+    def reading(self) -> Reading:
+        """The same for the tokenizer."""
+        return Reading(
+            truncate_prompt_tokens=self.truncate_prompt_tokens, truncation_side=self.truncation_side
+        )
+
+
+class EmbeddingBody(TruncatedBody, TermsBody):
     """Texts or token ids, each of which becomes a vector; defaults are vLLM's."""
 
     input: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
@@ -34,16 +48,10 @@ class EmbeddingBody(TermsBody, JsonObject):
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX), WHOLE] | None = None
     use_activation: bool | None = None
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
-    truncation_side: Literal["left", "right"] = "right"
 
     def reading(self) -> Reading:
         """How a text becomes tokens."""
-        return Reading(
-            add_special_tokens=self.add_special_tokens,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-            truncation_side=self.truncation_side,
-        )
+        return replace(super().reading(), add_special_tokens=self.add_special_tokens)
 
     def sampling(self, sizes: VectorSizes) -> Sampling:
         """What the engine is asked; raises 400 for vectors of a length that the model does not make."""

@@ -9,7 +9,6 @@ from quart import Blueprint, Response
 from actors.api.bodies.embedding import UNSUPPORTED, EmbeddingBody
 from actors.api.bodies.parsing import parse_request
 from actors.api.bodies.unsupported import check_extras
-from actors.api.choices import Choices
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import json_response
@@ -43,7 +42,7 @@ def embeddings_routes(context: ApiContext) -> Blueprint:
                     {"index": index, "object": "embedding", "embedding": shown(vector)}
                     for index, vector in enumerate(vectors)
                 ],
-                "usage": _usage(choices),
+                "usage": prompts_usage(sum(choice.asked.num_prompt_tokens for choice in choices.all)),
             }
         )
 
@@ -58,12 +57,12 @@ def _as_numbers(vector: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(vector) // 4}f", vector))
 
 
-def _usage(choices: Choices) -> dict[str, object]:
+def prompts_usage(num_tokens: int) -> dict[str, object]:
     """Prompts alone count."""
-    num_tokens = sum(choice.asked.num_prompt_tokens for choice in choices.all)
     return {
         "prompt_tokens": num_tokens,
         "total_tokens": num_tokens,
         "completion_tokens": 0,
         "prompt_tokens_details": None,
+        "completion_tokens_details": None,
     }

@@ -14,6 +14,10 @@ FIELDS = {
     "messages": "chat.create_chat_completion",
     "prompt": "completions.create_completion",
     "input": "embeddings.create_embeddings",
+    "text_1": "scoring.create_score",
+    "queries": "scoring.create_score",
+    "data_1": "scoring.create_score",
+    "query": "scoring.rerank",
 }
 """The field that only one route's bodies must have, and that route."""
 

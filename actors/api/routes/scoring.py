@@ -1,0 +1,108 @@
+"""/score and /rerank: how alike texts are, by the angle between their vectors."""
+
+import math
+import struct
+import time
+from collections.abc import Sequence
+
+from quart import Blueprint, Response
+
+from actors.api.bodies.parsing import parse_request
+from actors.api.bodies.scoring import RAW, RERANKS, SCORES, UNSUPPORTED, RerankBody, ScoreBody
+from actors.api.bodies.unsupported import check_extras
+from actors.api.context import ApiContext
+from actors.api.edge.request import ApiRequest, current_request
+from actors.api.edge.response import json_response
+from actors.api.routes.embeddings import prompts_usage
+from actors.api.routes.generate import ask, whole_choice
+
+
+def scoring_routes(context: ApiContext) -> Blueprint:
+    """The routes, bound to their AsyncLLM."""
+    routes = Blueprint("scoring", __name__)
+
+    async def create_score() -> Response:
+        request = current_request()
+        context.must_embed("Score")
+        body = await parse_request(ScoreBody, request, context)
+        left, right, field = body.sides()
+        answer_id, scores, num_tokens = await _scores(
+            context, request, body, left, right, prefix="score-", field=field
+        )
+        return json_response(
+            {
+                "id": answer_id,
+                "object": "list",
+                "created": int(time.time()),
+                "model": context.model.name,
+                "data": [
+                    {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
+                ],
+                "usage": prompts_usage(num_tokens),
+            }
+        )
+
+    async def rerank() -> Response:
+        request = current_request()
+        context.must_embed("Rerank")
+        body = await parse_request(RerankBody, request, context)
+        documents = body.documents
+        answer_id, scores, num_tokens = await _scores(
+            context, request, body, (body.query,), documents, prefix="score-", field="documents"
+        )
+        order = sorted(range(len(documents)), key=lambda index: -scores[index])
+        return json_response(
+            {
+                "id": answer_id,
+                "model": context.model.name,
+                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+                "results": [
+                    {
+                        "index": index,
+                        "document": {"text": documents[index], "multi_modal": None},
+                        "relevance_score": scores[index],
+                    }
+                    for index in order[: body.top_n or None]
+                ],
+            }
+        )
+
+    for path in SCORES:
+        routes.add_url_rule(path, view_func=create_score, methods=["POST"])
+    for path in RERANKS:
+        routes.add_url_rule(path, view_func=rerank, methods=["POST"])
+    return routes
+
+
+async def _scores(
+    context: ApiContext,
+    request: ApiRequest,
+    body: ScoreBody | RerankBody,
+    left: Sequence[str],
+    right: Sequence[str],
+    *,
+    prefix: str,
+    field: str,
+) -> tuple[str, list[float], int]:
+    """The answer's id, the likeness of each pair, and how many tokens were read: each text's once."""
+    check_extras(body.model_extra or {}, context, UNSUPPORTED)
+    adapter = context.check_model(body.model)
+    answer_id, choices = await ask(
+        context, request, body, (*left, *right), RAW, body.reading(), adapter, prefix=prefix, field=field
+    )
+    vectors = [_numbers((await whole_choice(context, choice)).vector or b"") for choice in choices.all]
+    first, second = vectors[: len(left)], vectors[len(left) :]
+    if len(first) == 1:
+        first *= len(second)
+    num_tokens = sum(choice.asked.num_prompt_tokens for choice in choices.all)
+    return answer_id, [_cosine(a, b) for a, b in zip(first, second, strict=True)], num_tokens
+
+
+def _numbers(vector: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(vector) // 4}f", vector)
+
+
+def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    """The cosine of the angle between two vectors; 0 if one has no direction."""
+    length = math.hypot(*a) * math.hypot(*b)
+    return sum(map(float.__mul__, a, b)) / length if length else 0.0
