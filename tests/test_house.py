@@ -5,6 +5,7 @@ Exceptions are few, argued, and may only shrink: an entry that is no longer need
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -89,6 +90,7 @@ def module_of(file: str) -> str:
     return file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Each module of ours with those of ours that it imports, inside functions too."""
     files = {module_of(file): file for file in python_files(*SOURCES)}

@@ -28,6 +28,7 @@ from tests.patience import START_S
 
 PR_SET_CHILD_SUBREAPER = 36
 ROOT = Path(__file__).parents[1]
+RANKS = "tests.runtime.ranks.together"
 MOST_BYTES = 1 << 20
 COMPUTING = (
     "runtime.backend",
@@ -77,7 +78,7 @@ def computes(*arguments: object) -> bool:
     """Whether this is a command that computes a model, with what that takes."""
     serves = "serve" in arguments or "tests.faulty_server" in arguments
     measures = "demo" in arguments or ("calibrate" in arguments and "sundog-tiny" in arguments)
-    computes = measures or (serves and "--simulate" not in arguments)
+    computes = measures or RANKS in arguments or (serves and "--simulate" not in arguments)
     return computes and find_spec("torch") is not None
 
 

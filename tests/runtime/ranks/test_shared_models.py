@@ -1,8 +1,6 @@
 """A model that two processes share answers as alone: the same logits but for rounding, the same tokens."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +10,13 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 import torch
 
+from tests import warm
 from tests.runtime.models import build_model
 from tests.runtime.ranks.together import COUNT, Answered, Case, answered, cases
 
 NAMES = ("llama", "qwen3", "qwen3_moe")
 MORE = ("qwen2", "mistral", "mixtral", "gemma3_text", "phi3", "olmo2", "glm4", "gpt_neox", "deepseek_v3")
 """Of the others those whose plans have further styles of layers."""
-SHARED_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +35,7 @@ def shared(folders: list[str]) -> dict[Case, Answered]:
 
 def by_two_ranks(folders: list[str]) -> dict[Case, Answered]:
     """What two ranks answer, by case."""
-    command = [sys.executable, "-m", "tests.runtime.ranks.together", *folders]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SHARED_S, check=False)
+    done = warm.run("tests.runtime.ranks.together", *folders)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {case: Answered(**line) for case, line in zip(cases(folders), lines, strict=True)}
