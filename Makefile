@@ -8,6 +8,9 @@ INSTALL := $(PIP) install --quiet --no-compile --constraint requirements.lock --
 SOURCES := .
 PARALLEL := --numprocesses auto --dist worksteal
 
+# The suite begins Python more than a hundred times: a third of a short command is compiling what is compiled already.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-long test-ray test-clients lint types tests bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
