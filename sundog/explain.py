@@ -129,8 +129,10 @@ def _told(record: Path) -> dict[str, int]:
 
 def _run(history: "History", name: str, asked: Explain, told: dict[str, int]) -> None:
     """What the whole record tells."""
+    from dataclasses import replace
+
     from sim.explain.data import run_data
-    from sim.explain.findings import findings
+    from sim.explain.findings import beside_refusals, findings
     from sim.record.refusals import kind_of
     from sim.show.console import console_for
     from sim.show.explained_run import print_run
@@ -138,6 +140,8 @@ def _run(history: "History", name: str, asked: Explain, told: dict[str, int]) ->
     found = findings(history, asked.top)
     by_policy = set(map(kind_of, found.refusals))
     at_door = {reason: count for reason, count in told.items() if kind_of(reason) not in by_policy}
+    num_refused = sum(at_door.values()) + found.refusals.total()
+    found = replace(found, suggestions=beside_refusals(found.suggestions, num_refused))
     if asked.as_json:
         more = {"refused_at_the_door": at_door} if at_door else {}
         click.echo(json.dumps(run_data(found, history.header) | more, indent=1))

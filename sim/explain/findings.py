@@ -1,6 +1,7 @@
 """The findings of a whole run: the worst waits with their causes, preemptions, and what would help."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from actors.core.acceptance import Acceptance
@@ -145,6 +146,7 @@ def _preemptions(history: History) -> Preemptions:
 
 # --- what would help -----------------------------------------------------------------------------
 
+NOTHING = "Nothing to improve"
 SHARE_WORTH_A_WORD = 0.2
 """Of waiting time that one cause takes."""
 WASTE_WORTH_A_WORD = 0.02
@@ -157,7 +159,7 @@ def suggestions(history: History, found: Causes, preemptions: Preemptions, spent
     total_s = found.total_s
     shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}
     if total_s and spent_s and total_s / spent_s < 0.01:
-        return [f"Nothing to improve: waiting is {total_s / spent_s:.1%} of all time."]
+        return [f"{NOTHING}: waiting is {total_s / spent_s:.1%} of all time."]
     for reason, share in shares.items():
         if share >= SHARE_WORTH_A_WORD:
             said += _advice(history, reason, share)
@@ -170,6 +172,14 @@ def suggestions(history: History, found: Causes, preemptions: Preemptions, spent
             f" --max-num-seqs{limit}, admits fewer than the blocks can carry to their end."
         )
     return said
+
+
+def beside_refusals(suggested: Sequence[str], num_refused: int) -> list[str]:
+    """The suggestions where requests were refused: that the others hardly waited is no praise."""
+    if not num_refused:
+        return list(suggested)
+    taken = f"Those that were taken hardly waited, and {num_refused:,} were refused"
+    return [taken + text.removeprefix(NOTHING) if text.startswith(NOTHING) else text for text in suggested]
 
 
 def _advice(history: History, reason: str, share: float) -> list[str]:

@@ -49,6 +49,7 @@ class Comparison(NamedTuple):
     """`is_paired`: the runs met the same requests, which are compared one by one.
 
     `num_finished` counts those that finished in the first, the second, and both: these alone are compared.
+    `of_each` counts the requests of either run, and those of them that finished.
     """
 
     settings: dict[str, tuple[Any, Any]]
@@ -58,6 +59,7 @@ class Comparison(NamedTuple):
     gained: list[Moved]
     lost: list[Moved]
     num_finished: tuple[int, int, int] | None = None
+    of_each: tuple[tuple[int, int], tuple[int, int]] | None = None
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -74,7 +76,8 @@ def compare(first: Run, second: Run) -> Comparison:
         if first.config.get(name) != second.config.get(name)
     }
     finished = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
-    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished)
+    of_each = _counts(a["e2e_s"]), _counts(b["e2e_s"])
+    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished, of_each)
 
 
 Columns = dict[str, Any]
@@ -92,6 +95,10 @@ def _columns(run: Run) -> Columns:
     for name in ("num_prompt_tokens", "num_output_tokens"):
         columns[name] = table[name].to_numpy()
     return columns
+
+
+def _counts(e2e_s: Floats) -> tuple[int, int]:
+    return len(e2e_s), int((~np.isnan(e2e_s)).sum())
 
 
 def _num_finished(a: Floats, b: Floats, rows: Rows) -> tuple[int, int, int]:

@@ -34,15 +34,7 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
         console.print(f"{setting.replace('_', '-')}: {_setting(a)} → {_setting(b)}", markup=False)
     if not found.settings:
         console.print("The settings are the same.")
-    console.print(
-        f"{found.num_requests:,} request{'s' * (found.num_requests != 1)}, "
-        + (
-            "the same in both: compared one by one"
-            if found.is_paired
-            else "not the same in both: compared as wholes"
-        ),
-        markup=False,
-    )
+    console.print(_requests(found, names), markup=False)
     if found.num_finished is not None and min(found.num_finished) < found.num_requests:
         first, second, both = found.num_finished
         console.print(
@@ -64,6 +56,18 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
     for title, moved in (("gained most", found.gained), ("lost most", found.lost)):
         if moved:
             console.print(f"{title}: " + ", ".join(map(_words, moved)), markup=False)
+
+
+def _requests(found: Comparison, names: tuple[str, str]) -> str:
+    """How many there are, and how they are compared."""
+    if found.is_paired or found.of_each is None:
+        many = "s" * (found.num_requests != 1)
+        return f"{found.num_requests:,} request{many}, the same in both: compared one by one"
+    counts = (
+        f"{finished:,} of {num:,} requests finished in {name}"
+        for name, (num, finished) in zip(names, found.of_each, strict=True)
+    )
+    return f"{', '.join(counts)}: not the same in both, compared as wholes"
 
 
 def _words(moved: Moved) -> str:

@@ -59,6 +59,10 @@ def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Pat
     assert warm.run("sundog", "replay", trace, "--out", free).returncode == 0
     told_apart = words(warm.run("sundog", "compare", out, free).stdout)
     assert "2 finished in run, 4 in free, 2 in both: these alone are compared" in told_apart
+    other = tmp_path / "other"
+    assert warm.run("sundog", "replay", trace, "--limit", "3", "--out", other).returncode == 0
+    wholes = words(warm.run("sundog", "compare", out, other).stdout)
+    assert "2 of 4 requests finished in run, 3 of 3 requests finished in other" in wholes
 
 
 def test_reasons_that_differ_by_numbers_are_one_and_many_are_folded(tmp_path: Path) -> None:
@@ -82,6 +86,17 @@ def test_a_sweep_says_whose_latencies_leave_out_whom(tmp_path: Path) -> None:
     assert "Finished: max-waiting=2 50.0%; any other, all." in words(done.stdout).replace("_", "-")
     done = warm.run("sundog", "sweep", trace, "--vary", "max-waiting=40,50", "--metric", "e2e_s.mean")
     assert "finished requests alone" not in done.stdout
+
+
+def test_no_praise_for_a_server_that_refused_half(tmp_path: Path) -> None:
+    """Those that were taken hardly waited, which is why."""
+    rows = [{"arrival_s": 0.003 * n, "prompt_tokens": 50, "output_tokens": 300} for n in range(4)]
+    trace = trace_of(tmp_path / "t.jsonl", rows)
+    for limit, there, absent in ((2, "and 2 were refused", "Nothing to"), (4, "Nothing to improve", "were")):
+        out = tmp_path / f"run{limit}"
+        assert warm.run("sundog", "replay", trace, "--max-waiting", limit, "--out", out).returncode == 0
+        page = words(warm.run("sundog", "explain", out).stdout)
+        assert there in page and absent not in page, page
 
 
 def test_fairness_has_its_name_where_only_slowdowns_tell_it(tmp_path: Path) -> None:
