@@ -78,7 +78,8 @@ def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
         assert len(warnings) == 1 and "goes on without it" in warnings[0]
         assert sum("the tap" in line for line in server.said) == 1
         server.stop()
-        said = [line for line in server.said if not line.startswith("cmpl-")]
+        # But for a line a request, and one every ten seconds, of which a busy machine has more.
+        said = [line for line in server.said if not line.startswith("cmpl-") and "throughput: " not in line]
         assert "Traceback" not in "".join(said) and len(said) < 12, said
 
 

@@ -42,7 +42,7 @@ def read_to_end(client: socket.socket) -> bytes:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_lets_streams_finish_and_nobody_in(number: signal.Signals) -> None:
     """New requests are turned away at once, the stream goes on to its end, and the exit code is 0."""
-    with live(*EMULATED) as server, stream(server, 600) as client:
+    with live(*EMULATED, "--grace", "300") as server, stream(server, 600) as client:
         server.hurt(number)
         server.until_it_says("stopping")
         assert server.complete(max_tokens=1).status_code == 503

@@ -1,12 +1,12 @@
 """A server that is told to stop: it says so first, finishes what runs, and then ends."""
 
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
+from tests.actors.api.test_live_dashboard import events
 from tests.live import EMULATED, START_S, Stream, live
 
 LONG: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True}
@@ -15,7 +15,7 @@ KEY = {"Authorization": "Bearer secret"}
 
 def test_a_server_that_stops_turns_new_requests_away_while_it_finishes_the_others() -> None:
     """/health is 503 and so is what is asked now, with a time to come again; a stream that runs is whole."""
-    with live(*EMULATED, "--debug") as server:
+    with live(*EMULATED, "--debug", "--grace", "300") as server:
         stream = Stream(server, **LONG)
         stream.begun.wait()
         server.process.send_signal(signal.SIGTERM)
@@ -35,7 +35,7 @@ def test_what_a_paused_server_holds_up_is_turned_away_when_it_stops() -> None:
         assert httpx.post(f"{server.url}/pause", headers=KEY, timeout=START_S).status_code == 200
         with ThreadPoolExecutor(1) as asking:
             held = asking.submit(server.complete, max_tokens=1)
-            time.sleep(0.3)
+            assert next(gate for gate in events(server.url, "gate") if gate["num_held"])["is_paused"]
             assert not held.done()
             server.process.send_signal(signal.SIGTERM)
             answer = held.result()
