@@ -262,7 +262,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         rows = torch.arange(q.shape[-2], device=q.device)
         scores = scores.masked_fill(rows[:, None] < rows[None, : k.shape[-2]], float("-inf"))
     if options.get("attn_mask") is not None:
-        scores = scores + options["attn_mask"]
+        mask = options["attn_mask"]
+        hidden = ~mask if mask.dtype is torch.bool else None
+        scores = (
+            scores + mask if hidden is None else scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        )
     return scores.softmax(-1).to(v.dtype) @ v
 
 

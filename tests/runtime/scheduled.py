@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from actors.core.adapter import Adapter
 from actors.core.batch import Batch, StepResult
 from actors.core.config import SchedulerConfig
 from actors.core.kv_cache import KVCache
@@ -16,6 +17,7 @@ from actors.core.plan import plan
 from actors.core.policies.fcfs import Fcfs
 from actors.core.request import Request, Submit
 from actors.core.sampling import Sampling
+from actors.core.speculate import cut
 from actors.core.state import SchedulerState
 from actors.core.update import update
 from runtime.engine import Engine, Flight
@@ -33,6 +35,7 @@ class Asked:
     sampling: Sampling = GREEDY
     arrives: int = 0
     aborted: int | None = None
+    adapter: Adapter | None = None
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Said:
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     num_preempted: int = 0
     num_hits: int = 0
@@ -99,6 +103,7 @@ def answers(engine: Engine | Timed, requests: Mapping[str, Asked], config: Sched
                         tuple(asked.prompt),
                         keys,
                         asked.sampling,
+                        adapter=asked.adapter,
                     )
                 )
             if asked.aborted == step and name in state.requests:
@@ -124,8 +129,10 @@ def _end(engine: Engine | Timed, state: SchedulerState, flight: Flight, said: Sa
     result = engine.finish(flight, 0.0)
     for name, each in result.logprobs:
         said.logprobs.setdefault(name, []).append(each)
+    for of_prompt in result.prompt_logprobs:
+        said.prompt_logprobs.setdefault(of_prompt.request_id, []).extend(of_prompt.tokens)
     said.failed |= dict(result.failed)
-    update(state, result)
+    update(state, cut(state, result) if state.speculates else result)
 
 
 class Looks(TorchDispatchMode):
