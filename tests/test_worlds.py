@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.sampling import Sampling
 from actors.messages import Capacity, Generate
+from actors.policy_file import find_policy
 from sim.backend import CostBackend, Pace
 from sim.cost.calibrated import Calibrated
 from sim.oracle import Oracle
@@ -15,6 +17,7 @@ from sim.paced import Paced
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
 from sim.trace.record import TraceRequest
+from tests.core.policies.world import OF_DOCS
 
 torch = pytest.importorskip("torch", reason="the engine extra is not installed")
 
@@ -50,16 +53,32 @@ def requests(seed: int) -> tuple[list[TraceRequest], Callable[[TraceRequest], Ge
     return rows, lambda row: generate_for[row.request_id]
 
 
-@pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) -> None:
-    """Chunks, hits, block ids, preemptions and instants, with an oracle that knows only lengths."""
+def for_policies(seed: int) -> tuple[list[TraceRequest], Callable[[TraceRequest], Generate]]:
+    """The same, with all that policies look at."""
+    rng = random.Random(f"policies {seed}")
+    rows, generate_for = requests(seed)
+    wants = {
+        row.request_id: {
+            "tenant": rng.choice(["a", "batch", "b"]),
+            "priority": rng.randrange(3),
+            "session": rng.choice([None, "s"]),
+            "predicted_tokens": rng.choice([None, rng.randrange(1, 60)]),
+            "slo_ttft_s": rng.choice([None, rng.uniform(0.01, 0.6)]),
+            "slo_tpot_s": rng.choice([None, 0.02]),
+            "slo_e2e_s": rng.choice([None, 1.0]),
+        }
+        for row in rows
+    }
+    return rows, lambda row: replace(generate_for(row), **wants[row.request_id])
+
+
+def real(
+    rows: list[TraceRequest], generate_for: Callable[[TraceRequest], Generate], settings: EngineConfig
+) -> Journal:
+    """What torch computes, on the virtual clock."""
     from runtime.serve import RealModel, torch_backends
 
-    rows, generate_for = requests(seed)
-    settings = config(async_scheduling=async_scheduling)
-    model = RealModel.open(None)
-    real = Journal()
+    model, journal = RealModel.open(None), Journal()
     backend = Paced(torch_backends(model, settings, dtype="float32")(0), Pace(COST, "runner-0"))
     replay_on(
         rows,
@@ -67,12 +86,15 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
         [backend],
         CAPACITY,
         generate_for=generate_for,
-        listeners=[real],
+        listeners=[journal],
         vocabulary=model.vocabulary,
     )
+    return journal
 
-    past, simulated = Past.of(real), Journal()
-    trace = past.trace()
+
+def simulated(past: Past, settings: EngineConfig) -> Journal:
+    """What a cost backend makes of the same requests, with an oracle that knows only lengths."""
+    trace, journal = past.trace(), Journal()
     oracle = Oracle({row.request_id: row.num_output_tokens for row in trace})
     replay_on(
         trace,
@@ -80,8 +102,41 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
         [CostBackend(Pace(COST, "runner-0"), oracle, CAPACITY)],
         CAPACITY,
         generate_for=past.counted,
-        listeners=[simulated],
+        listeners=[journal],
     )
-    there = decisions(real.outputs)
-    assert sum(len(batch.preempted) for _, batch in there) > 0, "nothing was preempted"
-    assert decisions(simulated.outputs) == there
+    return journal
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) -> None:
+    """Chunks, hits, block ids, preemptions and instants."""
+    settings = config(async_scheduling=async_scheduling)
+    there = real(*requests(seed), settings)
+    assert sum(len(batch.preempted) for _, batch in decisions(there.outputs)) > 0, "nothing was preempted"
+    assert decisions(simulated(Past.of(there), settings).outputs) == decisions(there.outputs)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("policy", OF_DOCS, ids=lambda name: name.rpartition("/")[2])
+def test_both_worlds_decide_alike_under_every_policy_of_the_docs(policy: str, async_scheduling: bool) -> None:
+    """Batches, ranks, ends and refusals; and they are others than first come, first served."""
+    first_come, differs = config(async_scheduling=async_scheduling), False
+    settings = replace(first_come, policy=find_policy(policy))
+    for seed in range(2):
+        there = real(*for_policies(seed), settings)
+        here = simulated(Past.of(there), settings)
+        assert decisions(here.outputs) == decisions(there.outputs), f"seed {seed}"
+        assert [o.ranks for o in here.outputs] == [o.ranks for o in there.outputs], f"seed {seed}"
+        assert ends(here) == ends(there), f"seed {seed}"
+        differs |= decisions(simulated(Past.of(there), first_come).outputs) != decisions(there.outputs)
+    assert differs, "the policy decides nothing here"
+
+
+def ends(journal: Journal) -> list[tuple[str, bool, str | None, float | None]]:
+    """Who ended in turn, and whether it was refused, with what its client is told."""
+    return [
+        (end.request_id, end.reason == "refused", end.error, end.retry_after_s)
+        for output in journal.outputs
+        for end in output.finished
+    ]

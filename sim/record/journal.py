@@ -36,6 +36,7 @@ class Past:
 
     submits: dict[str, Submit]
     output_tokens: dict[str, tuple[int, ...]]
+    refused: frozenset[str]
 
     @classmethod
     def of(cls, journal: Journal, *, since: int = 0) -> "Past":
@@ -45,28 +46,37 @@ class Past:
         """
         submits = {submit.request_id: submit for submit in journal.submits[since:]}
         tokens: dict[str, list[int]] = {name: [] for name in submits}
-        unfinished = set(submits)
+        unfinished, refused = set(submits), set[str]()
         for output in journal.outputs:
             for name, token in output.tokens or ():
                 if name in unfinished:
                     tokens[name].append(token)
             unfinished -= {finish.request_id for finish in output.finished}
-        return cls(submits, {name: tuple(ids) for name, ids in tokens.items()})
+            refused |= {finish.request_id for finish in output.finished if finish.reason == "refused"}
+        return cls(submits, {name: tuple(ids) for name, ids in tokens.items()}, frozenset(refused))
 
     def trace(self) -> list[TraceRequest]:
-        """The requests as a trace that begins at 0, with the lengths they turned out to have."""
+        """The requests as a trace that begins at 0, with the lengths they turned out to have.
+
+        One that was refused is as long as it was allowed to be; one that was aborted before its first token
+        is left out.
+        """
         start_s = min((submit.arrival_s for submit in self.submits.values()), default=0.0)
         return [
             TraceRequest(
                 request_id=name,
                 arrival_s=submit.arrival_s - start_s,
                 num_prompt_tokens=submit.num_prompt_tokens,
-                num_output_tokens=len(self.output_tokens[name]),
+                num_output_tokens=len(self.output_tokens[name]) or submit.max_tokens,
                 priority=submit.priority,
                 tenant=submit.tenant,
+                session=submit.session,
+                slo_ttft_s=submit.slo_ttft_s,
+                slo_tpot_s=submit.slo_tpot_s,
+                slo_e2e_s=submit.slo_e2e_s,
             )
             for name, submit in self.submits.items()
-            if self.output_tokens[name]
+            if self.output_tokens[name] or name in self.refused
         ]
 
     def counted(self, request: TraceRequest) -> Generate:
@@ -91,6 +101,12 @@ class Past:
             priority=submit.priority,
             cache_salt=submit.cache_salt,
             tenant=submit.tenant,
+            slo_ttft_s=submit.slo_ttft_s,
+            predicted_tokens=submit.predicted_tokens,
+            slo_tpot_s=submit.slo_tpot_s,
+            slo_e2e_s=submit.slo_e2e_s,
+            adapter=submit.adapter,
+            session=submit.session,
         )
 
 

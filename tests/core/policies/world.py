@@ -1,6 +1,7 @@
 """A scheduler without a backend: tokens are counted, and each test says how long answers are."""
 
 import random
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,21 @@ from actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
 
 DOCS = Path(__file__).parents[3] / "docs"
-EXAMPLES = [
-    f"{DOCS / file}.py:{name}"
-    for file, name in (
-        ("interactive_first", "InteractiveFirst:patience_steps=5"),
-        ("small_chunks", "SmallChunks:chunk_tokens=2"),
-        ("learned_lengths", "LearnedLengths"),
-        ("lottery", "Lottery:favoured=a"),
-        ("least_slack", "LeastSlack"),
-    )
+PARAMETERS = {
+    "InteractiveFirst": ":patience_steps=5",
+    "SmallChunks": ":chunk_tokens=2",
+    "Lottery": ":favoured=a",
+    "RateLimit": ":per_minute=2000",
+}
+"""That matter in a few steps."""
+OF_DOCS = [
+    f"{file}:{name}{PARAMETERS.get(name, '')}"
+    for file in sorted(DOCS.glob("*.py"))
+    for name in re.findall(r"^class (\w+)\(Policy\)", file.read_text(), re.MULTILINE)
 ]
-"""The policies of docs/policies.md, with parameters that matter in a few steps."""
+"""The policies of docs/policies.md."""
+EXAMPLES = [name for name in OF_DOCS if "def refuse" not in Path(name.partition(":")[0]).read_text()]
+"""Those that let everybody wait."""
 RESTLESS = [
     f"{Path(__file__).parent / 'restless.py'}:{name}" for name in ("Still", "Moving", "Sparing", "Everything")
 ]
