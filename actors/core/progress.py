@@ -10,6 +10,7 @@ from typing import Final
 
 from actors.core.batch import Batch, Blocked
 from actors.core.config import ConfigError
+from actors.core.policies import name_of
 from actors.core.policies.guard import Guarded
 from actors.core.state import SchedulerState
 
@@ -73,7 +74,7 @@ class Progress:
         cannot, policy = cannot_go_on(state), state.policy
         if cannot is not None or not isinstance(policy, Guarded) or policy.failure is not None:
             raise Stalled(cannot or why_stalled(state, blocked))
-        policy.stalled(why_stalled(state, blocked))
+        policy.stalled(why_stalled(state, blocked, is_named=True))
         self.begin()
 
 
@@ -96,7 +97,13 @@ def cannot_go_on(state: SchedulerState) -> str | None:
     return None
 
 
-def why_stalled(state: SchedulerState, blocked: Blocked | None) -> str:
-    """What no step will change, in one line."""
+def why_stalled(state: SchedulerState, blocked: Blocked | None, *, is_named: bool = False) -> str:
+    """What no step will change, in one line; under which policy, unless that `is_named` already."""
+    policy = state.policy
+    if isinstance(policy, Guarded):
+        name = policy.name if policy.failure is None else name_of(policy.inner)
+    else:
+        name = name_of(policy)
+    under = "" if is_named else f" under policy {name}"
     last = f"; the next in the queue is {blocked.request_id}, which lacks {blocked.reason}" if blocked else ""
-    return f"{len(state.requests)} requests are scheduled again and again, and none gets a token{last}"
+    return f"{len(state.requests)} requests are scheduled again and again{under}, and none gets a token{last}"

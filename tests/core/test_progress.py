@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.core.policies import POLICIES, has_urgency
+from actors.core.progress import why_stalled
 from actors.policy_file import find_policy
 from sim.schedule.decision_log import DecisionLog
 from sim.schedule.step_trace import parse_trace
@@ -15,6 +16,7 @@ from sundog.cli import main
 from tests.actors.fakes import read
 from tests.actors.test_policy_failures import replayed
 from tests.actors.test_policy_file import written
+from tests.core.policies.world import World
 from tests.core.traces import Trace, num_cases, random_trace
 from tests.sundog.test_runs import sundog
 from tests.test_fates import ask, health, served
@@ -138,6 +140,14 @@ def test_a_policy_that_goes_round_in_circles_ends_a_schedule(
         main()
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1 and "none gets a token" in error, error
+    assert "mine.py:Mine: " in error and "under policy" not in error
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "mlfq:quantum_steps=2", "prefill-first"])
+def test_a_stall_names_one_of_our_own_policies(policy: str) -> None:
+    """By the name that it was asked for by."""
+    state = World(policy).state
+    assert f"under policy {policy.partition(':')[0]}, and none gets a token" in why_stalled(state, None)
 
 
 def test_a_policy_that_goes_round_in_circles_ends_a_simulation(
@@ -148,7 +158,7 @@ def test_a_policy_that_goes_round_in_circles_ends_a_simulation(
     assert replayed(tmp_path, policy, "--preempt-for-priority", "--max-num-seqs", "1") == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1, error
-    assert "mine.py:Mine: " in error and "none gets a token" in error
+    assert "mine.py:Mine: " in error and "none gets a token" in error and "under policy" not in error
 
 
 async def test_a_served_policy_that_goes_round_in_circles_is_replaced(tmp_path: Path) -> None:

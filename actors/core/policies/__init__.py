@@ -6,7 +6,7 @@ from actors.core.policies.earliest_deadline import EarliestDeadline
 from actors.core.policies.fcfs import Fcfs
 from actors.core.policies.longest_prefix import LongestPrefixMatch
 from actors.core.policies.mlfq import Mlfq
-from actors.core.policies.policy import Policy, Refusal, has_urgency
+from actors.core.policies.policy import Policy, Refusal, class_name, has_urgency
 from actors.core.policies.prefill_first import PrefillFirst
 from actors.core.policies.priority import Priority
 from actors.core.policies.shortest_prompt import ShortestPrompt
@@ -15,7 +15,7 @@ from actors.core.policies.vtc import VirtualTokenCounter
 from actors.core.request import Request
 from actors.core.view import View
 
-__all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Refusal", "Request", "View", "has_urgency"]
+__all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Refusal", "Request", "View", "has_urgency", "name_of"]
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fcfs": Fcfs,
@@ -30,3 +30,9 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "decode-first": Fcfs,
 }
 """The policies that can be asked for by name; `decode-first` is another name for `fcfs`."""
+
+
+def name_of(policy: Policy) -> str:
+    """What our own policy is asked for by; the class of another."""
+    names = (name for name, cls in POLICIES.items() if cls is type(policy))
+    return next(names, class_name(policy))
