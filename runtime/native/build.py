@@ -17,15 +17,22 @@ from pathlib import Path
 HERE = Path(__file__).parent
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c")
+AVX512_BF16 = (*AVX512, "-mavx512bf16", "-mavx512vnni")
 VARIANTS = {
-    "amx": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-    "avx512_bf16": (*AVX512, "-mavx512bf16"),
+    "amx": (*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    "avx512_bf16": AVX512_BF16,
     "avx512": AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
 }
 """Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs, but
 for those of `CPU_NAMES`."""
-CPU_NAMES = {"avx512bf16": "avx512_bf16", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16"}
+CPU_NAMES = {
+    "avx512bf16": "avx512_bf16",
+    "avx512vnni": "avx512_vnni",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
+}
 WITH_TILES = "amx"
 MOST_BUILD_S = 300
 TEMPORARY = "sundog-native-"

@@ -58,6 +58,37 @@ inline const void* place_of(Linears layers, int64_t n) {
     return block_at(*layers.begin()[at.layer], at.block);
 }
 
+template <class F> void each_row(Walker& walker, int64_t rows, F f) {
+    walker.each(rows, rows < 32 ? 1 : 8, [&](int64_t first, int64_t end) {
+        for (int64_t r = first; r < end; r++) f(r);
+    });
+}
+
+// Where rows of `num_in` inputs are made whole numbers, kept for the next call.
+inline WholeRows room_for_whole(int64_t rows, int64_t num_in) {
+    static thread_local Room rooms[2];
+    WholeRows whole{nullptr, nullptr, num_in};
+    whole.at = rooms[0].take(size_t(rows * whole.row()));
+    whole.unit = (float*)rooms[1].take(sizeof(float) * size_t(rows * whole.groups()));
+    return whole;
+}
+
+inline bool are_whole(Linears layers) {
+    return std::any_of(layers.begin(), layers.end(), [](const Linear* l) { return l->bits; });
+}
+
+// The rows as whole numbers, where a layer's weights are some.
+template <class T>
+WholeRows as_whole(Walker& walker, Linears layers, const Matrix<const T>& x, int64_t rows, WholeRows room) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (are_whole(layers)) {
+            room.num_in = (*layers.begin())->num_in;
+            room.in_bytes = tiles::HERE && rows > MOST_ROWS_WITHOUT_TILES;
+            each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
+        }
+    return room;
+}
+
 // Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, what is read next). Behind
 // the last block this thread's own first one of the layers `then` is read.
 template <class F> void each_block(Walker& walker, Linears layers, Linears then, int64_t rows, F f) {
@@ -84,22 +115,17 @@ template <class F> void each_block(Walker& walker, Linears layers, Linears then,
 
 // x W^T + b of some layers into `out`, whose rows hold the layers' columns one after the other.
 template <class T>
-void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, int64_t rows,
+void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& room, int64_t rows,
             const Matrix<T>& out) {
+    const WholeRows whole = as_whole<T>(walker, layers, x, rows, room);
     each_block(walker, layers, then, rows,
                [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
                    const Linear& l = *layers.begin()[layer];
                    int64_t column = first;
                    for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
-                   make_columns<T>({l, l, first, n, next}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
+                   make_columns<T>({l, l, first, n, next, whole.from(row)}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
                                    [](vf sums, vf) { return sums; });
                });
-}
-
-template <class F> void each_row(Walker& walker, int64_t rows, F f) {
-    walker.each(rows, rows < 32 ? 1 : 8, [&](int64_t first, int64_t end) {
-        for (int64_t r = first; r < end; r++) f(r);
-    });
 }
 
 template <class T> Matrix<const T> read(const Matrix<T>& m) { return {m.at, m.row}; }
@@ -113,7 +139,10 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     const int64_t attended_columns = a.num_heads * a.value_width;
     const Buffers<T> b(d, rows, head_columns, attended_columns);
     const Pieces pieces(s, a, num_threads);
-    walk(num_threads, int(4 + 9 * (step.end - step.first)), [&](Walker& walker) {
+    const DecoderLayer& l = d.layers[0];  // all of them are alike
+    const bool has_whole = are_whole({&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &d.head});
+    const WholeRows room = room_for_whole(has_whole ? rows : 0, std::max({width, attended_columns, d.mlp_width}));
+    walk(num_threads, int(5 + 13 * (step.end - step.first)), [&](Walker& walker) {
         each_row(walker, rows, [&](int64_t r) {
             const T* from = step.token ? (const T*)d.embedding + step.token[r] * width : (T*)step.hidden + r * width;
             std::memcpy(b.hidden[r], from, sizeof(T) * size_t(width));
@@ -126,7 +155,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
                 });
             };
             norm_rows(layer.before_attention, i > step.first);
-            linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), rows, b.heads);
+            linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), room, rows, b.heads);
             each_row(walker, rows, [&](int64_t r) {
                 T* q = b.heads[r];
                 keep_heads(d, layer, q, q + q_columns, q + q_columns + k_columns, s.slot[r], step.position[r]);
@@ -134,18 +163,19 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             Worker<T> worker(layer.attention, s, {b.heads.at, b.heads.row, a.key_width},
                              {b.attended.at, b.attended.row, a.value_width});
             pieces.attend(walker, worker);
-            linear(walker, {&layer.o}, {&layer.gate}, read(b.attended), rows, b.more);
+            linear(walker, {&layer.o}, {&layer.gate}, read(b.attended), room, rows, b.more);
             norm_rows(layer.before_mlp, true);
+            const WholeRows whole = as_whole<T>(walker, {&layer.gate}, read(b.normed), rows, room);
             each_block(walker, {&layer.gate}, {&layer.down}, rows,
                        [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
-                           make_columns<T>({layer.gate, layer.up, first, n, next}, {b.normed[row], b.normed.row},
+                           make_columns<T>({layer.gate, layer.up, first, n, next, whole.from(row)}, {b.normed[row], b.normed.row},
                                            num_rows, {b.mlp[row] + first, b.mlp.row}, [&](vf gate, vf up) {
                                                return activated<T>(kept<T>(gate), d.activation) * kept<T>(up);
                                            });
                        });
             const bool is_last = i + 1 == step.end;
             const DecoderLayer& after = is_last ? layer : d.layers[i + 1];
-            linear(walker, {&layer.down}, {is_last ? &d.head : &after.q}, read(b.mlp), rows, b.more);
+            linear(walker, {&layer.down}, {is_last ? &d.head : &after.q}, read(b.mlp), room, rows, b.more);
         }
         bool adds = step.end > step.first;
         if (step.hidden)
@@ -160,7 +190,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             const int64_t from = step.sampled[r];
             add_and_norm<T>(b.hidden[from], adds ? b.more[from] : nullptr, d.last_norm, b.normed[r], width);
         });
-        linear(walker, {&d.head}, {}, read(b.normed), step.num_sampled, Matrix<T>{(T*)step.logits, d.vocab_size});
+        linear(walker, {&d.head}, {}, read(b.normed), room, step.num_sampled, Matrix<T>{(T*)step.logits, d.vocab_size});
     });
 }
 
@@ -174,7 +204,8 @@ extern "C" void sundog_decode(const Decoder* d, const Step* step, int32_t num_th
 
 // One linear layer of bf16 rows [T][num_in] alone, to [T][num_out].
 extern "C" void sundog_linear(const Linear* l, const void* x, int64_t rows, void* out, int32_t num_threads) {
-    walk(num_threads, 1, [&](Walker& walker) {
-        linear<bf16>(walker, {l}, {}, {(const bf16*)x, l->num_in}, rows, {(bf16*)out, l->num_out});
+    const WholeRows room = room_for_whole(rows, l->num_in);
+    walk(num_threads, 2, [&](Walker& walker) {
+        linear<bf16>(walker, {l}, {}, {(const bf16*)x, l->num_in}, room, rows, {(bf16*)out, l->num_out});
     });
 }

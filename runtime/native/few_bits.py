@@ -1,8 +1,9 @@
 """Linear layers whose weights are whole numbers of 8 or 4 bits, made at load from a model's own.
 
 Decoding reads every weight, so that a step takes as long as its weights are large. Numbers have a scale for
-each group of inputs of an output; activations stay in bf16. The head is kept in 8 bits in either case, and
-what has few outputs, such as a router, as it is. Without compiled kernels the numbers are multiplied out.
+each group of inputs of an output; activations become whole numbers of 16 bits in units of their group, finer
+than bf16, so that products are exact. The head is kept in 8 bits in either case, and what has few outputs,
+such as a router, as it is. Without compiled kernels the numbers are multiplied out.
 
 Shapes: O outputs, I inputs, G groups of inputs, B blocks of outputs; N rows of a pass.
 """
@@ -47,11 +48,10 @@ def _packed(numbers_OI: Tensor, bits: int) -> Tensor:
     """Bytes in the order of few_bits.h; O is whole blocks."""
     num_in = numbers_OI.shape[1]
     if bits == 8:
-        return numbers_OI.view(-1, BLOCK, num_in // 2, 2).transpose(1, 2).contiguous().flatten()
-    # Inputs of a word: which byte of a half, which part of the byte, which half.
-    nibbles = numbers_OI.view(-1, BLOCK, num_in // 8, 2, 2, 2).bitwise_and(15)
-    both = nibbles[..., 0, :] | nibbles[..., 1, :] << 4
-    return both.permute(0, 2, 1, 4, 3).contiguous().flatten()
+        return numbers_OI.view(-1, BLOCK, num_in // 4, 4).transpose(1, 2).contiguous().flatten()
+    quads = numbers_OI.view(-1, BLOCK, num_in // 8, 2, 4) + 8
+    both = quads[..., 0, :] | quads[..., 1, :] << 4
+    return both.transpose(1, 2).contiguous().flatten()
 
 
 class FewBitsLinear(nn.Module):

@@ -83,7 +83,7 @@ inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<con
             const bool is_last = next && c + l.block >= n && k + most >= words;
             product<Pairs>(rows, l.block / LANES, (const uint32_t*)x.at + k, x.row / 2, w + k * l.block, l.block,
                            std::min<int64_t>(most, words - k), out + c, BLOCK, k > 0,
-                           {nullptr, is_last ? (const char*)next : (const char*)(w + (k + most) * l.block)});
+                           is_last ? (const char*)next : (const char*)(w + (k + most) * l.block));
         }
     }
 }
@@ -93,26 +93,12 @@ inline const void* block_at(const Linear& l, int64_t block) {
     return l.block ? (const uint16_t*)l.weight + block * BLOCK * l.num_in : nullptr;
 }
 
-// Group by group: made into bf16 in a core's own cache, multiplied, and the sums scaled.
-inline void few_bits_block(const Linear& l, int64_t first, const Matrix<const bf16>& x, int64_t rows, float* out) {
-    alignas(64) static thread_local uint32_t words[GROUP / 2 * BLOCK];
-    const int64_t groups = l.num_in / GROUP, group_bytes = GROUP * BLOCK / 8 * l.bits;
-    const auto* w = (const char*)l.weight + first / BLOCK * groups * group_bytes;
-    const float* scale = l.scale + first * groups;
-    for (int64_t g = 0; g < groups; g++) {
-        if (l.bits == 8) unpack_bytes((const uint16_t*)(w + g * group_bytes), words);
-        else unpack_four_bits((const uint32_t*)(w + g * group_bytes), words);
-        product<Pairs>(rows, BLOCK / LANES, (const uint32_t*)x.at + g * GROUP / 2, x.row / 2, words, BLOCK, GROUP / 2,
-                       out, BLOCK, g > 0, {scale + g * BLOCK, nullptr});
-    }
-}
-
 // The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK]. `next` is read next, if known.
 template <class T>
-void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, int64_t rows, float* out,
-                  const void* next) {
+void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, const WholeRows& whole,
+                  int64_t rows, float* out, const void* next) {
     if constexpr (std::is_same_v<T, bf16>) {
-        if (l.bits) few_bits_block(l, first, x, rows, out);
+        if (l.bits) few_bits_block(l.weight, l.scale, l.bits, first, whole, rows, out);
         else if (l.block) packed_block(l, first, n, x, rows, out, next);
         else plain_block(l, first, n, x, rows, out);
     } else {
@@ -141,6 +127,7 @@ struct Columns {
     int64_t first;
     int n;
     const void* next = nullptr;  // what is read next, if it is known
+    WholeRows whole = {};        // the rows, if weights are whole numbers
 };
 
 #if defined(__AMX_BF16__)
@@ -196,8 +183,8 @@ void make_columns(const Columns& b, Matrix<const T> x, int64_t rows, Matrix<T> o
 #endif
     if (!rows) return;
     float *sums = block_room(0), *others = block_room(1);
-    linear_block(b.left, b.first, b.n, x, rows, sums, is_one ? b.next : block_at(b.right, b.first / BLOCK));
-    if (!is_one) linear_block(b.right, b.first, b.n, x, rows, others, b.next);
+    linear_block(b.left, b.first, b.n, x, b.whole, rows, sums, is_one ? b.next : block_at(b.right, b.first / BLOCK));
+    if (!is_one) linear_block(b.right, b.first, b.n, x, b.whole, rows, others, b.next);
     for (int64_t r = 0; r < rows; r++)
         for (int c = 0; c < b.n; c += LANES) {
             const vf s = load(sums + r * BLOCK + c);

@@ -36,20 +36,13 @@ constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
 constexpr int MOST_ROWS = 4, MOST_VECTORS = 2;
 #endif
 
-// What a product does besides: each column's sum is multiplied by its scale, if there are scales, before it is added;
-// memory is fetched that is needed next, as much as B has.
-struct Besides {
-    const float* scale = nullptr;
-    const char* next = nullptr;
-};
-
 // `lines` of `next` are fetched with each word.
 template <class Mac, int ROWS, int VECTORS>
 INLINE void product_tile(const uint32_t* a, long a_row, const uint32_t* b, long b_row, long num_words, float* c,
-                         long c_row, bool adds, const float* scale, const char* next, long lines) {
+                         long c_row, bool adds, const char* next, long lines) {
     vf sums[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds && !scale ? load(c + r * c_row + v * LANES) : zero();
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load(c + r * c_row + v * LANES) : zero();
     for (long k = 0; k < num_words; k++) {
         for (long i = 0; i < lines; i++) _mm_prefetch(next + (k * lines + i) * 64, _MM_HINT_T1);
         vi columns[VECTORS];
@@ -60,16 +53,12 @@ INLINE void product_tile(const uint32_t* a, long a_row, const uint32_t* b, long 
         }
     }
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) {
-            float* to = c + r * c_row + v * LANES;
-            if (scale) sums[r][v] = fma(sums[r][v], load(scale + v * LANES), adds ? load(to) : zero());
-            store(to, sums[r][v]);
-        }
+        for (int v = 0; v < VECTORS; v++) store(c + r * c_row + v * LANES, sums[r][v]);
 }
 
 template <class Mac, int VECTORS>
 INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-                            long num_words, float* c, long c_row, bool adds, const float* scale, const char* next) {
+                            long num_words, float* c, long c_row, bool adds, const char* next) {
     const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, word_lines = (4 * b_row + 63) / 64;
     const long lines = next ? (word_lines + passes - 1) / passes : 0;
     for (long r = 0, n, pass = 0, fetched = 0; r < num_rows; r += n, pass++, fetched += lines) {
@@ -77,8 +66,8 @@ INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const 
         const long now = fetched < word_lines ? lines : 0;
         const char* from = next + fetched * num_words * 64;
 #define ROWS(N)                                                                                                     \
-    case N: product_tile<Mac, N, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds, scale, \
-                                          from, now);                                                               \
+    case N: product_tile<Mac, N, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds, from,  \
+                                          now);                                                                     \
         break
         switch (n) {
             ROWS(1); ROWS(2); ROWS(3);
@@ -86,28 +75,25 @@ INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const 
             ROWS(4); ROWS(5);
 #endif
             default: product_tile<Mac, MOST_ROWS, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row,
-                                                           c_row, adds, scale, from, now);
+                                                           c_row, adds, from, now);
         }
 #undef ROWS
     }
 }
 
-// `num_vectors` vectors of columns lie side by side in B and C.
+// `num_vectors` vectors of columns lie side by side in B and C. Fetches as much from `next` as B has, if there is any.
 template <class Mac>
 void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-             long num_words, float* c, long c_row, bool adds, const Besides& besides = {}) {
+             long num_words, float* c, long c_row, bool adds, const char* next = nullptr) {
 #if defined(__AMX_BF16__)
     if constexpr (std::is_same_v<Mac, Pairs>)
         if (num_words % tiles::WORDS == 0)
-            return tiles::product(num_rows, num_vectors, a, a_row, b, b_row, num_words, c, c_row, adds, besides.scale,
-                                  besides.next);
+            return tiles::product(num_rows, num_vectors, a, a_row, b, b_row, num_words, c, c_row, adds, next);
 #endif
     int v = 0;
-    const char* next = besides.next;
     const auto columns = [&](auto vectors) {
-        const float* scale = besides.scale ? besides.scale + v * LANES : nullptr;
         product_columns<Mac, vectors.value>(num_rows, a, a_row, b + v * LANES, b_row, num_words, c + v * LANES, c_row,
-                                            adds, scale, next);
+                                            adds, next);
         v += vectors.value, next = nullptr;  // fetched with the first columns
     };
     while (v + MOST_VECTORS <= num_vectors) columns(std::integral_constant<int, MOST_VECTORS>());

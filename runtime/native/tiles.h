@@ -43,6 +43,7 @@ inline void take_shape(int upper, int lower) {
         shape.rows[i] = uint8_t(rows[i]);
         shape.row_bytes[i] = 64;
     }
+    __asm__ volatile("" ::"r"(&shape) : "memory");  // gcc 12 believes that only its first word is read
     _tile_loadconfig(&shape);
     upper_and_lower() = wanted;
 }
@@ -86,22 +87,10 @@ INLINE void sums_of(const uint32_t* a, long a_row, const uint32_t* b, long b_row
     if (DOWN > 1 && ACROSS > 1) _tile_stored(3, c.at + down + 16, 4 * c.row);
 }
 
-// Adds sums, or puts them there, each column's multiplied by its scale.
-INLINE void put_scaled(const float* sums, long rows, int vectors, const float* scale, const Sums& to) {
-    for (int v = 0; v < vectors; v++) {
-        const vf part = load(scale + v * LANES);
-        for (long r = 0; r < rows; r++) {
-            float* at = to.at + r * to.row + v * LANES;
-            store(at, fma(load(sums + (r * 2 + v) * LANES), part, to.adds ? load(at) : zero()));
-        }
-    }
-}
-
 // C[M][N] (+)= A[M][K] B[K][N] as `product` has it, for whole tiles of words and vectors of 16 columns. Fetches as much
 // from `next` as B has, if there is any.
 inline void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-                    long num_words, float* c, long c_row, bool adds, const float* scale, const char* next) {
-    alignas(64) float unscaled[2 * ROWS * 2 * LANES];
+                    long num_words, float* c, long c_row, bool adds, const char* next) {
     const long passes = (num_rows + 2 * ROWS - 1) / (2 * ROWS) * ((num_vectors + 1) / 2);
     const long lines = num_words * num_vectors, steps = num_words / WORDS;
     const long a_step = next ? (lines + passes * steps - 1) / (passes * steps) : 0;
@@ -111,8 +100,7 @@ inline void product(long num_rows, int num_vectors, const uint32_t* a, long a_ro
         const long lower = left - upper < ROWS ? left - upper : ROWS;
         take_shape(int(upper), int(lower ? lower : upper));
         for (int v = 0; v < num_vectors; v += 2) {
-            const Sums out{c + r * c_row + v * LANES, c_row, adds};
-            const Sums to = scale ? Sums{unscaled, 2 * LANES, false} : out;
+            const Sums to{c + r * c_row + v * LANES, c_row, adds};
             const auto *rows = a + r * a_row, *columns = b + v * LANES;
             const long now = fetched < lines ? a_step : 0;
             const char* from = next + fetched * 64;
@@ -121,7 +109,6 @@ inline void product(long num_rows, int num_vectors, const uint32_t* a, long a_ro
             else if (lower) sums_of<2, 1>(rows, a_row, columns, b_row, num_words, to, from, now);
             else if (two) sums_of<1, 2>(rows, a_row, columns, b_row, num_words, to, from, now);
             else sums_of<1, 1>(rows, a_row, columns, b_row, num_words, to, from, now);
-            if (scale) put_scaled(unscaled, upper + lower, two ? 2 : 1, scale + v * LANES, out);
             fetched += now * steps;
         }
     }

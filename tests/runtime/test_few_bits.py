@@ -41,6 +41,32 @@ def test_a_layer_of_few_bits_is_its_numbers_multiplied_out(
     torch.testing.assert_close(found.float(), expected, rtol=8e-3, atol=2e-3)
 
 
+@needs_kernels
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_row_is_the_same_to_the_bit_beside_any_others_and_on_any_cpu(bits: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(384, 200, bias=False).bfloat16().requires_grad_(False)
+    x = (torch.randn(530, 384) * torch.logspace(-20, 20, 530)[:, None]).bfloat16()
+    x[5] = 0
+    found = [FewBitsLinear(linear, bits, open_library(variant)) for variant in RUNNABLE]
+    expected = found[0](x)
+    for layer in found:
+        for first, end in ((0, 1), (3, 5), (5, 9), (0, 17), (40, 73), (0, 530)):
+            assert torch.equal(layer(x[first:end]), expected[first:end])
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", RUNNABLE)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_no_number_stays_none_and_in_its_row(variant: str, rows: int, odd: float) -> None:
+    linear = nn.Linear(256, 64, bias=False).bfloat16().requires_grad_(False)
+    x = torch.ones(rows, 256).bfloat16()
+    x[-1, 130] = odd
+    found = FewBitsLinear(linear, 8, open_library(variant))(x)
+    assert found[-1].isnan().all() and found[:-1].isfinite().all()
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_no_weight_is_further_off_than_half_a_step(bits: int) -> None:
     torch.manual_seed(0)

@@ -117,8 +117,9 @@ def test_the_best_variant_that_the_cpu_can_run_is_chosen() -> None:
     avx512 = avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
     assert choose(None, avx2) == "avx2"
     assert choose(None, avx512) == "avx512"
-    assert choose("", avx512 | {"avx512_bf16"}) == "avx512_bf16"
-    amx = avx512 | {"avx512_bf16", "amx_tile", "amx_bf16"}
+    bf16 = avx512 | {"avx512_bf16", "avx512_vnni"}
+    assert choose("", bf16) == "avx512_bf16"
+    amx = bf16 | {"amx_tile", "amx_bf16", "amx_int8"}
     assert choose("", amx) == "amx" and choose("", amx - {"amx_bf16"}) == "avx512_bf16"
     assert choose("avx2", avx512) == "avx2"
     for wanted, has, reason in (
