@@ -109,4 +109,4 @@ def test_under_random_crashes_requests_are_conserved(
             else:
                 num_whole += 1
                 assert (whole.text, whole.finish_reason) == (expected.decode(), "stop"), name
-    assert num_errors > 10 and num_whole > 100
+    assert num_errors > 10 and num_whole > 50

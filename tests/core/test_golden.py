@@ -61,7 +61,7 @@ def test_the_log_with_stages_of_layers_is_the_golden_log(name: str) -> None:
 
 def test_there_are_goldens() -> None:
     """The parametrisations above found their files."""
-    assert (len(NAMES), len(RANDOM), len(STAGES)) == (13, 60, 10)
+    assert (len(NAMES), len(RANDOM), len(STAGES)) == (13, 60, 11)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])
