@@ -139,9 +139,11 @@ def measure(server: Server, shape: Shape, bytes_per_s: float, args: argparse.Nam
         waves = 2 if clients <= 8 else 1
         found = load(server.port, "m", clients, clients * waves, NUM_INPUT, NUM_OUTPUT)
         least_s = shape.step_s(clients, NUM_INPUT + NUM_OUTPUT / 2, bytes_per_s)
+        # A server may send half of its answers in one piece, of which no time between tokens is seen.
+        share = f"{100 * least_s / found.tpot_s:>6.0f} %" if found.tpot_s else f"{'–':>8}"
         print(
             f"{server.name:<10} {clients:>7} {found.tokens_per_s:>10.1f} {1e3 * found.ttft_s:>9.0f} ms"
-            f" {1e3 * found.tpot_s:>8.2f} ms {100 * least_s / found.tpot_s:>6.0f} %",
+            f" {1e3 * found.tpot_s:>8.2f} ms {share}",
             flush=True,
         )
     for length in args.long:
