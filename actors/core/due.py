@@ -5,11 +5,15 @@ Law: a rank that is not due would be answered alike now.
 
 import heapq
 from math import inf
+from typing import Final
 
 from actors.core.policies.policy import Rank
 from actors.core.request import Request
 from actors.core.seen import NEVER
 from actors.core.view import View
+
+FEW: Final = 64
+"""Obsolete entries that a heap may hold beside one for each line."""
 
 
 class Line:
@@ -98,6 +102,7 @@ class Due:
         if num_changes != self._num_changes:
             due.update(self._at_memory)
         self._now_s, self._step, self._num_changes = now_s, step, num_changes
+        self._drop_obsolete(2 * len(lines) + FEW)
         while self._by_time and self._by_time[0][0] <= now_s:
             line = heapq.heappop(self._by_time)[2]
             line.until_s = inf
@@ -106,6 +111,16 @@ class Due:
             line = heapq.heappop(self._by_step)[2]
             line.until_step = NEVER
             due[line] = None
+
+    def _drop_obsolete(self, most: int) -> None:
+        """Entries of lines that are gone, or due at another time: the time of some never comes."""
+        by_time, by_step = self._by_time, self._by_step
+        if len(by_time) > most:
+            self._by_time = [each for each in by_time if each[2].turns and each[0] == each[2].until_s]
+            heapq.heapify(self._by_time)
+        if len(by_step) > most:
+            self._by_step = [each for each in by_step if each[2].turns and each[0] == each[2].until_step]
+            heapq.heapify(self._by_step)
 
 
 def _keep(lines: dict[Line, None], line: Line, belongs: bool) -> None:

@@ -7,9 +7,8 @@ Law: the next request is the one that would be next if all were ranked anew.
 """
 
 import heapq
-from typing import Final
 
-from actors.core.due import Due, Line
+from actors.core.due import FEW, Due, Line
 from actors.core.policies.guard import Guarded
 from actors.core.policies.policy import Policy, Rank
 from actors.core.request import Request
@@ -19,8 +18,6 @@ Entry = tuple[Rank, int, Request]
 """(rank, turn, request): no two have the same turn."""
 Place = tuple[Rank, int, int, Line]
 """(rank, turn, serial, line) of the first in a line."""
-FEW: Final = 64
-"""Obsolete places that the heap may hold beside one for each line."""
 
 
 class Lines:

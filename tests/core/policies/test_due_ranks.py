@@ -117,3 +117,27 @@ def test_a_rank_that_looks_at_the_clock_is_asked_once_a_step(tmp_path: Path, cal
         world.step()
     assert len(world.admissions) == 10 and len(set(calls)) == 30
     assert len(calls) == 30 + 3 * 20
+
+
+FAR = """from actors.core.policies import Policy
+
+class Far(Policy):
+    is_dynamic = True
+
+    def rank(self, request, view):
+        return view.is_past(1e12) or view.has_waited(request, 10**12)
+"""
+
+
+def test_what_is_noted_of_requests_that_are_over_does_not_stay(tmp_path: Path) -> None:
+    """Of a server's, whose clock never comes to what they waited for."""
+    file = tmp_path / "far.py"
+    file.write_text(FAR)
+    world = World(f"{file}:Far", {"max_num_seqs": 2})
+    for number in range(500):
+        world.add(f"r{number}", 1)
+        world.state.view.advance(float(number))
+        world.step()
+    lines = world.state.waiting._lines
+    assert lines is not None and len(world.finished) > 400
+    assert len(lines._due._by_time) < 100 and len(lines._due._by_step) < 100
