@@ -98,6 +98,8 @@ RERANKED: dict[str, Any] = {"query": "w1", "documents": ["w2"]}
         ("/score", {"text_1": ["w1", "w2"], "text_2": ["w1"] * 3}, "text_1", "give one, or as many"),
         ("/score", {"text_1": "w1", "text_2": []}, "text_2", "not empty"),
         ("/score", {"text_1": [1, 2], "text_2": "w1"}, "text_1", "list of strings"),
+        ("/score", SIDES | {"data_1": "w3", "data_2": "w3"}, "text_1", "leave out text_1"),
+        ("/score", {"queries": "w1", "documents": "w1", "items": "w2"}, "items", "leave out items"),
         ("/score", SIDES | {"instruction": "x"}, "instruction", "not supported"),
         ("/score", SIDES | {"max_tokens_per_doc": 3}, "max_tokens_per_doc", "not supported"),
         ("/score", SIDES | {"model": "other"}, "model", "does not exist"),

@@ -66,6 +66,10 @@ class ScoreBody(TruncatedBody, TermsBody):
             left, right = getattr(self, first), getattr(self, second)
             if left is None or right is None:
                 continue
+            names = dict.fromkeys(name for pair in PAIRS for name in pair)
+            more = next((name for name in names if name not in (first, second) and getattr(self, name)), None)
+            if more is not None:
+                raise invalid(f"{first} and {second} are compared: leave out {more}.", more)
             if len(left) not in (1, len(right)):
                 message = f"{first} has {len(left)} texts and {second} {len(right)}: give one, or as many."
                 raise invalid(message, first)
