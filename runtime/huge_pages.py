@@ -14,11 +14,10 @@ from collections.abc import Iterable
 from torch import nn
 
 from runtime.linear import PackedLinear, PartOfProduct
-from runtime.memory import ask_kernel, give_way
+from runtime.memory import HUGE_PAGE, ask_kernel, give_way, whole_huge_pages
 from runtime.native.few_bits import FewBitsLinear
 
 _LOG = logging.getLogger("sundog.memory")
-HUGE_PAGE = 2 << 20
 MADV_COLLAPSE = 25
 Range = tuple[int, int]
 
@@ -35,7 +34,7 @@ def weight_ranges(model: nn.Module) -> set[Range]:
             found.add((packed.address, packed.num_bytes))
         elif isinstance(module, FewBitsLinear):
             found.add(module.numbers_at)
-    inside = {(-(-at // HUGE_PAGE) * HUGE_PAGE, (at + size) // HUGE_PAGE * HUGE_PAGE) for at, size in found}
+    inside = {whole_huge_pages(at, size) for at, size in found}
     return {(first, end) for first, end in inside if first < end}
 
 

@@ -15,6 +15,7 @@ KEPT_BYTES = 1 << 30
 MOST_MMAP_THRESHOLD = 32 << 20
 """The most that glibc takes (mallopt(3))."""
 LEAST_PRIORITY = 19
+HUGE_PAGE = 2 << 20
 
 
 def prepare_memory() -> None:
@@ -41,6 +42,11 @@ def ask_kernel(address: int, num_bytes: int, advice: int) -> str | None:
     if madvise(ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), advice):
         return os.strerror(ctypes.get_errno())
     return None
+
+
+def whole_huge_pages(address: int, num_bytes: int) -> tuple[int, int]:
+    """First and last address of the huge pages inside a range of memory; none if the last is no later."""
+    return -(-address // HUGE_PAGE) * HUGE_PAGE, (address + num_bytes) // HUGE_PAGE * HUGE_PAGE
 
 
 def give_way() -> None:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from actors.core.config import ConfigError
 from runtime.facts import check_blocks
-from runtime.memory import ask_kernel
+from runtime.memory import ask_kernel, whole_huge_pages
 
 MADV_HUGEPAGE = 14
-HUGE_PAGE = 2 << 20
 CUDA_SHARE = 0.9
 # A CPU's memory is shared: with the operating system, other replicas, the page cache.
 CPU_SHARE = 0.4
@@ -91,8 +90,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     flat = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8))
-    first = -(-flat.data_ptr() // HUGE_PAGE) * HUGE_PAGE
-    end = (flat.data_ptr() + flat.nbytes) // HUGE_PAGE * HUGE_PAGE
+    first, end = whole_huge_pages(flat.data_ptr(), flat.nbytes)
     if sys.platform == "linux" and first < end:
         ask_kernel(first, end - first, MADV_HUGEPAGE)
     return flat.view(dtype).view(shape)

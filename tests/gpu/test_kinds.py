@@ -35,19 +35,6 @@ LIMITS = {"max_model_len": 128, "block_size": 16, "max_num_batched_tokens": 64, 
 ASSETS = Path(paged_cache.__file__).parent / "assets"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folders: dict[str, Path] = {}
-
-    def found(architecture: str) -> Path:
-        if architecture not in folders:
-            folders[architecture] = tmp_path_factory.mktemp(architecture)
-            build_model(architecture, folders[architecture])
-        return folders[architecture]
-
-    return found
-
-
 @pytest.fixture(autouse=True)
 def gpu() -> Iterator[None]:
     with nullcontext() if torch.cuda.is_available() else pretended():

@@ -17,23 +17,10 @@ from runtime.engine import Engine  # noqa: E402
 from runtime.opening import Opening  # noqa: E402
 from tests.gpu.pretended import Device, pretended  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
-from tests.runtime.models import build_model, random_prompt  # noqa: E402
+from tests.runtime.models import random_prompt  # noqa: E402
 from tests.runtime.scheduled import Asked, Said, answers  # noqa: E402
 
 LIMITS = {"max_model_len": 128, "block_size": 16, "max_num_batched_tokens": 64, "max_num_seqs": 5}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folders: dict[str, Path] = {}
-
-    def found(architecture: str) -> Path:
-        if architecture not in folders:
-            folders[architecture] = tmp_path_factory.mktemp(architecture)
-            build_model(architecture, folders[architecture])
-        return folders[architecture]
-
-    return found
 
 
 @pytest.fixture

@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from actors.core.config import ConfigError
-from runtime.paged_cache import (
-    HUGE_PAGE,
-    LayerShape,
-    PagedKVCache,
-    block_bytes,
-    choose_num_blocks,
-    free_bytes,
-)
+from runtime.memory import HUGE_PAGE
+from runtime.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
 
 LAYERS = [LayerShape(2, 24, 16, torch.bfloat16), LayerShape(2, 8, 8, torch.float32)]
 LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
