@@ -12,9 +12,9 @@ from collections.abc import Callable
 import cbor2
 import xxhash
 
-from actors.core.adapter import Adapter
+from actors.core.blocks.kv_cache import BlockHasher
 from actors.core.config import ConfigError
-from actors.core.kv_cache import BlockHasher
+from actors.core.params.adapter import Adapter
 
 NONE_SEED = "vllm-none-hash"
 

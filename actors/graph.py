@@ -8,7 +8,6 @@ from typing import Never
 
 import trio
 
-from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.core.policies import Fcfs, Policy
@@ -25,6 +24,7 @@ from actors.front.front_end import FrontEnd
 from actors.front.intake import Intake
 from actors.front.prompt_reader import PromptReader
 from actors.front.told import News
+from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import EngineRefs, EngineUp, Heard, PolicyFailed, StepOutput
 from actors.router.router import Router
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import trio
 
-from actors.actor import Reply
-from actors.clock import run_blocking, uses_threads
+from actors.kernel.actor import Reply
+from actors.kernel.clock import run_blocking, uses_threads
 from actors.messages import Batch, Capacity, StepResult
 from runtime.loader import import_torch
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.core.adapter import Adapter
 from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.params.adapter import Adapter
 from runtime.facts import check_blocks, check_context
 from runtime.lora.peft import read_adapter
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError
-from actors.speculative_config import SpeculativeConfig
 from runtime.facts import LoadError, read_facts, read_json
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from actors.core.draftable import may_draft
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.sampler import Sampled
 from runtime.step import Ints, Part, Step
 

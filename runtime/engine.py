@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from actors.core.batch import Batch, StepResult
-from actors.core.logprobs import PromptLogprobs
+from actors.core.params.logprobs import PromptLogprobs
 from runtime.blocks_ahead import BlocksAhead
 from runtime.device.current import make_current
 from runtime.device.download import Download, new_stream

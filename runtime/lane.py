@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from actors.actor import Reply
+from actors.kernel.actor import Reply
 from actors.messages import Batch, StepResult
 from runtime.engine import Engine, Flight
 

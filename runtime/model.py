@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
-from actors.core.logprobs import PromptLogprobs
+from actors.core.params.logprobs import PromptLogprobs
 from runtime.attention import StepAttention
 from runtime.attention.step import LayerProbe
 from runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows, put

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError
-from actors.speculative_config import SpeculativeConfig
 from runtime.facts import check_context, first_line
 from runtime.loader import chosen_device, import_torch, load_model
 

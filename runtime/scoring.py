@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from runtime.attention.step import LayerProbe
 from runtime.ladder import padded
 from runtime.sampling.logprobs import token_logprobs

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actors.config import ConfigError, EngineConfig
-from actors.core.adapter import Adapter
+from actors.config.pooler import PoolerConfig
+from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.config.vector_sizes import VectorSizes
+from actors.core.params.adapter import Adapter
 from actors.front.codec import Vocabulary
-from actors.pooler_config import PoolerConfig
-from actors.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.vector_sizes import VectorSizes
 from runtime.checks import check_settings
 from runtime.draft_folder import check_speculation
 from runtime.embedding.settings import (

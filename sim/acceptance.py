@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import field
 
+from actors.config.speculative import Rates, SpeculativeConfig
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
-from actors.speculative_config import Rates, SpeculativeConfig
 
 MASK = 2**64 - 1
 

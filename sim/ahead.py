@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from actors.actor import Actor
 from actors.config import EngineConfig
 from actors.core.batch import Batch, StepResult
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.decode_runs import extend
-from actors.core.kv_cache import KVCache
-from actors.core.plan import plan
+from actors.core.params.sampling import Sampling
 from actors.core.request import Submit
-from actors.core.sampling import Sampling
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.decode_runs import extend
+from actors.core.step.plan import plan
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
+from actors.kernel.actor import Actor
 from actors.messages import EngineDown, EngineUp, Heard, StepOutput
 from actors.metrics.forecast import Known
 from sim.cost.calibrated import fit

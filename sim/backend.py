@@ -13,9 +13,9 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from actors.actor import Reply
-from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
+from actors.kernel.actor import Reply
+from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork
 from sim.cost.work_fold import WorkFold

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from actors.actor import Actor, Ref
-from actors.clock import Event, Timer
 from actors.core.records import dataclass
+from actors.kernel.actor import Actor, Ref
+from actors.kernel.clock import Event, Timer
+from actors.kernel.reply import Reader
 from actors.messages import Cancel, Generate, Heard, Refused, StepOutput, Submit
-from actors.reply import Reader
 from sim.interrupt import Stopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest

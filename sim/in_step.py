@@ -9,9 +9,9 @@ On the wall clock an instant is a turn of its loop.
 from collections import deque
 from collections.abc import Sequence
 
-from actors.actor import Reply
-from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
+from actors.kernel.actor import Reply
+from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
 from sim.backend import Pace
 from sim.cost.in_step import InStep

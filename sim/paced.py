@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from actors.clock import Event, now_s, sleep_until
 from actors.core.batch import Batch, StepResult
 from actors.engine.backend import Backend
+from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Capacity
 from sim.backend import Pace
 from sim.cost.work_fold import WorkFold

@@ -11,9 +11,9 @@ the tokens of the batch they were in last, as many steps before as there are sta
 
 from collections import deque
 
-from actors.actor import Reply
-from actors.clock import Event, RunClock, Timer
 from actors.core.batch import Batch, StepResult
+from actors.kernel.actor import Reply
+from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
 from sim.backend import CostBackend, Pace
 from sim.cost.pipeline import Pipeline

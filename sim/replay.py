@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from actors.actor import Actor, Tap
 from actors.config import EngineConfig
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
+from actors.kernel.actor import Actor, Tap
 from actors.messages import Capacity, Generate, Heard
 from sim.acceptance import AcceptanceModel
 from sim.backend import Pace

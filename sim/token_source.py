@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mypy_extensions import mypyc_attr
 
 from actors.core.batch import Batch, StepResult
-from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.records import dataclass
 
 

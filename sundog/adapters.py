@@ -1,7 +1,7 @@
 """The adapters that `sundog serve` is given."""
 
 from actors.config import ConfigError
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 from sundog.options.lora import parse_lora_module
 from sundog.options.serving import Serving
 

@@ -31,11 +31,11 @@ def emulated(
     _check_processes(serving, asked)
     from actors.api.emulation import Emulation as Emulated
     from actors.api.transfer import Transfers
+    from actors.config.injected import parse_injection
+    from actors.config.sampling_defaults import NEUTRAL
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
-    from actors.injected import parse_injection
     from actors.metrics.lag import Lag
-    from actors.sampling_defaults import NEUTRAL
     from sim.emulation.backends import emulated_backends
     from sim.emulation.block_tables import BlockTables
     from sim.emulation.clock import ScaledClock

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 from sundog.adapters import adapters
 from sundog.embedding import embedding_config
 from sundog.kv_events import with_kv_events
@@ -141,7 +141,7 @@ class Orders:
 
     def open(self) -> Opened:
         """Read the folder; refuses by name what cannot be served."""
-        from actors.pooler_config import parse_pooler_config
+        from actors.config.pooler import parse_pooler_config
         from runtime.checks import check_settings
         from runtime.serve import RealModel
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.kv_events_config import parse_kv_events_config
+from actors.config.kv_events import parse_kv_events_config
 from sundog.ends import remark
 from sundog.options.serving import Serving
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
+    from actors.kernel.actor import Actor
     from actors.messages import Heard
 
 

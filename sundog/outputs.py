@@ -7,7 +7,7 @@ from actors.config import ConfigError, EngineConfig
 from sundog.options.config_file import kept_options
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
+    from actors.kernel.actor import Actor
     from actors.messages import Heard
     from sim.record.run_output import RunOutput
     from sim.record.server_record import ServerRecord

@@ -44,7 +44,7 @@ def begun_model(model: str | None, serving: Serving, engine: Engine, stack: Exit
 
 def real_model(begun: Begun, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
-    from actors.sampling_defaults import NEUTRAL
+    from actors.config.sampling_defaults import NEUTRAL
     from sundog.start_report import device_of
 
     orders, new_engine = begun

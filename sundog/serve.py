@@ -89,7 +89,7 @@ def _run(served: Served, serving: Serving, logged: Logging, options: "ServerOpti
     import trio
 
     from actors.api.serve_graph import serve_graph
-    from actors.sampling_defaults import differing
+    from actors.config.sampling_defaults import differing
     from sim.ahead import Ahead
     from sundog.door_process import front_of
     from sundog.start_report import StartReport

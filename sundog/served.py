@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import EngineConfig
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 
 if TYPE_CHECKING:
-    from actors.actor import Actor
     from actors.api.emulation import Emulation
+    from actors.config.sampling_defaults import SamplingDefaults
+    from actors.config.vector_sizes import VectorSizes
     from actors.engine.backend import Engine
     from actors.front.codec import Vocabulary
+    from actors.kernel.actor import Actor
     from actors.messages import Heard
-    from actors.sampling_defaults import SamplingDefaults
-    from actors.vector_sizes import VectorSizes
     from runtime.tokenizer import Tokenizer
     from sim.cost.work import CostModel
     from sim.emulation.clock import ScaledClock

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
+from actors.config.hop_costs import parse_hop_costs
+from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.core.records import dataclass
-from actors.hop_costs import parse_hop_costs
 from actors.messages import Capacity
-from actors.speculative_config import SpeculativeConfig
 from sim.cost.in_step import in_step
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead

@@ -3,8 +3,8 @@
 from math import prod
 from pathlib import Path
 
-from actors.actor import Actor
 from actors.core.config import SchedulerConfig
+from actors.kernel.actor import Actor
 from actors.messages import Capacity, EngineUp, Heard
 
 

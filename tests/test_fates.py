@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import Actor, ActorDied, Ref, Reply
 from actors.core.batch import Batch
 from actors.engine.reports import Roster
 from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SERVED, SIMULATED, Fates
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
+from actors.kernel.actor import Actor, ActorDied, Ref, Reply
+from actors.kernel.stream import Delta
 from actors.messages import (
     Accepted,
     Cancel,
@@ -28,7 +29,6 @@ from actors.messages import (
     Refused,
     Sampling,
 )
-from actors.stream import Delta
 from sim.explain.load import load
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header

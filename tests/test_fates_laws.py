@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import Ref
 from actors.engine.executor import Executor
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
 from actors.engine.supervisor import Backoff
+from actors.kernel.actor import Ref
+from actors.kernel.stream import Delta
 from actors.messages import Accepted, Generate, Load, Sampling
-from actors.stream import Delta
 from sim.clock import run_virtual
 from tests.actors.fakes import EOS, STEP_S, read
 from tests.core.traces import num_cases

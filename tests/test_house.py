@@ -12,7 +12,7 @@ import pytest
 from tests.test_layers import ROOT
 
 SOURCES = ("actors", "runtime", "sim", "sundog")
-FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 250, 60, 500
+FILE_LINES, FUNCTION_LINES, TEST_FILE_LINES = 400, 60, 500
 
 LONG_FILES: dict[str, int] = {}
 """And how long each may be."""
@@ -68,7 +68,7 @@ def check(sizes: dict[str, int], most: int, exceptions: dict[str, int]) -> None:
 
 
 def test_a_file_is_read_in_one_sitting() -> None:
-    """At most 250 lines."""
+    """At most 400 lines."""
     check({file: num_lines(file) for file in python_files(*SOURCES)}, FILE_LINES, LONG_FILES)
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors.clock import Event, now_s, sleep_until
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
 from actors.core.routers.least import LeastRequests
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
+from actors.kernel.clock import Event, now_s, sleep_until
+from actors.kernel.stream import Delta
 from actors.messages import (
     Abort,
     Accepted,
@@ -33,7 +34,6 @@ from actors.messages import (
     StepOutput,
     StepResult,
 )
-from actors.stream import Delta
 from sim.clock import run_virtual
 from tests.actors.fakes import EOS, FILLER, FakeBackend, Listener, engine_config
 from tests.core.traces import num_cases

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.messages import Capacity, Generate
 from actors.policy_file import find_policy
 from sim.backend import CostBackend, Pace

@@ -9,14 +9,14 @@ can be cancelled too.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from actors.actor import ActorDied
 from actors.api.edge.at_end import AtEnd
 from actors.api.errors import refusal
 from actors.api.llm import LLM
 from actors.api.reasoning import ThoughtCount
 from actors.front.thought import ThoughtMarks
+from actors.kernel.actor import ActorDied
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, Generate, Refused
-from actors.stream import Delta, DeltaStream
 
 
 class Asked:

@@ -16,11 +16,11 @@ from actors.api.in_flight import InFlight
 from actors.api.live import Watched
 from actors.api.llm import LLM
 from actors.api.seats import OwnSeats, Seats
-from actors.core.adapter import Adapter
+from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.config.vector_sizes import VectorSizes
+from actors.core.params.adapter import Adapter
 from actors.front.codec import TextCodec
 from actors.front.thought import BEGIN, END, ThoughtMarks
-from actors.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.vector_sizes import VectorSizes
 
 log = logging.getLogger("sundog.api")
 

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from actors.api.errors import ApiError, invalid, retry_after, shown
 from actors.api.transfer import Transfers
-from actors.clock import now_s, sleep_until
+from actors.config.injected import INJECT, Fault, Faults, parse_fault
 from actors.front.front_end import FrontEnd
-from actors.injected import INJECT, Fault, Faults, parse_fault
+from actors.kernel.clock import now_s, sleep_until
 from actors.metrics.lag import Lag
 
 NO_FAULTS = (

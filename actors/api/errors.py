@@ -16,8 +16,8 @@ from http import HTTPStatus
 from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from actors.actor import ActorDied
 from actors.api.edge.response import json_response
+from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 
 log = logging.getLogger("sundog.api")

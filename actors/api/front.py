@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 from prometheus_client import CollectorRegistry
 
-from actors.actor import Ref
 from actors.api.app import BODY_TIMEOUT_S, create_app
 from actors.api.context import ServedModel
 from actors.api.desk import Desk, OwnDesk
@@ -27,6 +26,7 @@ from actors.api.seats import Seats
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
+from actors.kernel.actor import Ref
 
 if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans

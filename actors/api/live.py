@@ -9,8 +9,8 @@ from typing import Protocol
 
 import trio
 
-from actors.clock import now_s, run_blocking
 from actors.engine.reports import Roster
+from actors.kernel.clock import now_s, run_blocking
 from actors.metrics.forecast import Accuracy, Forecast, Known
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics

@@ -4,7 +4,7 @@ Law: whatever way the text is cut into deltas, what is reasoning and what is con
 """
 
 from actors.front.thought import BEGIN, END, ThoughtMarks
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 CALL = "<tool_call>"
 

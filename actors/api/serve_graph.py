@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import trio
 from prometheus_client import CollectorRegistry
 
-from actors.actor import Actor, Tap
 from actors.api.context import ServedModel, server_version
 from actors.api.emulation import Emulation
 from actors.api.exposition import registry_of
@@ -26,6 +25,7 @@ from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
+from actors.kernel.actor import Actor, Tap
 from actors.messages import Heard
 from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request

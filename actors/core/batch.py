@@ -14,10 +14,10 @@ the runner takes back the computed tokens from there on, as the scheduler does.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from actors.core.adapter import Adapter
-from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.adapter import Adapter
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.sampling import Sampling
 from actors.core.records import dataclass
-from actors.core.sampling import Sampling
 
 
 @dataclass(init=False, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from actors.core.sampling import DEFAULTS, Sampling
+from actors.core.params.sampling import DEFAULTS, Sampling
 
 FREE = (
     "temperature",

@@ -3,9 +3,9 @@
 import enum
 from typing import Final
 
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import DEFAULTS, Sampling
 from actors.core.records import dataclass
-from actors.core.sampling import DEFAULTS, Sampling
 
 TraceHeaders = tuple[tuple[str, str], ...]
 """W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Never, Protocol, runtime_checkable
 
-from actors.actor import Actor, Ref, Reply
 from actors.engine.reports import ActorReport
+from actors.kernel.actor import Actor, Ref, Reply
 from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
 

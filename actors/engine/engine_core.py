@@ -8,13 +8,12 @@ from typing import Never
 
 import trio
 
-from actors.actor import Actor, Ref, Tap
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig, SchedulerConfig
-from actors.core.kv_events import KvChanges
+from actors.core.blocks.kv_events import KvChanges
 from actors.core.policies import Policy
 from actors.core.policies.guard import Guarded, PolicyError, guarded
-from actors.core.state import SchedulerState
+from actors.core.step.state import SchedulerState
 from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
 from actors.engine.executor import Executor
 from actors.engine.hop import Hop
@@ -22,6 +21,7 @@ from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.reports import Roster, report
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
+from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import Abort, Batch, EngineRefs, Interrupt, Load, PolicyFailed, Submit
 
 log = logging.getLogger("sundog.engine")

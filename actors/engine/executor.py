@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.engine.ranks import AllRanks, RanksDisagree
+from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 

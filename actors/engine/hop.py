@@ -6,10 +6,10 @@ passes on in order.
 
 from contextlib import suppress
 
-from actors.actor import Actor, ActorDied, Ref, Tap
-from actors.clock import Event
+from actors.config.hop_costs import HopCosts
 from actors.core.records import dataclass
-from actors.hop_costs import HopCosts
+from actors.kernel.actor import Actor, ActorDied, Ref, Tap
+from actors.kernel.clock import Event
 from actors.messages import Abort, Submit
 
 

@@ -7,8 +7,8 @@ requests that they end, so that each of these is reported like any other; the re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from actors.actor import Reply
-from actors.core.state import SchedulerState
+from actors.core.step.state import SchedulerState
+from actors.kernel.actor import Reply
 from actors.messages import Abort, Batch, Blocked, Done, Finish, Refused, ResetPrefixCache, StepResult, Submit
 
 

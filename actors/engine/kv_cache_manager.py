@@ -5,10 +5,10 @@ awaits. Requests of other actors come here as messages. Those that change the po
 Scheduler, which applies them between two steps, in order with new requests and aborts.
 """
 
-from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
+from actors.core.blocks.kv_cache import BlockHasher, KVCache
+from actors.core.blocks.kv_events import KvChanges
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import BlockHasher, KVCache
-from actors.core.kv_events import KvChanges
+from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.messages import Done, Refused, ResetPrefixCache
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from actors.actor import ActorDied, Reply
+from actors.kernel.actor import ActorDied, Reply
 from actors.messages import StepResult
 
 

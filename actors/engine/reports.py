@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Never
 
-from actors.actor import Actor
-from actors.clock import now_s
 from actors.core.records import dataclass
+from actors.kernel.actor import Actor
+from actors.kernel.clock import now_s
 
 
 @dataclass(frozen=True, slots=True)

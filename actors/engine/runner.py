@@ -1,7 +1,7 @@
 """The Runner: one rank's shell around a Backend."""
 
-from actors.actor import Actor, Handled, Tap, answer
 from actors.engine.backend import Backend, DoesRuns
+from actors.kernel.actor import Actor, Handled, Tap, answer
 from actors.messages import Batch, Interrupt, Load
 
 

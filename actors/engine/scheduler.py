@@ -9,17 +9,18 @@ otherwise one runs at a time. All decisions are taken in `actors/core/`. The Sch
 from collections import deque
 from collections.abc import Sequence
 
-from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.clock import Event
-from actors.core.decode_runs import extend
-from actors.core.plan import plan
-from actors.core.progress import Progress
-from actors.core.speculate import cut
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.decode_runs import extend
+from actors.core.step.plan import plan
+from actors.core.step.progress import Progress
+from actors.core.step.speculate import cut
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from actors.engine.inbox import Inbox, Reset, Tracer
 from actors.engine.phase import Phase
 from actors.engine.planned import Planned
+from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from actors.kernel.clock import Event
+from actors.kernel.owner import MessageTimer
 from actors.messages import (
     Abort,
     Batch,
@@ -32,7 +33,6 @@ from actors.messages import (
     StepResult,
     Submit,
 )
-from actors.owner import MessageTimer
 
 
 class BeginStep:

@@ -11,12 +11,12 @@ from dataclasses import field
 
 import trio
 
-from actors.actor import Ref
-from actors.clock import now_s, sleep_until
 from actors.core.records import dataclass
 from actors.engine.backend import Engine
 from actors.engine.crash import block, root_cause, summary
 from actors.fates import SIMULATED, Fate, Fates
+from actors.kernel.actor import Ref
+from actors.kernel.clock import now_s, sleep_until
 from actors.messages import EngineDown, EngineRefs, EngineUp
 
 log = logging.getLogger("sundog.engine")

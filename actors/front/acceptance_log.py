@@ -2,9 +2,9 @@
 
 import logging
 
-from actors.actor import Actor
-from actors.clock import now_s
 from actors.core.acceptance import Acceptance
+from actors.kernel.actor import Actor
+from actors.kernel.clock import now_s
 from actors.messages import Heard, StepOutput
 
 log = logging.getLogger("sundog.engine")

@@ -2,11 +2,11 @@
 
 import logging
 
-from actors.core.repetition import Repetition
-from actors.core.stop_strings import StopStrings
+from actors.core.params.repetition import Repetition
+from actors.core.params.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Admission, Finish, PromptLogprobs, Submit, TokenLogprobs
-from actors.stream import Delta, DeltaStream
 
 log = logging.getLogger("sundog.front")
 

@@ -8,7 +8,6 @@ reader has been given nothing, and ends with an error otherwise.
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from actors.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.config import EngineConfig
 from actors.core.policies.policy import defines
 from actors.front.active_request import LOST, ActiveRequest, last_delta
@@ -19,6 +18,8 @@ from actors.front.leaving import Leaving
 from actors.front.readings import SHORT, Readings
 from actors.front.stranded import Stranded, ToRouter
 from actors.front.told import News, Told
+from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from actors.kernel.stream import Delta
 from actors.messages import (
     Abort,
     Accepted,
@@ -43,7 +44,6 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
-from actors.stream import Delta
 
 FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Drain
 FrontMessage = FromClients | PromptRead | StepOutput | EngineNews

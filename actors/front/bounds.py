@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.messages import Generate, Refused
 
 INT64_MIN: Final = -(2**63)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from actors.core.constraint import Constraint
+from actors.core.params.constraint import Constraint
 from actors.core.records import dataclass
 from actors.front.thought import ThoughtMarks
 from actors.messages import PLAIN_READING, ChatMessage, Reading

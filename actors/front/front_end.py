@@ -9,10 +9,10 @@ on after.
 from collections import deque
 from contextlib import suppress
 
-from actors.actor import Actor, ActorDied, Ref
-from actors.clock import Event
 from actors.core.records import dataclass
 from actors.front.told import News
+from actors.kernel.actor import Actor, ActorDied, Ref
+from actors.kernel.clock import Event
 from actors.messages import EngineDown, PolicyFailed, StepOutput
 
 WEIGHT = 0.1

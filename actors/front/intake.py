@@ -7,9 +7,9 @@ prompt's full blocks. A prompt that is too long is refused as soon as its length
 import logging
 
 from actors.config import EngineConfig
-from actors.core.adapter import Adapter
-from actors.core.kv_cache import BlockHasher
-from actors.core.sampling import Sampling
+from actors.core.blocks.kv_cache import BlockHasher
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Sampling
 from actors.front.active_request import ActiveRequest
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, Vocabulary
@@ -18,8 +18,8 @@ from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_pr
 from actors.front.resolve import resolved
 from actors.front.thought import with_thought
 from actors.front.turnover import Turnover
+from actors.kernel.stream import DeltaStream
 from actors.messages import Capacity, Generate, Refused, Submit
-from actors.stream import DeltaStream
 
 log = logging.getLogger("sundog.front")
 

@@ -4,9 +4,9 @@ Tokenising takes a microsecond for every few characters, and on the loop it woul
 prompt is a message, and is tokenised in a thread.
 """
 
-from actors.actor import Actor, Handled, Tap, answer
-from actors.clock import run_blocking
 from actors.front.intake import Intake
+from actors.kernel.actor import Actor, Handled, Tap, answer
+from actors.kernel.clock import run_blocking
 from actors.messages import PromptRead, ReadPrompt
 
 

@@ -1,9 +1,9 @@
 """Prompts that PromptReaders are reading: two lanes, so that long ones do not wait for longer ones."""
 
-from actors.actor import Ref, Reply
-from actors.clock import now_s
+from actors.kernel.actor import Ref, Reply
+from actors.kernel.clock import now_s
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Generate, PromptRead, ReadPrompt, Refused
-from actors.stream import Delta, DeltaStream
 
 SHORT = 4_000
 """A prompt of at most this many characters is read in place: 0.6 ms, where a thread costs 0.15."""

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from actors.core.constraint import Constraint
-from actors.core.sampling import Sampling
+from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Sampling
 from actors.front.bad_words import spellings
 from actors.front.codec import GrammarChecker, TextCodec, Vocabulary
 from actors.messages import Refused

@@ -1,10 +1,10 @@
 """Requests that wait for an engine: theirs was lost before their readers had been given anything."""
 
-from actors.actor import Ref
 from actors.front.active_request import ActiveRequest
 from actors.front.told import Told
+from actors.kernel.actor import Ref
+from actors.kernel.stream import Delta
 from actors.messages import Abort, Drain, Health, Released, ResetPrefixCache, Siblings, Submit, Unserved
-from actors.stream import Delta
 
 ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Drain]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from actors.core.params.sampling import Sampling
 from actors.core.records import dataclass
-from actors.core.sampling import Sampling
 
 BEGIN, END = "<think>", "</think>"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actors.actor import Ref
+from actors.kernel.actor import Ref
 from actors.messages import EngineDown, EngineUp, Submit, Unserved
 
 News = Submit | EngineUp | EngineDown | Unserved

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from actors.clock import now_s
+from actors.kernel.clock import now_s
 
 MOST_ENDS = 64
 FIRST_GUESS_S = 1.0

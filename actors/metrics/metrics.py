@@ -7,10 +7,10 @@ between tokens of a step.
 
 from collections.abc import Callable, Sequence
 
-from actors.actor import Actor
-from actors.clock import Event
 from actors.core.records import dataclass
 from actors.front.active_request import MOST_LOSSES
+from actors.kernel.actor import Actor
+from actors.kernel.clock import Event
 from actors.messages import (
     EngineDown,
     EngineUp,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
-from actors.actor import ActorDied, Reply
+from actors.kernel.actor import ActorDied, Reply
+from actors.kernel.reply import Reader
 from actors.messages import Done, EngineRefs, Refused, ResetPrefixCache
-from actors.reply import Reader
 
 
 class _Every(Reader):

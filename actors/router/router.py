@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from actors.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.core.policies.guard import PolicyError
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
 from actors.core.routers.guard import GuardedRouter, guarded
 from actors.core.routers.prefix_index import new_index
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.messages import (
     Abort,
     Done,

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Sampling
 from actors.core.request import TraceHeaders
-from actors.core.sampling import Sampling
 from actors.messages import ChatMessage, Generate, Reading, Refused
 
 

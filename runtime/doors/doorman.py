@@ -11,12 +11,12 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from actors.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.api.seats import Full, Leave, OwnSeats
 from actors.front.async_llm import FromClients
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
+from actors.kernel.reply import Ask
+from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Refused, ResetPrefixCache
-from actors.reply import Ask
-from actors.stream import DeltaStream
 from runtime.doors.asking import Asked, Taken, generate_of
 from runtime.doors.messages import (
     Answered,

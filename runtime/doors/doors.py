@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import trio
 
-from actors.actor import ActorDied, Ref
 from actors.api.exposition import OwnExposition
 from actors.api.front import Behind
 from actors.api.seats import OwnSeats
 from actors.config import ConfigError
 from actors.engine.supervisor import Backoff
+from actors.kernel.actor import ActorDied, Ref
 from runtime.doors.doorman import Doorman
 from runtime.doors.messages import (
     DOOR_MESSAGES,

@@ -8,13 +8,14 @@ from typing import overload
 
 import trio
 
-from actors.actor import ActorDied, Ref
 from actors.api import LLM
 from actors.api.desk import Desk
 from actors.api.exposition import Exposition
 from actors.api.keys import Keys
 from actors.api.live import Watched
 from actors.api.seats import Full, Leave, Seats
+from actors.kernel.actor import ActorDied, Ref
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import (
     Accepted,
     Cancel,
@@ -26,7 +27,6 @@ from actors.messages import (
     Refused,
     ResetPrefixCache,
 )
-from actors.stream import Delta, DeltaStream
 from runtime.doors.asking import asked
 from runtime.doors.messages import Answered, Fetch, LeaveSeat, Order, TakeSeat, ToServer
 

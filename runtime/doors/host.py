@@ -8,9 +8,9 @@ from typing import Protocol
 
 import trio
 
-from actors.actor import Actor, Handled, Ref, Reply, answer
 from actors.api.desk import Desk
 from actors.config import ConfigError
+from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
 from runtime.doors.far import Far, Streams
 from runtime.doors.messages import DOOR_MESSAGES, Deltas, Failed, Number, Order, Ready, Stop, ToDoor, ToServer
 from runtime.wire.handshake import shake_hands

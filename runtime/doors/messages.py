@@ -7,8 +7,8 @@ step in one frame. What every door must do crosses as `Order`: doors count what 
 from dataclasses import dataclass
 from typing import Literal
 
+from actors.kernel.stream import Delta
 from actors.messages import Cancel, CheckHealth, Done, Drain, Health, Refused, ResetPrefixCache
-from actors.stream import Delta
 from runtime.doors.asking import Asked, Taken
 
 

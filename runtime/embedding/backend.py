@@ -10,8 +10,8 @@ import torch
 import trio
 from torch import Tensor
 
-from actors.clock import run_blocking
-from actors.core.pooling import Pooling
+from actors.core.params.pooling import Pooling
+from actors.kernel.clock import run_blocking
 from actors.messages import Admission, Batch, Capacity, StepResult
 from runtime.embedding.encoder import Encoder
 from runtime.embedding.settings import EmbeddingSettings

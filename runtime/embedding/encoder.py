@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from actors.pooler_config import PoolingType
+from actors.config.pooler import PoolingType
 from runtime.embedding.settings import EmbeddingSettings
 from runtime.facts import LoadError, first_line, read_json
 from runtime.loader import load_bare

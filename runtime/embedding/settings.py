@@ -6,9 +6,9 @@ A folder that says more than pooling, products and scaling to length 1 is refuse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from actors.config.pooler import PoolerConfig, PoolingType
+from actors.config.vector_sizes import VectorSizes
 from actors.core.config import ConfigError
-from actors.pooler_config import PoolerConfig, PoolingType
-from actors.vector_sizes import VectorSizes
 from runtime.facts import DECODERS, LoadError, read_json, read_list
 
 PARTS = ("Transformer", "Pooling", "Dense", "Normalize")

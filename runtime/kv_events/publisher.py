@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import msgspec
 import zmq
 
-from actors.actor import Actor
-from actors.kv_events_config import KvEventsConfig
+from actors.config.kv_events import KvEventsConfig
+from actors.kernel.actor import Actor
 from actors.messages import EngineDown, Heard, StepOutput
 from runtime.kv_events.schema import AllBlocksCleared, Event, EventBatch, events_of
 from runtime.kv_events.sockets import EngineSockets

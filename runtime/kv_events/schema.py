@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from actors.core.adapter import Adapter
-from actors.core.kv_events import KvBlocks
+from actors.core.blocks.kv_events import KvBlocks
+from actors.core.params.adapter import Adapter
 
 GPU = "GPU"
 

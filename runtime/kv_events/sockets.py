@@ -11,7 +11,7 @@ from collections import deque
 import zmq
 
 from actors.config import ConfigError
-from actors.kv_events_config import KvEventsConfig
+from actors.config.kv_events import KvEventsConfig
 
 log = logging.getLogger("sundog.kv_events")
 

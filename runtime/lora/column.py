@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 from runtime.step import Ints, Part
 
 

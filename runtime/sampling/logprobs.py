@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.core.logprobs import TokenLogprobs
+from actors.core.params.logprobs import TokenLogprobs
 from runtime.sampling.choices import Likely
 
 MOST_LOGITS = 2**23

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.choices import Choices, Likely
 from runtime.sampling.rules import Rules
 from runtime.structured.grammars import Grammars

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
 from runtime.sampling.history import BadWords, TokenCounts
 from runtime.sampling.thinking import ThinkingBudget

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.core.logprobs import TokenLogprobs
+from actors.core.params.logprobs import TokenLogprobs
 from runtime.sampling import edits
 from runtime.sampling.choices import Choices, Columns, Likely
 from runtime.sampling.draw import draw

@@ -8,7 +8,7 @@ import re
 
 import llguidance
 
-from actors.core.constraint import Constraint, ConstraintKind
+from actors.core.params.constraint import Constraint, ConstraintKind
 from runtime.structured.closed import closed
 from runtime.structured.tags import tags_grammar
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from actors.actor import Actor
+from actors.kernel.actor import Actor
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 

@@ -3,9 +3,9 @@
 from collections import deque
 from typing import Any, Protocol
 
-from actors.actor import Actor, ActorDied, Reply
-from actors.mailbox import Mailbox
-from actors.owner import Owner, Watcher
+from actors.kernel.actor import Actor, ActorDied, Reply
+from actors.kernel.mailbox import Mailbox
+from actors.kernel.owner import Owner, Watcher
 from runtime.wire.frames import Kind
 
 

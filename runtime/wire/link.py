@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
-from actors.actor import Actor, ActorDied, Ref, Reply, Tap
-from actors.mailbox import MailboxFull
+from actors.kernel.actor import Actor, ActorDied, Ref, Reply, Tap
+from actors.kernel.mailbox import MailboxFull
 from runtime.wire.channel import Inlet, Outlet
 from runtime.wire.frames import Frame, Frames, Kind, WireError
 from runtime.wire.records import Packer, Unpacker

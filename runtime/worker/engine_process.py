@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from actors.actor import Actor, ActorDied, Ref, Tap
-from actors.clock import now_s
 from actors.config import ConfigError
 from actors.engine.backend import Listener
 from actors.engine.reports import ActorReport
+from actors.kernel.actor import Actor, ActorDied, Ref, Tap
+from actors.kernel.clock import now_s
 from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link

@@ -16,11 +16,11 @@ from functools import partial
 
 import trio
 
-from actors.actor import Actor, ActorDied, Handled, Ref
 from actors.config import ConfigError
-from actors.hop_costs import HopCosts
+from actors.config.hop_costs import HopCosts
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref
+from actors.kernel.reply import answer
 from actors.messages import Capacity, Load, Submit
-from actors.reply import answer
 from runtime.wire.answering import live_for
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands

@@ -12,13 +12,13 @@ from typing import Never
 
 import trio
 
-from actors.actor import Actor, Handled, Ref, answer
 from actors.config import EngineConfig
 from actors.core.policies import Fcfs
 from actors.engine.backend import Backend
 from actors.engine.crash import root_cause
 from actors.engine.engine_core import run_engine_core
 from actors.engine.reports import report
+from actors.kernel.actor import Actor, Handled, Ref, answer
 from actors.messages import Capacity, EngineRefs
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link

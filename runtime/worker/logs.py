@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import trio
 
-from actors.actor import ActorDied, Ref
+from actors.kernel.actor import ActorDied, Ref
 from runtime.worker.messages import Heard, Logged
 
 

@@ -9,13 +9,13 @@ from functools import partial
 
 import trio
 
-from actors.actor import Ref, Reply
-from actors.clock import run_blocking
 from actors.engine.backend import Backend
 from actors.engine.crash import root_cause
 from actors.engine.engine_core import CLOSE_S
 from actors.engine.reports import report
 from actors.engine.runner import Runner
+from actors.kernel.actor import Ref, Reply
+from actors.kernel.clock import run_blocking
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link

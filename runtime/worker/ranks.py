@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actors.actor import Actor, ActorDied, Ref
-from actors.clock import now_s
 from actors.config import ConfigError
 from actors.engine.reports import ActorReport
+from actors.kernel.actor import Actor, ActorDied, Ref
+from actors.kernel.clock import now_s
 from actors.messages import Batch, Interrupt, Load
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link

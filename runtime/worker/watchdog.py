@@ -12,10 +12,10 @@ import traceback
 from collections.abc import Coroutine, Sequence
 from typing import Never
 
-from actors.actor import Actor, Reply
-from actors.clock import now_s
 from actors.engine.backend import Backend
 from actors.engine.reports import ActorReport, report
+from actors.kernel.actor import Actor, Reply
+from actors.kernel.clock import now_s
 from actors.messages import Batch, Capacity, Load, StepResult
 from runtime.worker.life import PULSE_S
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
-from actors.hop_costs import NO_HOPS, HopCosts
 from sim.cost.cost_file import cost_of
 from sim.cost.in_range import InRange
 from sim.cost.overhead import HostOverhead, WithOverhead

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from actors.config.speculative import SpeculativeConfig
 from actors.messages import Capacity
 from actors.metrics.lag import Lag
-from actors.speculative_config import SpeculativeConfig
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend
 from sim.cost.in_step import InStep

@@ -1,6 +1,6 @@
 """Which KV blocks requests hold whose prompts another server is to fetch."""
 
-from actors.actor import Actor
+from actors.kernel.actor import Actor
 from actors.messages import Heard, StepOutput
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import log
 
 from actors.core.batch import Admission, Batch
-from actors.core.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from sim.token_source import Sampled, TokenSource
 
 HALF = log(0.5)

@@ -1,7 +1,7 @@
 """The draft model of a speculative configuration."""
 
+from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError
-from actors.speculative_config import SpeculativeConfig
 from sim.hardware.model import load_model
 from sim.hardware.shape import ModelShape
 

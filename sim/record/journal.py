@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from actors.actor import Actor
 from actors.core.batch import Batch
+from actors.core.params.sampling import DEFAULTS, Sampling
 from actors.core.records import dataclass
-from actors.core.sampling import DEFAULTS, Sampling
+from actors.kernel.actor import Actor
 from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold

@@ -20,8 +20,8 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-from actors.actor import Actor
-from actors.clock import now_s
+from actors.kernel.actor import Actor
+from actors.kernel.clock import now_s
 from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.run_files import JOURNAL
 from sim.files.zipped_lines import ZippedLines

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from actors.actor import Actor
 from actors.core.config import ConfigError
+from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.files.run_files import strangers
 from sim.files.whole_folder import WholeFolder

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from actors.actor import Actor
+from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.files.run_files import JOURNAL, MESSAGES, RunError, last_number, numbered
 from sim.record.journal_file import JournalFile

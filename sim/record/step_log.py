@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import IO
 
-from actors.actor import Actor
+from actors.kernel.actor import Actor
 from actors.messages import EngineDown, Heard, StepOutput, Submit, Unserved
 from sim.files.run_files import RunError
 from sim.record.step_counts import Metrics, Queued, Scheduled

@@ -1,6 +1,6 @@
 """A run that leaves no files."""
 
-from actors.actor import Actor
+from actors.kernel.actor import Actor
 from actors.messages import Heard
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar, cast
 from actors.block_hash import block_hasher
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.names import did_you_mean
+from actors.core.params.sampling import Sampling
 from actors.core.policies.policy import Policy
 from actors.core.records import dataclass
 from actors.core.request import Submit
-from actors.core.sampling import Sampling
 from actors.policy_file import find_policy
 from sim.files.json_lines import is_text
 

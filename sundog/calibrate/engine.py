@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from actors.actor import Ref
 from actors.config import ConfigError, EngineConfig
+from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.engine.backend import Backend
 from actors.engine.executor import Executor
 from actors.engine.runner import Runner
-from actors.hop_costs import NO_HOPS, HopCosts
+from actors.kernel.actor import Ref
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops

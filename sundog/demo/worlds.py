@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from actors.actor import Actor
 from actors.config import EngineConfig, SchedulerConfig
+from actors.kernel.actor import Actor
 from actors.messages import Capacity, Heard
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace

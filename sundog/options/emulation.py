@@ -1,7 +1,7 @@
 """What only an emulated server has: `sundog serve --simulate`."""
 
+from actors.config.injected import parse_injection
 from actors.core.records import dataclass
-from actors.injected import parse_injection
 from sundog.options.kinds import Parsed, Real, Text
 from sundog.options.row import option
 

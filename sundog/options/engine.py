@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
+from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
 from actors.core.records import dataclass
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
-from actors.speculative_config import SpeculativeConfig, parse_speculative_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.row import ENGINE, SCHEDULER, option, rows
 

@@ -2,7 +2,7 @@
 
 import json
 
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 from actors.core.records import dataclass
 
 KEYS = ("name", "path", "base_model_name")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from actors.kv_events_config import parse_kv_events_config
-from actors.pooler_config import parse_pooler_config
+from actors.config.kv_events import parse_kv_events_config
+from actors.config.pooler import parse_pooler_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
 from sundog.options.lora import parse_lora_module
 from sundog.options.placement import RAY, on_ray

@@ -2,8 +2,8 @@
 
 import math
 
+from actors.config.hop_costs import parse_hop_costs
 from actors.core.records import dataclass
-from actors.hop_costs import parse_hop_costs
 from sundog.options.kinds import Parsed, Real, Switch, Text, Whole
 from sundog.options.row import option
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from actors.config import ConfigError
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 from actors.messages import Generate
 from runtime.load.prompts import Prompts, Units

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from actors.actor import Actor, Ref, Reply
-from actors.clock import Event, now_s
+from actors.kernel.actor import Actor, Ref, Reply
+from actors.kernel.clock import Event, now_s
 
 
 class Note(NamedTuple):

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from actors.actor import Actor, Reply
-from actors.clock import Event, call_at, now_s
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.request import Submit
 from actors.front.codec import TooManyTokens
+from actors.kernel.actor import Actor, Reply
+from actors.kernel.clock import Event, call_at, now_s
+from actors.kernel.stream import Delta
 from actors.messages import PLAIN_READING, Accepted, Capacity, ChatMessage, Reading, StepOutput
-from actors.stream import Delta
 
 EOS = 0
 STEP_S = 1 / 64

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import trio
 import trio.testing
 
-from actors.actor import Actor, Ref
+from actors.kernel.actor import Actor, Ref
 from runtime.wire.link import Link
 from runtime.wire.sockets import accept, connect, listen
 from tests.actors.clerk import Note

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import Actor, ActorDied, MailboxFull, Ref
-from actors.clock import Event, now_s, sleep_until
+from actors.kernel.actor import Actor, ActorDied, MailboxFull, Ref
+from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Refused
 
 

@@ -1,7 +1,7 @@
 """A crash is told of whatever its message looks like."""
 
-from actors.crash_note import explain
-from actors.mailbox import MailboxStatistics
+from actors.kernel.crash_note import explain
+from actors.kernel.mailbox import MailboxStatistics
 from actors.messages import Generate
 
 SEEN = MailboxStatistics(1, 0, 0, None)

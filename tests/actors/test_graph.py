@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from actors.actor import Actor, ActorDied
 from actors.config import ConfigError
 from actors.core.batch import Batch, StepResult
 from actors.graph import open_graph
-from actors.mailbox import Mailbox
+from actors.kernel.actor import Actor, ActorDied
+from actors.kernel.mailbox import Mailbox
 from actors.messages import Accepted, Cancel, Generate, Sampling
 from tests.actors.fakes import FakeBackend, Listener, engine_config, read
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from actors.actor import ActorDied, MailboxFull, Reply
-from actors.clock import Event, call_at, now_s
+from actors.kernel.actor import ActorDied, MailboxFull, Reply
+from actors.kernel.clock import Event, call_at, now_s
 from sim.clock import run_virtual
 from tests.actors.clerk import Clerk, Note, leaves
 from tests.actors.places import Place

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from actors.core.batch import StepResult
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
-from actors.core.plan import plan
 from actors.core.policies import Fcfs
 from actors.core.policies.guard import Guarded
 from actors.core.request import Submit
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from actors.policy_file import find_policy
 from sim.trace.write import write_trace
 from sundog.cli import main

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.core.batch import StepResult
-from actors.core.plan import plan
 from actors.core.request import Submit
 from actors.core.routers.least import LeastRequests
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.update import update
 from actors.policy_file import find_policy
 from sim.schedule.decision_log import DecisionLog
 from sim.schedule.step_trace import parse_trace

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actors.stream import Delta, DeltaStream
+from actors.kernel.stream import Delta, DeltaStream
 
 
 def token(number: int, finish_reason: str | None = None) -> Delta:

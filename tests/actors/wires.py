@@ -5,7 +5,7 @@ Each `type: ignore` names an error that must be there: mypy says so when one is 
 
 from typing import assert_type
 
-from actors.actor import Actor, Handled, Ref, Reply, answer
+from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
 from actors.messages import (
     Abort,
     Accepted,

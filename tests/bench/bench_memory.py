@@ -27,10 +27,10 @@ class Load:
 
     def __init__(self) -> None:
         from actors.block_hash import block_hasher
+        from actors.core.blocks.kv_cache import KVCache
         from actors.core.config import SchedulerConfig
-        from actors.core.kv_cache import KVCache
         from actors.core.policies import Fcfs
-        from actors.core.state import SchedulerState
+        from actors.core.step.state import SchedulerState
         from runtime.backend import TorchBackend
         from runtime.serve import EMBEDDED_MODEL
 
@@ -42,8 +42,8 @@ class Load:
 
     def submit(self, num_tokens: int) -> None:
         """A greedy request for so many tokens after a short prompt."""
+        from actors.core.params.sampling import Sampling
         from actors.core.request import Submit
-        from actors.core.sampling import Sampling
 
         prompt = tuple(self.rng.randrange(6, 1500) for _ in range(self.rng.randint(1, 60)))
         sampling = Sampling(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
@@ -52,8 +52,8 @@ class Load:
         self.num_submitted += 1
 
     async def step(self) -> None:
-        from actors.core.plan import plan
-        from actors.core.update import update
+        from actors.core.step.plan import plan
+        from actors.core.step.update import update
 
         batch, _ = plan(self.state)
         update(self.state, await self.backend.execute(batch))

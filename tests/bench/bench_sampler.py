@@ -16,7 +16,7 @@ def chooser(fields: dict[str, object]) -> Callable[[], object]:
     import numpy as np
     import torch
 
-    from actors.core.sampling import Sampling
+    from actors.core.params.sampling import Sampling
     from runtime.sampling.rows import SamplingRows
     from runtime.sampling.sampler import sample
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from actors.config import EngineConfig, SchedulerConfig
+from actors.config.speculative import SpeculativeConfig
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch, StepResult
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 from actors.messages import Capacity, Generate
-from actors.speculative_config import SpeculativeConfig
 from sim.cost.calibrated import Calibrated, fit
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold

@@ -9,13 +9,13 @@ import time
 
 from actors.block_hash import block_hasher
 from actors.core.batch import StepResult
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
-from actors.core.plan import plan
 from actors.core.policies import Fcfs
 from actors.core.request import Submit
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 
 VLLM_US = {1: 38, 8: 125, 64: 750, 256: 3130, 1024: 13250}
 PROMPT_TOKENS = 32

@@ -15,9 +15,9 @@ from functools import partial
 
 import trio
 
-from actors.actor import Actor, Ref
 from actors.core.batch import Admission, Batch
-from actors.core.sampling import DEFAULTS
+from actors.core.params.sampling import DEFAULTS
+from actors.kernel.actor import Actor, Ref
 from actors.messages import Abort, Capacity, Load, StepOutput
 from runtime.wire.answering import live_for
 from runtime.wire.handshake import shake_hands

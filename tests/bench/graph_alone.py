@@ -14,15 +14,15 @@ from itertools import pairwise
 
 import trio
 
-from actors.actor import Ref
 from actors.api.front import Behind
 from actors.api.serve_graph import serve_graph
 from actors.api.server_options import ServerOptions
-from actors.clock import now_s
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.front.async_llm import FromClients
+from actors.kernel.actor import Ref
+from actors.kernel.clock import now_s
+from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Generate
-from actors.stream import DeltaStream
 from sundog.emulated import emulated
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine

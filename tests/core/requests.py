@@ -1,12 +1,12 @@
 """Requests for the tests of the core."""
 
-from actors.core.adapter import Adapter
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Sampling
 from actors.core.policies import Fcfs, Policy
 from actors.core.request import Request, Submit
-from actors.core.sampling import Sampling
-from actors.core.state import SchedulerState
+from actors.core.step.state import SchedulerState
 
 MAX_MODEL_LEN = 64
 

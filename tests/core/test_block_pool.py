@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 
 import pytest
 
-from actors.core.block_pool import BlockPool
+from actors.core.blocks.block_pool import BlockPool
 
 
 def test_blocks_are_handed_out_in_ascending_order_and_never_the_null_block() -> None:

@@ -1,7 +1,7 @@
 """KV space: what a prefix hit saves, what it costs, and who is let in."""
 
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
 from actors.core.request import Request
 from tests.core.requests import hash_by_value, request
 

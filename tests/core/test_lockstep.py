@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from actors.core.lockstep import Lockstep
+from actors.core.queue.lockstep import Lockstep
 from actors.core.request import Request, Submit
 from tests.core.drive import Driven, Planned, Updated
 from tests.core.traces import batches, countable, num_cases, random_trace

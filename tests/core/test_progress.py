@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.core.policies import POLICIES, has_urgency
-from actors.core.progress import why_stalled
+from actors.core.step.progress import why_stalled
 from actors.policy_file import find_policy
 from sim.schedule.decision_log import DecisionLog
 from sim.schedule.step_trace import parse_trace

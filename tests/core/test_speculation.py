@@ -7,10 +7,10 @@ import pytest
 
 from actors.core.batch import Finish, StepResult
 from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.plan import plan
-from actors.core.speculate import cut
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.speculate import cut
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from tests.core.drive import Drafting, Driven, Planned
 from tests.core.requests import MAX_MODEL_LEN, scheduler_state, submit
 from tests.core.test_lockstep_equals_plain import without_tokens

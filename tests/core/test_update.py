@@ -3,9 +3,9 @@
 import pytest
 
 from actors.core.batch import Finish, StepResult
-from actors.core.plan import plan
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from tests.core.requests import MAX_MODEL_LEN, scheduler_state, submit
 
 EOS = 2

@@ -3,7 +3,7 @@
 import random
 
 from actors.core.policies import Fcfs, Policy, Priority
-from actors.core.waiting import WaitingQueue
+from actors.core.queue.waiting import WaitingQueue
 from tests.core.requests import request, scheduler_state
 
 

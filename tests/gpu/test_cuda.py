@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: m
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
-from actors.core.sampling import Sampling  # noqa: E402
+from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime.attention import varlen  # noqa: E402
 from runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa: E402
 from runtime.engine import Engine  # noqa: E402

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from actors.core.adapter import Adapter  # noqa: E402
+from actors.config.pooler import PoolingType  # noqa: E402
+from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
-from actors.core.constraint import Constraint, ConstraintKind  # noqa: E402
-from actors.core.sampling import Sampling  # noqa: E402
-from actors.pooler_config import PoolingType  # noqa: E402
-from actors.speculative_config import SpeculativeConfig  # noqa: E402
+from actors.core.params.adapter import Adapter  # noqa: E402
+from actors.core.params.constraint import Constraint, ConstraintKind  # noqa: E402
+from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime import paged_cache  # noqa: E402
 from runtime.embedding.encoder import Encoder  # noqa: E402
 from runtime.embedding.settings import EmbeddingSettings  # noqa: E402

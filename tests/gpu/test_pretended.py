@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("there is a GPU, which need not be pretended", allow_module_level=True)
 
+from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import SchedulerConfig  # noqa: E402
-from actors.core.sampling import Sampling  # noqa: E402
-from actors.speculative_config import SpeculativeConfig  # noqa: E402
+from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime.engine import Engine  # noqa: E402
 from runtime.opening import Opening  # noqa: E402
 from tests.gpu.pretended import Device, pretended  # noqa: E402

@@ -4,10 +4,10 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from actors.core.adapter import Adapter
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.logprobs import TokenLogprobs
-from actors.core.sampling import Sampling
+from actors.core.params.adapter import Adapter
+from actors.core.params.logprobs import TokenLogprobs
+from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 
 GREEDY = Sampling(temperature=0.0)

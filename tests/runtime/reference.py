@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.generation import logits_process as library
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.rows import SamplingRows
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.core.adapter import Adapter
 from actors.core.batch import Batch, StepResult
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
-from actors.core.logprobs import TokenLogprobs
-from actors.core.plan import plan
+from actors.core.params.adapter import Adapter
+from actors.core.params.logprobs import TokenLogprobs
+from actors.core.params.sampling import Sampling
 from actors.core.policies.fcfs import Fcfs
 from actors.core.request import Request, Submit
-from actors.core.sampling import Sampling
-from actors.core.speculate import cut
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.speculate import cut
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from runtime.engine import Engine, Flight
 from tests.core.requests import hash_by_value
 

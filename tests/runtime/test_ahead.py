@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from actors.core.config import SchedulerConfig
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.attention.decoding import by_gathering
 from runtime.backend import TorchBackend
 from runtime.engine import Engine

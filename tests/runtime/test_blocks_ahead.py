@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actors.core.batch import Admission, Batch
-from actors.core.sampling import DEFAULTS
+from actors.core.params.sampling import DEFAULTS
 from runtime.blocks_ahead import BlocksAhead
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from actors.config import ConfigError
-from actors.pooler_config import PoolingType, parse_pooler_config
+from actors.config.pooler import PoolingType, parse_pooler_config
 from runtime.embedding.encoder import Encoder
 from runtime.embedding.settings import (
     EmbeddingSettings,

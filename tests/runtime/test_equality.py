@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.attention.groups import Group
 from runtime.attention.step import PagedStep
 from runtime.backend import TorchBackend

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.logprobs import token_logprobs
 from runtime.sampling.mask import Bitmasks
 from runtime.sampling.rows import SamplingRows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.requests import Requests
 from runtime.sampling.sampler import Sampled
 from runtime.step import Step

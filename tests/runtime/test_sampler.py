@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.edits import Edit
 from runtime.sampling.likeliest import likeliest
 from runtime.sampling.rows import SamplingRows, uniforms

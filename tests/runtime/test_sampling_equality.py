@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Generate

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.logprobs import TokenLogprobs
-from actors.core.sampling import Sampling
+from actors.core.params.logprobs import TokenLogprobs
+from actors.core.params.sampling import Sampling
 from runtime.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import ARCHITECTURES, build_model, random_prompt

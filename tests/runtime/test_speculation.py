@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.core.sampling import Sampling
+from actors.config.speculative import SpeculativeConfig
+from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate
-from actors.speculative_config import SpeculativeConfig
 from runtime.backend import TorchBackend
 from runtime.ngram import lookup
 from sim.backend import Pace

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from actors.core.draftable import may_draft
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import sample

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.messages import StepOutput, Submit
 from actors.metrics.forecast import Accuracy, Known
 from actors.metrics.measured import Measured

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import trio
 
-from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk, StepResult
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
+from actors.kernel.clock import now_s
 from actors.messages import Capacity, StepOutput
 from sim.backend import CostBackend, Pace
 from sim.clock import run_virtual

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from actors.clock import Event, call_at, now_s, run_blocking, sleep_until
+from actors.kernel.clock import Event, call_at, now_s, run_blocking, sleep_until
 from sim.clock import Deadlock, VirtualClock, run_virtual
 
 Log = list[tuple[float, str]]

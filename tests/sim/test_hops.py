@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.config import ConfigError
-from actors.hop_costs import parse_hop_costs
+from actors.config.hop_costs import parse_hop_costs
 from sim.cost.profile import read_profile
 from sim.trace.record import TraceRequest
 from sim.trace.write import write_trace

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import Actor, Ref
-from actors.clock import Event
 from actors.config import EngineConfig, SchedulerConfig
-from actors.core.kv_cache import KVCache
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.request import Request
 from actors.core.routers import RoundRobin
 from actors.core.routers.least import LeastRequests
 from actors.graph import open_graph
+from actors.kernel.actor import Actor, Ref
+from actors.kernel.clock import Event
 from actors.messages import Cancel, Capacity
 from actors.policy_file import find_policy
 from sim.backend import CostBackend, Pace

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
+from actors.config.speculative import SpeculativeConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.config import ConfigError
 from actors.engine.backend import Backend
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate, StepOutput
-from actors.speculative_config import SpeculativeConfig
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend, Pace
 from sim.cost.drafting import WithDrafts

@@ -7,9 +7,9 @@ does not meet the same arrivals, preemptions and idle steps at the same steps.
 import random
 from dataclasses import dataclass, field
 
-from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
+from actors.kernel.clock import now_s
 from actors.messages import Capacity, StepOutput
 from sim.backend import CostBackend, Pace
 from sim.cost.calibrated import Calibrated

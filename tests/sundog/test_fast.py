@@ -54,7 +54,7 @@ def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) ->
     plain = replayed(copied, "plain")
     built = python(copied, "-m", "sundog.fast", "build", "0", below)
     assert built.returncode == 0, built.stdout.decode() + built.stderr.decode()
-    which = python(copied, "-c", "import actors.core.plan as p; print(p.__file__)")
+    which = python(copied, "-c", "import actors.core.step.plan as p; print(p.__file__)")
     assert which.stdout.strip().endswith(b".so")
     libraries = fast.built(copied)
     assert len(libraries) == sum(name.startswith(below) for name in fast.MODULES) + 1
@@ -65,7 +65,7 @@ def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) ->
     later = time.time() + 3600
     os.utime(source, (later, later))
     refused = python(copied, "-m", "sundog", "--help")
-    assert refused.returncode == 2 and b"actors/core/plan.py changed" in refused.stderr
+    assert refused.returncode == 2 and b"actors/core/step/plan.py changed" in refused.stderr
     fast.remove(copied)
     assert python(copied, "-m", "sundog", "--help").returncode == 0
 

@@ -20,7 +20,7 @@ from actors.api.bodies.tools import (
 )
 from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
-from actors.core.constraint import Constraint
+from actors.core.params.constraint import Constraint
 from actors.messages import ChatMessage, Reading
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {}

@@ -10,10 +10,10 @@ from actors.api.bodies.completion import Prompt, PromptInput, as_prompts
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid
-from actors.core.pooling import Pooling
-from actors.core.sampling import Sampling
+from actors.config.vector_sizes import VectorSizes
+from actors.core.params.pooling import Pooling
+from actors.core.params.sampling import Sampling
 from actors.messages import Reading
-from actors.vector_sizes import VectorSizes
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "chat_template": (),

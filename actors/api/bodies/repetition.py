@@ -7,7 +7,7 @@ from pydantic import Field
 from actors.api.bodies.bounds import MAX_PATTERN_TOKENS, WHOLE
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid
-from actors.core.repetition import Repetition
+from actors.core.params.repetition import Repetition
 
 Size = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
 FIELD = "repetition_detection"

@@ -35,9 +35,9 @@ from actors.api.bodies.shown import ShownBody
 from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid
-from actors.core.constraint import Constraint
-from actors.core.sampling import Sampling
-from actors.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Sampling
 
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 

@@ -8,8 +8,8 @@ from actors.api.bodies.bounds import INT32_MAX, MAX_PROMPTS, WHOLE
 from actors.api.bodies.embedding import TruncatedBody
 from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid
-from actors.core.pooling import Pooling
-from actors.core.sampling import Sampling
+from actors.core.params.pooling import Pooling
+from actors.core.params.sampling import Sampling
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "chat_template_kwargs": ({},),

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import PlainValidator
 
 from actors.api.errors import shown
-from actors.core.constraint import Constraint, ConstraintKind
+from actors.core.params.constraint import Constraint, ConstraintKind
 
 ANY_OBJECT = '{"type":"object"}'
 FORMATS = "text, json_object, json_schema or structural_tag"

@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator
 from actors.api.bodies.bounds import Name
 from actors.api.bodies.parsing import JsonObject
 from actors.api.errors import invalid, shown
-from actors.core.constraint import Constraint, ConstraintKind
+from actors.core.params.constraint import Constraint, ConstraintKind
 
 MAX_TOOLS = 1024
 NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}

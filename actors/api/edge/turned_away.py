@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actors.actor import ActorDied
 from actors.api.seats import Full, Seats
+from actors.kernel.actor import ActorDied
 
 log = logging.getLogger("sundog.api")
 

@@ -15,7 +15,7 @@ from quart import Quart, Response, after_this_request, request
 
 from actors.api.edge.request import current_request
 from actors.api.exposition.http_metrics import UNCOUNTED
-from actors.clock import now_s
+from actors.kernel.clock import now_s
 from actors.metrics.measured import Measured
 
 W3C = TraceContextTextMapPropagator()

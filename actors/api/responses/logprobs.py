@@ -6,7 +6,7 @@ JSON has no infinity: what is impossible has the log probability -9999, as in Op
 from collections.abc import Sequence
 
 from actors.api.responses.token_strings import TokenStrings, TokenTexts
-from actors.core.logprobs import TokenLogprobs
+from actors.core.params.logprobs import TokenLogprobs
 
 Json = dict[str, object]
 

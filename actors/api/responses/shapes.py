@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from actors.api.responses.view import ChoiceView
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 Json = dict[str, object]
 Whole = Sequence[tuple[ChoiceView, Delta]]

@@ -14,7 +14,7 @@ from actors.api.choices import Choice, Choices, usage_object
 from actors.api.errors import BROKEN, ApiError, ErrorShape
 from actors.api.responses.shapes import Json, ResponseShape
 from actors.api.responses.view import ChoiceView
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 log = logging.getLogger("sundog.api")
 

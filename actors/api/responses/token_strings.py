@@ -7,7 +7,7 @@ whole, and those before it show nothing, as in vLLM.
 from itertools import takewhile
 from typing import Protocol
 
-from actors.core.logprobs import TokenLogprobs
+from actors.core.params.logprobs import TokenLogprobs
 
 CONTEXT_TOKENS = 4
 """A character of UTF-8 has at most four bytes."""

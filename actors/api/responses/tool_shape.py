@@ -6,7 +6,7 @@ from actors.api.reasoning import ThoughtParser
 from actors.api.responses.shapes import ChatShape, Json
 from actors.api.responses.view import ChoiceView
 from actors.api.tool_calls import CallFormat, CallParser, CallPart
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 
 @dataclass(frozen=True, slots=True)

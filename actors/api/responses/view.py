@@ -6,7 +6,7 @@ from actors.api.bodies.shown import UsageWanted
 from actors.api.choices import Choice
 from actors.api.responses.logprobs import Json, Logprobs, prompt_logprobs
 from actors.api.responses.token_strings import TokenTexts
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 
 @dataclass(frozen=True, slots=True)

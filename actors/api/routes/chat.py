@@ -18,7 +18,7 @@ from actors.api.responses.view import Wanted
 from actors.api.routes.completions import text_of
 from actors.api.routes.generate import Answering
 from actors.api.translated.parts import Shaped
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)

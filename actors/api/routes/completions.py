@@ -13,7 +13,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.responses.shapes import COMPLETION
 from actors.api.routes.generate import Answering
-from actors.clock import run_blocking
+from actors.kernel.clock import run_blocking
 
 
 def completions_routes(context: ApiContext) -> Blueprint:

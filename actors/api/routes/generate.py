@@ -23,11 +23,11 @@ from actors.api.responses.view import ChoiceView, Wanted
 from actors.api.seats import Full, Leave
 from actors.api.transfer import FIELD
 from actors.api.translated.parts import Shaped, TranslatingWriter
-from actors.clock import now_s, sleep_until
-from actors.core.adapter import Adapter
-from actors.core.sampling import Sampling
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Sampling
+from actors.kernel.clock import now_s, sleep_until
+from actors.kernel.stream import Delta, joined
 from actors.messages import ChatMessage, CheckHealth, Generate, Reading
-from actors.stream import Delta, joined
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
 

@@ -14,7 +14,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import text_response
 from actors.api.errors import INVALID_INPUT, ApiError
-from actors.core.adapter import Adapter
+from actors.core.params.adapter import Adapter
 
 log = logging.getLogger("sundog.api")
 

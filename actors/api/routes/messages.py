@@ -19,7 +19,7 @@ from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
 from actors.api.routes.renamed import renamed
 from actors.api.translated.message import MessageEvents, whole_message
-from actors.clock import run_blocking
+from actors.kernel.clock import run_blocking
 
 NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
 """What fields of a chat completion are called here."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from actors.api.choices import Choice
 from actors.api.json_object import Json
 from actors.api.responses.sse import Writer
-from actors.stream import Delta
+from actors.kernel.stream import Delta
 
 Chunk = Json
 """A chat completion or a chunk of one, as JSON."""

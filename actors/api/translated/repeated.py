@@ -2,7 +2,7 @@
 
 from actors.api.bodies.responses import Format, Function, ResponseBody
 from actors.api.json_object import Json
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 
 ABSENT: Json = dict.fromkeys(
     ("prompt", "kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")

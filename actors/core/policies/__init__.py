@@ -12,8 +12,8 @@ from actors.core.policies.priority import Priority
 from actors.core.policies.shortest_prompt import ShortestPrompt
 from actors.core.policies.shortest_remaining import ShortestRemaining
 from actors.core.policies.vtc import VirtualTokenCounter
+from actors.core.queue.view import View
 from actors.core.request import Request
-from actors.core.view import View
 
 __all__ = ["POLICIES", "Fcfs", "Policy", "Priority", "Refusal", "Request", "View", "has_urgency", "name_of"]
 

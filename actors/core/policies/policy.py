@@ -7,9 +7,9 @@ runs alike in every world. Nothing it can see tells how long an answer will be.
 
 from typing import ClassVar, Protocol, Self
 
+from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request
-from actors.core.view import View
 
 
 class Rank(Protocol):

@@ -1,9 +1,9 @@
 """Lower numbers first: vLLM's `--scheduling-policy priority`."""
 
 from actors.core.policies.policy import Policy
+from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request
-from actors.core.view import View
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ themselves.
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from operator import attrgetter
 
+from actors.core.queue.view import View
 from actors.core.request import Request, Submit
-from actors.core.view import View
 
 
 def _fact(path: str) -> property:

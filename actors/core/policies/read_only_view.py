@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, read_only
-from actors.core.view import View
+from actors.core.queue.view import View
 
 
 class ReadOnlyView:

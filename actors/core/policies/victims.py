@@ -1,8 +1,8 @@
 """Choices of a victim that more than one policy makes."""
 
 from actors.core.policies.policy import Policy
+from actors.core.queue.view import View
 from actors.core.request import Request
-from actors.core.view import View
 
 
 def least_urgent(policy: Policy, running: dict[str, Request], view: View) -> Request:

@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.clock import now_s
 from actors.core.records import dataclass
+from actors.kernel.clock import now_s
 from sim.cost.calibrated import Calibrated, chunk_context_tokens, nonnegative_least_squares
 from sim.cost.in_range import Range
 from sim.cost.work import StepWork

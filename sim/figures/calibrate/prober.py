@@ -7,10 +7,10 @@ own: pages that nobody wrote, or that several requests share, would be read from
 import itertools
 import random
 
-from actors.actor import Ref
-from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
+from actors.kernel.actor import Ref
+from actors.kernel.clock import now_s
 from actors.messages import Capacity, Interrupt, Load
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold

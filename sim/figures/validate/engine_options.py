@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import ConfigError
-from actors.speculative_config import SpeculativeConfig, parse_speculative_config
 
 NOT_MODELLED = (
     "compilation_config",

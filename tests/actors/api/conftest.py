@@ -13,8 +13,8 @@ import trio
 
 from actors.api import HttpSettings, ServedModel, create_app, serve_http
 from actors.api.keys import Keys
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
-from actors.stream import Delta, DeltaStream
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
 

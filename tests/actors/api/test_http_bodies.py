@@ -15,8 +15,8 @@ from actors.api.context import ApiContext, ServedModel
 from actors.api.desk import OwnDesk
 from actors.api.errors import ApiError
 from actors.api.in_flight import InFlight
-from actors.core.sampling import Sampling
-from actors.sampling_defaults import SamplingDefaults
+from actors.config.sampling_defaults import SamplingDefaults
+from actors.core.params.sampling import Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]
 

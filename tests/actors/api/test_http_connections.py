@@ -10,13 +10,13 @@ import pytest
 import trio
 from hypercorn.trio.worker_context import WorkerContext
 
-from actors.actor import ActorDied
 from actors.api import HttpSettings
 from actors.api.edge.admission import Admission
 from actors.api.edge.direct import WritePass
 from actors.api.edge.exchange import Dates
 from actors.api.edge.open_connections import OpenConnections
 from actors.api.edge.tcp_connection import TcpConnection
+from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
 

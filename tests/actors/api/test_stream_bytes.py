@@ -15,9 +15,9 @@ from actors.api.errors import as_vllm
 from actors.api.responses.shapes import COMPLETION, ChatShape, ResponseShape
 from actors.api.responses.sse import SLOT, ChunkWriter, Events
 from actors.api.responses.view import ChoiceView, Wanted
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
+from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Generate
-from actors.stream import Delta, DeltaStream
 from tests.actors.api.wire import completion, post
 from tests.actors.fakes import BytesDecoder
 

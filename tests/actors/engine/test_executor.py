@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import ActorDied, Ref, Reply
-from actors.clock import now_s
 from actors.core.batch import Batch, StepResult
 from actors.engine.engine_core import run_engine_core
 from actors.engine.executor import Executor
 from actors.engine.ranks import RankDied, RanksDisagree
 from actors.engine.runner import Runner
+from actors.kernel.actor import ActorDied, Ref, Reply
+from actors.kernel.clock import now_s
 from actors.messages import Capacity, EngineRefs, Interrupt, Load, Submit
 from tests.actors.fakes import EOS, FakeBackend, Listener, engine_config
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from actors.actor import Ref
 from actors.front.codec import Vocabulary
 from actors.front.turnover import FIRST_GUESS_S
 from actors.graph import open_graph
+from actors.kernel.actor import Ref
+from actors.kernel.stream import Delta
 from actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
-from actors.stream import Delta
 from tests.actors.fakes import EOS, STEP_S, Bytes, FakeBackend, Listener, engine_config, read
 
 NUM_BLOCKS = 256

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actors.actor import Ref
 from actors.front.codec import Vocabulary
 from actors.front.readings import LONG, SHORT
 from actors.graph import open_graph
+from actors.kernel.actor import Ref
 from actors.messages import Accepted, Cancel, Generate, Refused, Sampling
 from tests.actors.fakes import Bytes, FakeBackend, Listener, engine_config, read
 from tests.patience import HANGS_S

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors.actor import Ref
 from actors.engine.engine_core import EngineRefs
 from actors.graph import open_graph
+from actors.kernel.actor import Ref
 from actors.messages import Abort, Accepted, Cancel, Capacity, Generate, Released, Sampling, Submit
 from actors.policy_file import find_router
 from actors.router.router import Router

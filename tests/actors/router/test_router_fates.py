@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actors.actor import Ref
+from actors.kernel.actor import Ref
 from actors.messages import Accepted, Generate, Refused, Sampling
 from actors.policy_file import find_router
 from tests.actors.fakes import STEP_S, read

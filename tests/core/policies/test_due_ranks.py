@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actors.core.due import Due, Line
 from actors.core.policies.guard import Guarded
+from actors.core.queue.due import Due, Line
+from actors.core.queue.view import View
 from actors.core.request import Request
-from actors.core.view import View
 from tests.core.drive import Driven, Log, Planned
 from tests.core.policies.world import EXAMPLES, RESTLESS, World, policy_trace
 from tests.core.traces import num_cases

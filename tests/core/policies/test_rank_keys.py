@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core import waiting
 from actors.core.policies.guard import PolicyError
 from actors.core.policies.policy import gives_keys
+from actors.core.queue import waiting
+from actors.core.queue.view import View
 from actors.core.request import Request
-from actors.core.view import View
 from actors.policy_file import find_policy
 from tests.core.drive import Driven, Log, Updated
 from tests.core.policies.world import DOCS, HASTY_MLFQ, World, policy_trace

@@ -4,8 +4,8 @@ import pytest
 
 from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests, ReadOnlySubmit
 from actors.core.policies.read_only_view import ReadOnlyView
+from actors.core.queue.view import View
 from actors.core.request import Request, Submit
-from actors.core.view import View
 from tests.core.policies.world import World
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Batch, StepResult
+from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.kv_cache import KVCache
-from actors.core.plan import plan
 from actors.core.policies import has_urgency
 from actors.core.request import Request, Submit
-from actors.core.state import SchedulerState
-from actors.core.update import update
+from actors.core.step.plan import plan
+from actors.core.step.state import SchedulerState
+from actors.core.step.update import update
 from actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
 

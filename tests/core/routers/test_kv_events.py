@@ -2,7 +2,7 @@
 
 import random
 
-from actors.core.kv_events import KvChanges
+from actors.core.blocks.kv_events import KvChanges
 from actors.core.routers.prefix_index import StoredBlocks
 from tests.core.policies.world import World
 from tests.core.routers.test_prefix_index import prompt

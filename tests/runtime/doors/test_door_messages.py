@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from actors.core.adapter import Adapter
-from actors.core.constraint import Constraint, ConstraintKind
-from actors.core.logprobs import TokenLogprobs
+from actors.core.params.adapter import Adapter
+from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.logprobs import TokenLogprobs
+from actors.kernel.stream import Delta
 from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
-from actors.stream import Delta
 from runtime.doors.asking import asked, generate_of
 from runtime.doors.messages import DOOR_MESSAGES, Deltas, Part
 from runtime.wire.records import Packer, Unpacker

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import ray
 import trio
 
-from actors.actor import Actor, ActorDied, Ref, Reply, answer
-from actors.clock import Event
+from actors.kernel.actor import Actor, ActorDied, Ref, Reply, answer
+from actors.kernel.clock import Event
 from runtime.ray.promises import answered
 from runtime.wire.link import Link
 from runtime.wire.sockets import accepted, connected, listen

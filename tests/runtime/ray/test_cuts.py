@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="the ray extra is not installed")
 
 import trio
 
-from actors.actor import ActorDied
+from actors.kernel.actor import ActorDied
 from runtime.ray.promises import answered
 from runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note

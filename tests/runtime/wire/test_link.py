@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actors.actor import ActorDied
+from actors.kernel.actor import ActorDied
 from runtime.wire.frames import HEADER, MOST_BYTES, Frame, Frames, Kind, WireError
 from runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 import trio
 
-from actors.actor import Actor, Handled, answer
+from actors.kernel.actor import Actor, Handled, answer
 from actors.messages import Capacity, Load
 from runtime.worker.watchdog import Watched
 from tests.actors.fakes import FakeBackend

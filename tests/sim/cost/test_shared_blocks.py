@@ -1,7 +1,7 @@
 """Blocks that several decodes read: counted while they are read, and only then."""
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import DEFAULTS
+from actors.core.params.sampling import DEFAULTS
 from sim.cost.work_fold import WorkFold
 
 BLOCK_SIZE = 4

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.front.front_end import FrontEnd
 from actors.graph import open_graph
 from actors.messages import Accepted, Capacity, Generate

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from sim.emulation.answers import Answers, picked
 from sim.emulation.made_up_logprobs import MadeUpLogprobs
 from sim.emulation.scripts import Scripted, Scripts

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from actors.config import EngineConfig, SchedulerConfig
+from actors.core.params.sampling import Sampling
 from actors.core.routers import RoundRobin
-from actors.core.sampling import Sampling
 from actors.graph import open_graph
 from actors.messages import Accepted, Capacity, Generate
 from actors.metrics.lag import Lag

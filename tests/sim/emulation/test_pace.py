@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import trio
 
-from actors.clock import now_s
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
+from actors.kernel.clock import now_s
 from actors.metrics.lag import Lag
 from sim.backend import CostBackend
 from sim.clock import run_virtual

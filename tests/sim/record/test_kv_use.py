@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.actor import Actor, Handled
+from actors.kernel.actor import Actor, Handled
 from actors.messages import Heard, StepOutput
 from sim.figures.metrics import Summary, summarize
 from sim.replay import replay

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actors.core.batch import Admission, Batch, Chunk, Finish
-from actors.core.sampling import Sampling
+from actors.core.params.sampling import Sampling
 from actors.messages import StepOutput
 from sim.clock import run_virtual
 from sim.figures.metrics import request_times, summarize

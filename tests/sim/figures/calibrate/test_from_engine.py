@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 import trio
 
-from actors.actor import Ref
-from actors.clock import Event, now_s, sleep_until
 from actors.engine.executor import Executor
 from actors.engine.runner import Runner
+from actors.kernel.actor import Ref
+from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 from sim.clock import run_virtual
 from sim.cost.calibrated import Calibrated

@@ -1,0 +1,82 @@
+"""The configuration of one deployment: the scheduler's limits, and what stands around them."""
+
+from dataclasses import field, replace
+
+from actors.config.hop_costs import NO_HOPS, HopCosts
+from actors.config.speculative import SpeculativeConfig
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.policies import Fcfs, Policy, has_urgency
+from actors.core.policies.policy import class_name, defines
+from actors.core.records import dataclass
+from actors.core.routers import RoundRobin, RouterPolicy
+
+__all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One deployment: `replicas` equal engines behind one `router`.
+
+    `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. With `max_waiting`
+    unfinished requests further ones are refused (HTTP 429); None sets no limit. With `refuse_never_fit` a KV
+    cache too small for one request of the full context is no error: requests that could outgrow it are
+    refused one by one, where vLLM would queue them for ever. `max_logprobs` bounds how many likeliest tokens
+    a request may ask to be listed beside each token; -1 is no bound. `lockstep` and `decode_runs` change what
+    a run costs and none of its results; the latter is for backends that only count tokens. The random numbers
+    of a policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified
+    whenever an engine falls idle.
+    """
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    policy: Policy = field(default_factory=Fcfs)
+    replicas: int = 1
+    router: RouterPolicy = field(default_factory=RoundRobin)
+    max_waiting: int | None = None
+    prefix_caching_hash_algo: str = "sha256"
+    refuse_never_fit: bool = False
+    max_logprobs: int = 20
+    lockstep: bool = True
+    decode_runs: bool = False
+    seed: int = 0
+    debug: bool = False
+    speculation: SpeculativeConfig | None = None
+    hops: HopCosts = NO_HOPS
+    publishes_kv_events: bool = False
+    """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"replicas is {self.replicas}: it must be at least 1")
+        if self.max_waiting is not None and self.max_waiting < 1:
+            raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
+        if self.max_logprobs < -1:
+            raise ConfigError(f"max_logprobs is {self.max_logprobs}: give -1 for no bound, or at least 0")
+        if self.scheduler.preempt_for_priority and not has_urgency(self.policy):
+            raise ConfigError(
+                f"preempt_for_priority needs a policy that knows what is more urgent, and"
+                f" {class_name(self.policy)} does not: try priority, earliest-deadline,"
+                " shortest-remaining or mlfq"
+            )
+        if defines(self.policy, "quota") and not self.scheduler.enable_chunked_prefill:
+            raise ConfigError(
+                f"policy {class_name(self.policy)} gives quotas, which need chunked prefill: enable it"
+            )
+
+    def with_blocks(self, num_blocks: int) -> SchedulerConfig:
+        """The scheduler's limits over a pool of `num_blocks`, the null block included.
+
+        Raises ConfigError if one request of the full length would not fit; with `refuse_never_fit`
+        the full length is what fits.
+        """
+        config = replace(self.scheduler, num_gpu_blocks=num_blocks)
+        needed = -(-config.max_model_len // config.block_size) + 1
+        if num_blocks < needed and self.refuse_never_fit:
+            return replace(config, max_model_len=(num_blocks - 1) * config.block_size)
+        if num_blocks < needed:
+            raise ConfigError(
+                f"num_gpu_blocks is {num_blocks}, but one request of max_model_len"
+                f" {config.max_model_len} needs {needed} (the null block included):"
+                f" lower --max-model-len to {(num_blocks - 1) * config.block_size} or give the"
+                " KV cache more memory"
+            )
+        return config

@@ -1,0 +1,94 @@
+"""What changes in a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
+
+from actors.core.params.adapter import Adapter
+from actors.core.records import dataclass
+
+
+@dataclass(init=False, slots=True)
+class KvBlocks:
+    """Blocks of one request, one behind the other, that can be found from now on, or whose `keys` no more.
+
+    Of those that were stored `parent` is the key of the block before them, None for the first of a prompt,
+    and `token_ids` what they hold. Nothing stored and no key means that the whole cache was forgotten.
+    """
+
+    is_stored: bool
+    keys: tuple[object, ...]
+    parent: object | None  # mypyc finds no plain `object` for a field of a dataclass
+    token_ids: tuple[int, ...]
+    adapter: Adapter | None
+    cache_salt: str | None
+    session: str | None
+
+    def __init__(
+        self,
+        is_stored: bool,
+        keys: tuple[object, ...] = (),
+        parent: object = None,
+        token_ids: tuple[int, ...] = (),
+        adapter: Adapter | None = None,
+        cache_salt: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        self.is_stored = is_stored
+        self.keys = keys
+        self.parent = parent
+        self.token_ids = token_ids
+        self.adapter = adapter
+        self.cache_salt = cache_salt
+        self.session = session
+
+
+@dataclass(init=False, slots=True)
+class KvEvents:
+    """Keys of blocks that can be found from now on, and of those that can be found no more.
+
+    `blocks` says the same and more, in the order in which it happened, if anybody publishes it.
+    """
+
+    stored: tuple[object, ...]
+    removed: tuple[object, ...]
+    blocks: tuple[KvBlocks, ...]
+
+    def __init__(
+        self, stored: tuple[object, ...], removed: tuple[object, ...], blocks: tuple[KvBlocks, ...] = ()
+    ) -> None:
+        self.stored = stored
+        self.removed = removed
+        self.blocks = blocks
+
+
+class KvChanges:
+    """The changes of a pool since they were last taken: of each key, whether it is there now.
+
+    With `publishes`, each of them in order, too.
+    """
+
+    __slots__ = ("blocks", "is_stored", "publishes")
+
+    def __init__(self, publishes: bool = False) -> None:
+        self.is_stored: dict[object, bool] = {}
+        self.publishes = publishes
+        self.blocks: list[KvBlocks] = []
+
+    def forgets(self, key: object) -> None:
+        """Nobody finds the key any more."""
+        self.is_stored[key] = False
+        if self.publishes:
+            self.blocks.append(KvBlocks(False, (key,)))
+
+    def forgets_all(self, keys: list[object]) -> None:
+        """Nobody finds any of these, which are all there were."""
+        self.is_stored.update(dict.fromkeys(keys, False))
+        if self.publishes:
+            self.blocks.append(KvBlocks(False))
+
+    def take(self) -> KvEvents | None:
+        """All of them as events; None if nothing has changed."""
+        changes, self.is_stored = self.is_stored, {}
+        blocks, self.blocks = self.blocks, []
+        if not (changes or blocks):
+            return None
+        stored = tuple([key for key, is_stored in changes.items() if is_stored])
+        removed = tuple([key for key, is_stored in changes.items() if not is_stored])
+        return KvEvents(stored, removed, tuple(blocks))

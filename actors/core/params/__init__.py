@@ -1,0 +1,1 @@
+"""What a client asks of one request: sampling, constraints, log probabilities, adapters."""

@@ -1,0 +1,1 @@
+"""The waiting and running requests, and the order a policy gives them."""

@@ -1,0 +1,250 @@
+"""Requests that decode in lockstep: one token each in every step, and no step touches them.
+
+In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from the step in
+which it joined. A step touches a member only when it needs a new block (`grows`), has filled one (`fills`) or
+reaches its length limit (`expiries`): three calendars by step number, the first two in order of admission.
+
+Law: settling a member at any moment gives the counts that touching it in every step would have.
+"""
+
+import heapq
+from typing import Final
+
+from actors.core.queue.tenant_service import TenantService
+from actors.core.request import Request
+
+Calendar = dict[int, list[Request]]
+PLENTY: Final = 256
+"""Steps: a run of them may end without need."""
+
+
+class InFlight:
+    """A planned step whose result has not come back.
+
+    `samplers` sample in it without being in lockstep any more, and `drafted` says how many drafts it verifies
+    of each; outputs of `dropped` requests are thrown away when they come.
+    """
+
+    __slots__ = ("drafted", "dropped", "samplers", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.samplers: list[Request] = []
+        self.drafted: dict[str, int] = {}
+        self.dropped: set[str] = set()
+
+
+def _enter(calendar: Calendar, step: int, request: Request) -> None:
+    entered = calendar.get(step)
+    if entered is None:
+        calendar[step] = [request]
+        return
+    entered.append(request)
+    if entered[-2].order > request.order:
+        entered.sort(key=_order)
+
+
+def _leave(calendar: Calendar, step: int, request: Request) -> None:
+    """Take a member out, if it is entered."""
+    entered = calendar.get(step)
+    if entered is not None and request in entered:
+        entered.remove(request)
+        if not entered:
+            del calendar[step]
+
+
+def _order(request: Request) -> int:
+    return request.order
+
+
+class Lockstep:
+    """The members, the number of steps planned and the number whose results have come back."""
+
+    __slots__ = (
+        "_expiry_steps",
+        "_first_expiry",
+        "block_size",
+        "done",
+        "expiries",
+        "fills",
+        "grows",
+        "in_flight",
+        "max_order",
+        "members",
+        "planned",
+        "service",
+    )
+
+    def __init__(self, block_size: int, token_weights: tuple[float, float] | None = None) -> None:
+        self.block_size = block_size
+        self.service = None if token_weights is None else TenantService(token_weights, self)
+        self.members: dict[str, Request] = {}
+        self.max_order = 0
+        """No member's latest admission is later than this."""
+        self.planned = 0
+        self.done = 0
+        self.in_flight: list[InFlight] = []
+        self.grows: Calendar = {}
+        self.fills: Calendar = {}
+        self.expiries: Calendar = {}
+        self._expiry_steps: list[int] = []
+        self._first_expiry = 0
+        """No member reaches its limit before this step."""
+
+    def join(self, request: Request) -> None:
+        """A request that the step just planned lets catch up is in lockstep from now on."""
+        now, held = self.planned, request.num_computed_tokens
+        request.in_lockstep = True
+        request.joined = now
+        self.members[request.request_id] = request
+        self.max_order = max(self.max_order, request.order)
+        self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
+        if request.num_registered_blocks < request.num_named_blocks:
+            full = (request.num_registered_blocks + 1) * self.block_size
+            self.enter_fill(request, now + full - held)
+        expiry = now + request.length_limit - held - 1
+        if expiry not in self.expiries:
+            self.expiries[expiry] = []
+            passed = self._expiry_steps and self._expiry_steps[0] < now  # only decode runs ask for them
+            (heapq.heapreplace if passed else heapq.heappush)(self._expiry_steps, expiry)
+            self._first_expiry = min(self._first_expiry, expiry)
+        self.expiries[expiry].append(request)
+        if self.service is not None:
+            self.service.join(request)
+
+    def enter_grow(self, request: Request, step: int) -> None:
+        request.next_grow = step
+        _enter(self.grows, step, request)
+
+    def enter_fill(self, request: Request, step: int) -> None:
+        request.next_fill = step
+        _enter(self.fills, step, request)
+
+    def due_to_grow(self, step: int) -> list[Request]:
+        """Members whose next token in `step` needs a new block; each is entered again.
+
+        The list is the calendar's own, until a member is settled.
+        """
+        return self._grow_next(step, step + self.block_size) if step in self.grows else []
+
+    def _grow_next(self, step: int, later: int) -> list[Request]:
+        """The members who grow in `step`, which are moved together to `later`, when each grows again."""
+        growing = self.grows.pop(step)
+        for request in growing:
+            request.next_grow = later
+        entered = self.grows.get(later)
+        self.grows[later] = growing if entered is None else sorted(entered + growing, key=_order)
+        return growing
+
+    def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
+        """The members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
+
+        Turns repeat: the n-th block of the k requests returned goes to request n modulo k.
+        """
+        size, turns, num_blocks = self.block_size, [], 0
+        for step in range(first, min(last, first + size - 1) + 1):
+            if step not in self.grows:
+                continue
+            num_times = (last - step) // size + 1
+            growing = self._grow_next(step, step + num_times * size)
+            num_blocks += num_times * len(growing)
+            turns += growing
+        return turns, num_blocks
+
+    def due_to_fill(self, step: int) -> list[Request]:
+        """Members whose token of `step` fills a block; each is entered again."""
+        due: list[Request] = []
+        if step in self.fills:
+            due = self.fills.pop(step)
+            for request in due:
+                if request.num_registered_blocks + 1 < request.num_named_blocks:
+                    self.enter_fill(request, step + self.block_size)
+        return due
+
+    def due_to_expire(self, step: int) -> list[Request]:
+        """Members that the token of `step` brings to their length limit."""
+        if step < self._first_expiry or step not in self.expiries:
+            return []
+        entered = self.expiries.pop(step)
+        return [request for request in entered if request.in_lockstep and self.expiry(request) == step]
+
+    def expiry(self, request: Request) -> int:
+        """The step whose token brings a member to its length limit."""
+        return request.joined + request.length_limit - request.num_computed_tokens - 1
+
+    def num_computed(self, request: Request) -> int:
+        """Exact computed tokens of any request, planned steps included."""
+        if not request.in_lockstep:
+            return request.num_computed_tokens
+        return request.num_computed_tokens + self.planned - request.joined
+
+    def num_in_flight(self, request: Request) -> int:
+        """Exact number of the request's samples that have not come back."""
+        if not request.in_lockstep:
+            return request.num_in_flight
+        return request.num_in_flight + self.planned - max(self.done, request.joined - 1)
+
+    def num_tokens(self, request: Request) -> int:
+        """Exact known tokens of any request."""
+        if not request.in_lockstep:
+            return request.num_tokens
+        return request.num_tokens + max(0, self.done - request.joined + 1)
+
+    def settle(self, request: Request) -> None:
+        """Take a member out, with exact counts."""
+        computed, in_flight = self.num_computed(request), self.num_in_flight(request)
+        request.num_tokens = self.num_tokens(request)
+        request.num_computed_tokens, request.num_in_flight = computed, in_flight
+        for record in self.in_flight:
+            if record.step >= request.joined:
+                record.samplers.append(request)
+        request.in_lockstep = False
+        _leave(self.grows, request.next_grow, request)
+        _leave(self.fills, request.next_fill, request)
+        del self.members[request.request_id]
+        if not self.members:
+            self.max_order = 0
+        if self.service is not None:
+            self.service.settle(request)
+
+    def dissolve(self) -> list[Request]:
+        """Settle every member. O(members)."""
+        members = list(self.members.values())
+        for request in members:
+            self.settle(request)
+        self.grows.clear()
+        self.fills.clear()
+        self.expiries.clear()
+        self._expiry_steps.clear()
+        return members
+
+    def next_expiry(self) -> int | None:
+        """The first step, from the last planned on, whose token may bring a member to its limit."""
+        steps = self._expiry_steps
+        while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
+            self.expiries.pop(heapq.heappop(steps), None)
+        if not steps:
+            return None
+        self._first_expiry = steps[0]
+        return steps[0]
+
+    def steps_that_fit(self, num_free_blocks: int) -> int:
+        """How many more steps can surely give every member its blocks; O(block size) where they are few."""
+        grows, size = self.grows, self.block_size
+        num_each = num_free_blocks // len(self.members) if self.members else 0
+        if num_each * size >= PLENTY:
+            return num_each * size  # Every member grows at most once in as many steps as a block has tokens.
+        coming, each_period = list[int](), 0
+        for step in range(self.planned + 1, self.planned + size + 1):
+            growing = grows.get(step)
+            num_growing = 0 if growing is None else len(growing)
+            coming.append(num_growing)
+            each_period += num_growing
+        periods, rest = divmod(num_free_blocks, each_period or 1)
+        num_steps = periods * size
+        for num_growing in coming:
+            if num_growing > rest:
+                break
+            rest -= num_growing
+            num_steps += 1
+        return num_steps

@@ -1,0 +1,136 @@
+"""What a policy may look at beside the requests: facts of the past alone."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from actors.core.blocks.kv_cache import KVCache
+from actors.core.chance import drawn
+from actors.core.config import SchedulerConfig
+from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.seen import Seen
+from actors.core.request import Request, Status
+
+
+class Queue(Protocol):
+    """Requests that wait, the next one first."""
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+    def __len__(self) -> int: ...
+
+
+class View:
+    """A read-only window on one scheduler's state, exact at any moment between two steps."""
+
+    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "limits", "memory", "seen")
+
+    def __init__(
+        self,
+        limits: SchedulerConfig,
+        kv: KVCache,
+        lockstep: Lockstep,
+        running: dict[str, Request],
+        seed: int = 0,
+    ) -> None:
+        self.limits = limits
+        """The engine's configuration: `max_num_seqs`, `max_num_batched_tokens`, `num_gpu_blocks`, ..."""
+        self._kv = kv
+        self._lockstep = lockstep
+        self._running = running
+        self._waiting: Queue = ()
+        self._seed = seed
+        self._now_s = 0.0
+        self.seen = Seen()
+        """What a user's policy looks at; its guard and the queue use it."""
+        self.memory: Any = None
+        """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
+
+    def show(self, waiting: Queue) -> None:
+        """Show the waiting requests; the scheduler calls this once."""
+        self._waiting = waiting
+
+    def advance(self, now_s: float) -> None:
+        """Set the time; only the Scheduler calls this, before each step."""
+        self._now_s = now_s
+
+    @property
+    def now_s(self) -> float:
+        """When the planned step can begin at the earliest, or when the last one ended; on the run's clock."""
+        return self._now_s
+
+    @property
+    def step(self) -> int:
+        """The number of the step being planned, or of the next one."""
+        return self._lockstep.planned + 1
+
+    def is_past(self, time_s: float) -> bool:
+        """Whether `now_s` has come to this time; a rank that asks is not asked again before it has."""
+        return self._now_s >= time_s
+
+    def has_waited(self, request: Request, num_steps: int) -> bool:
+        """Whether `num_waited_steps` is at least this; a rank that asks is not asked again before it is."""
+        return self.num_waited_steps(request) >= num_steps
+
+    @property
+    def running(self) -> Mapping[str, Request]:
+        """The running requests, in order of admission."""
+        return MappingProxyType(self._running)
+
+    @property
+    def waiting(self) -> tuple[Request, ...]:
+        """The waiting requests, the next one first. O(n log n)."""
+        return tuple(self._waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no request holds; their contents may still be found in the prefix cache."""
+        return self._kv.pool.num_free
+
+    def random(self, *key: Request | str | int) -> float:
+        """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone.
+
+        It does not depend on how often or in which order it is asked for.
+        """
+        names = [part.request_id if isinstance(part, Request) else part for part in key]
+        return drawn(self._seed, names)
+
+    def num_output_tokens(self, request: Request) -> int:
+        """Output tokens of the request so far."""
+        return self._lockstep.num_tokens(request) - request.submit.num_prompt_tokens
+
+    def num_computed_tokens(self, request: Request) -> int:
+        """Tokens of the request that are computed, those of a planned step included."""
+        return self._lockstep.num_computed(request)
+
+    def num_new_tokens(self, request: Request) -> int:
+        """Output tokens of the request since its latest admission; 0 while it waits."""
+        if request.status is not Status.RUNNING:
+            return 0
+        return self._lockstep.num_tokens(request) - request.num_tokens_at_admission
+
+    def num_waited_steps(self, request: Request) -> int:
+        """Steps that the request has waited; if it runs, those of its latest wait."""
+        runs = request.status is Status.RUNNING
+        return (request.admission_step if runs else self.step) - request.waiting_since
+
+    def num_hit_tokens(self, request: Request) -> int:
+        """Tokens of a waiting request that are in the prefix cache. O(hit)."""
+        return len(self._kv.find_hit(request)) * self._kv.block_size
+
+    def num_lost_tokens(self, request: Request) -> int:
+        """Computed tokens that a running request would lose with its blocks. O(shared blocks)."""
+        shared = self._kv.num_shared_blocks(request) * self._kv.block_size
+        return max(self._lockstep.num_computed(request) - shared, 0)
+
+    def service(self, tenant: str | None) -> float:
+        """Weighted tokens that the tenant has received, lifted when it waits again after an absence."""
+        service = self._lockstep.service
+        if service is None:
+            raise LookupError("no service is counted: the policy gives no token_weights")
+        return service.of(tenant)

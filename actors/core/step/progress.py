@@ -1,0 +1,109 @@
+"""Whether a scheduler's steps lead anywhere.
+
+Law: every request comes to its end, or it is said which cannot, and why. Progress is a token sampled or a
+request ended. Steps that compute nothing may wait for a result, and steps that only compute prompts lead to
+a sample, unless they compute the same ones again and again. Many rounds of either are a stall, which only a
+message from outside could end.
+"""
+
+from typing import Final
+
+from actors.core.batch import Batch, Blocked
+from actors.core.config import ConfigError
+from actors.core.policies import name_of
+from actors.core.policies.guard import Guarded
+from actors.core.step.state import SchedulerState
+
+MAX_EMPTY_STEPS: Final = 50
+"""More steps than this in a row without a token computed are a stall, as in the golden logs."""
+MAX_ROUNDS: Final = 50
+"""More tokens than this many times all that are known, and none sampled, are one, too."""
+
+FEW_TOKENS: Final = 4096
+"""Too few to look for a stall."""
+
+
+class Stalled(ConfigError):
+    """Step after step leads nowhere; the reason names the request that cannot go on, if it is one."""
+
+
+class Progress:
+    """Counts of what was planned since the last progress."""
+
+    __slots__ = ("_num_empty_steps", "_num_tokens", "_num_tokens_looked_at")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """There was progress."""
+        self._num_empty_steps = 0
+        self._num_tokens = 0
+        self._num_tokens_looked_at = FEW_TOKENS
+
+    def planned(self, state: SchedulerState, batch: Batch) -> None:
+        """Count a step; O(chunks). An empty one counts even if it only says that the last request ended."""
+        samples, num_tokens = batch.num_decodes > 0, 0
+        for chunk in batch.chunks:
+            samples = samples or chunk.samples
+            num_tokens += chunk.num_tokens
+        if samples:
+            self.begin()
+        elif num_tokens:
+            self._num_empty_steps = 0
+            self._num_tokens += num_tokens
+        else:
+            self._num_empty_steps += 1
+
+    def is_stalled(self, state: SchedulerState) -> bool:
+        """Whether it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
+        if not state.requests:
+            self._num_tokens = 0
+            return False
+        num_empty = self._num_empty_steps
+        if num_empty > MAX_EMPTY_STEPS and num_empty > 2 * state.config.pipeline_parallel_size:
+            return True
+        if self._num_tokens < self._num_tokens_looked_at:
+            return False
+        self._num_tokens_looked_at = 2 * self._num_tokens
+        num_known = sum([request.num_tokens for request in state.requests.values()])
+        return self._num_tokens > MAX_ROUNDS * num_known > 0
+
+    def give_up(self, state: SchedulerState, blocked: Blocked | None) -> None:
+        """Blame the request that cannot go on, and raise Stalled, or else let a user's policy fail."""
+        cannot, policy = cannot_go_on(state), state.policy
+        if cannot is not None or not isinstance(policy, Guarded) or policy.failure is not None:
+            raise Stalled(cannot or why_stalled(state, blocked))
+        policy.stalled(why_stalled(state, blocked, is_named=True))
+        self.begin()
+
+
+def cannot_go_on(state: SchedulerState) -> str | None:
+    """The request that will never fit, and why; None if each could, were it alone."""
+    num_blocks = state.kv.pool.num_blocks - 1
+    most = state.config.max_model_len
+    for request in state.requests.values():
+        needed = state.kv.num_blocks(min(request.num_tokens, most))
+        if needed > num_blocks:
+            return (
+                f"request {request.request_id} has {request.num_tokens} tokens, which need {needed} KV"
+                f" blocks, and there are {num_blocks}: it can never run; give more blocks or shorten it"
+            )
+        if request.num_tokens >= most and 0 < request.num_computed_tokens < request.num_tokens:
+            return (
+                f"request {request.request_id} has {request.num_tokens} tokens, all of a context of {most},"
+                " and is computed in chunks, so that its last one never is: raise max_model_len or shorten it"
+            )
+    return None
+
+
+def why_stalled(state: SchedulerState, blocked: Blocked | None, *, is_named: bool = False) -> str:
+    """What no step will change, in one line; under which policy, unless that `is_named` already."""
+    policy = state.policy
+    if isinstance(policy, Guarded):
+        name = policy.name if policy.failure is None else name_of(policy.inner)
+    else:
+        name = name_of(policy)
+    under = "" if is_named else f" under policy {name}"
+    last = f"; the next in the queue is {blocked.request_id}, which lacks {blocked.reason}" if blocked else ""
+    return f"{len(state.requests)} requests are scheduled again and again{under}, and none gets a token{last}"

@@ -1,0 +1,236 @@
+"""The state of one scheduler: its requests, which of them wait or run, and the KV space they share.
+
+A plain record with one owner. `plan` and `update` move it from step to step; the functions here are the
+transitions of single requests of which both, and aborts, are made.
+
+Laws: a request is waiting, running or gone. `running` is in order of admission. Every running
+request is either in lockstep or in `catching_up`. Blocks are held by running requests only.
+"""
+
+from actors.core.batch import Finish
+from actors.core.blocks.kv_cache import KVCache
+from actors.core.config import SchedulerConfig
+from actors.core.policies.guard import Guarded
+from actors.core.policies.policy import Policy, defines
+from actors.core.policies.victims import least_recompute
+from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.view import View
+from actors.core.queue.waiting import WaitingQueue
+from actors.core.request import Request, Status, Submit
+
+
+class SchedulerState:
+    """One scheduler's state.
+
+    `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
+    stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`.
+    """
+
+    __slots__ = (
+        "admissions",
+        "catching_up",
+        "choose_victim",
+        "config",
+        "decode_runs",
+        "finished_ids",
+        "is_pipelined",
+        "kv",
+        "leaves_uncomputed",
+        "lockstep",
+        "lockstep_enabled",
+        "on_admitted",
+        "on_finished",
+        "policy",
+        "preempts_last",
+        "quota",
+        "refuse",
+        "requests",
+        "reset_ids",
+        "running",
+        "speculates",
+        "view",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        policy: Policy,
+        kv: KVCache,
+        *,
+        lockstep_enabled: bool = True,
+        decode_runs: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.kv = kv
+        self.requests: dict[str, Request] = {}
+        self.lockstep = Lockstep(config.block_size, policy.token_weights)
+        self.running: dict[str, Request] = {}
+        self.view = View(config, kv, self.lockstep, self.running, seed)
+        self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
+        self.view.show(self.waiting)
+        if isinstance(policy, Guarded):
+            policy.show(self.view)
+            policy.on_failure.append(self.waiting.rank_anew)
+        self.catching_up: dict[str, Request] = {}
+        self.quota = policy.quota if defines(policy, "quota") else None
+        self.refuse = policy.refuse if defines(policy, "refuse") else None
+        self.on_admitted = policy.admitted if defines(policy, "admitted") else None
+        self.on_finished = policy.finished if defines(policy, "finished") else None
+        self.view.memory = policy.new_memory()
+        self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
+        self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
+        """Whether the victim is always the request that was admitted last."""
+        self.leaves_uncomputed = config.leaves_uncomputed
+        self.speculates = config.num_speculative_tokens > 0
+        self.is_pipelined = config.pipeline_parallel_size > 1
+        self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined)
+        """With drafts, each step gives each request another number of tokens; in a pipeline, none to some."""
+        self.decode_runs = decode_runs and self.lockstep_enabled
+        self.finished_ids: list[str] = []
+        """Finished since the last plan: the next batch tells the runners to forget them."""
+        self.reset_ids: list[str] = []
+        """Preempted by a reset since the last plan: the runners are told of them too."""
+        self.admissions = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another plan is due: something is unfinished, or ended without a batch since."""
+        return bool(self.requests or self.finished_ids)
+
+    def arrive(self, submit: Submit) -> Finish | None:
+        """Queue a new request, unless the policy refuses it: then that is how it ends."""
+        request = self._new(submit)
+        refusal = None if self.refuse is None else self.refuse(request, self.view)
+        if refusal is None:
+            self._queue(request)
+            return None
+        request.status = Status.FINISHED
+        request.shown = None
+        # The runners know nothing of it; but so a plan is due, whose step's listeners are told of the end.
+        self.finished_ids.append(request.request_id)
+        return Finish(request.request_id, "refused", None, refusal.reason, refusal.retry_after_s)
+
+    def add(self, submit: Submit) -> Request:
+        """Queue a new request without asking the policy."""
+        request = self._new(submit)
+        self._queue(request)
+        return request
+
+    def admit(self, request: Request, step: int) -> None:
+        """Make a request that has its blocks run from `step` on, last in the list."""
+        if request.status is Status.WAITING and self.lockstep.service is not None:
+            self.lockstep.service.admit(request)
+        request.status = Status.RUNNING
+        request.admission_step = step
+        request.num_tokens_at_admission = request.num_tokens
+        self.admissions += 1
+        request.order = self.admissions
+        self.running[request.request_id] = request
+        self.catching_up[request.request_id] = request
+        if self.on_admitted is not None:
+            self.on_admitted(request, self.view)
+
+    def settle(self, request: Request) -> None:
+        """Make a running request's counts exact, and have the next step touch it."""
+        if request.in_lockstep:
+            self.lockstep.settle(request)
+            self.catching_up[request.request_id] = request
+
+    def preempt(self, request: Request) -> None:
+        """Take a running request's blocks and send it back to wait; its tokens are kept."""
+        self._stop_running(request, returns=True)
+        request.status = Status.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_drafts = 0
+        request.num_preemptions += 1
+        if request.dropped_through > self.lockstep.done:
+            self._drop(request)  # as long as some of it is to be dropped, so is the rest, as in vLLM
+        self.waiting.put_back(request)
+
+    def finish(self, request: Request) -> None:
+        """Forget a request, whatever its state; its blocks are free at once."""
+        if self.on_finished is not None:
+            self.on_finished(request, self.view)
+        if request.status is Status.RUNNING:
+            self._stop_running(request)
+        else:
+            self.waiting.discard(request)
+        request.status = Status.FINISHED
+        request.shown = None
+        del self.requests[request.request_id]
+        self.finished_ids.append(request.request_id)
+        for record in self.lockstep.in_flight:
+            # Another request may take its id before these results come back.
+            record.dropped.add(request.request_id)
+
+    def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
+        """End requests, whatever their state; returns those that had not ended.
+
+        Unknown ids are ignored, and an id that is named twice ends its request once.
+        """
+        alive = [self.requests[name] for name in dict.fromkeys(request_ids) if name in self.requests]
+        for request in alive:
+            self.finish(request)
+        return [Finish(request.request_id, reason) for request in alive]
+
+    def reset_prefix_cache(self, *, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False while blocks are held.
+
+        With `reset_running` all running requests are preempted first, and what is in flight for
+        them is thrown away.
+        """
+        if reset_running:
+            for request in reversed(list(self.running.values())):
+                self.preempt(request)
+                self.reset_ids.append(request.request_id)
+                self._drop(request)
+        return self.kv.pool.forget_all()
+
+    def check(self) -> None:
+        """Verify the laws of this record and of the pool. O(blocks + requests)."""
+        self.kv.pool.check(request.block_ids for request in self.requests.values())
+        for name, request in self.requests.items():
+            runs, waits = name in self.running, request in list(self.waiting)
+            assert runs != waits, f"{request} is in {'both' if runs else 'no'} queue"
+            assert runs == (name in self.catching_up) + (name in self.lockstep.members), request
+            assert runs or not request.block_ids, f"{request} holds blocks while it waits"
+            if runs:
+                computed = self.lockstep.num_computed(request)
+                spare = self.kv.num_blocks(computed + 2 * self.config.num_speculative_tokens)
+                assert self.kv.num_blocks(computed) <= len(request.block_ids) <= spare, request
+            if request.token_ids is not None:
+                assert len(request.token_ids) == self.lockstep.num_tokens(request), request
+        orders = [request.order for request in self.running.values()]
+        assert orders == sorted(orders), "running requests are out of order"
+
+    def _new(self, submit: Submit) -> Request:
+        if submit.request_id in self.requests:
+            raise ValueError(f"request {submit.request_id!r} exists already: ids must be unique")
+        return Request(submit, self.config.max_model_len)
+
+    def _drop(self, request: Request) -> None:
+        """Throw away what is in flight for a request, so that it may run again at once."""
+        request.dropped_through = max(request.dropped_through, request.last_step)
+        request.num_in_flight = request.last_step = 0
+        for record in self.lockstep.in_flight:
+            record.dropped.add(request.request_id)
+
+    def _queue(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self.waiting.push(request)
+
+    def _stop_running(self, request: Request, *, returns: bool = False) -> None:
+        self.settle(request)
+        # Under async scheduling the last computed tokens may be ones that are not known yet.
+        unknown = request.num_in_flight if self.is_pipelined else bool(request.num_in_flight)
+        known = request.num_computed_tokens - self.config.async_scheduling * unknown
+        if self.speculates:
+            known = min(known, request.num_tokens_planned)
+        self.kv.register(request, known)
+        del self.catching_up[request.request_id]
+        del self.running[request.request_id]
+        request.decodes_on_wire = False
+        self.kv.release(request, returns=returns)

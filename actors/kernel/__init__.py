@@ -1,0 +1,1 @@
+"""The actor kernel: mailboxes, replies, streams, the clock and the tap (docs/kernel.md)."""

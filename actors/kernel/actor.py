@@ -1,0 +1,249 @@
+"""The kernel: an actor owns its state and reads one mailbox; a `Ref` is all that actors share.
+
+`docs/kernel.md` numbers its laws. A free actor takes its message at once, in its sender's stack: a hop costs
+a call, not a switch of tasks. Its own task is where a crash surfaces, where handlers that wait are awaited,
+and where the actor ends.
+"""
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Generic, Never, NoReturn, TypeVar
+
+import trio
+from mypy_extensions import mypyc_attr
+
+from actors.kernel.clock import Event, Timer
+from actors.kernel.crash_note import explain
+from actors.kernel.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
+from actors.kernel.owner import MessageTimer, Owner
+from actors.kernel.reply import Answered, Reply, Waiting, answer, discard, must_wait
+from actors.kernel.tap import Tap, guarded
+
+__all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap", "answer"]
+
+M_contra = TypeVar("M_contra", contravariant=True)
+
+Handled = Answered | Coroutine[object, object, None] | None
+"""What handling a message gives: an answer, or nothing for a message that was told."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Actor(Owner[M_contra], Generic[M_contra]):
+    """State with one owner: an actor that understands the messages M.
+
+    A subclass overrides `handle`, and if need be `opened` and `closed`.
+    """
+
+    def __init__(self, name: str, *, capacity: int | None = None, tap: Tap | None = None) -> None:
+        self.name = name
+        self.mailbox: Mailbox[M_contra] = Mailbox(name, self, capacity)
+        self._tap = guarded(tap)
+        self.message: M_contra | None = None
+        self._reply: Reply[object] | None = None
+        """The message being handled, or handled last, and where its answer goes."""
+        self._left: list[Reply[object]] = []
+        """Callers that wait for an answer left to another actor; some may have it by now."""
+        self._most_left = 16
+        self._waiting: Waiting | None = None
+        self._crash: BaseException | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def ref(self, sender: str, *, counted: bool = True) -> Ref[M_contra]:
+        """An address of this actor for `sender`; a counted one keeps the actor alive."""
+        return Ref(self.mailbox, sender, self._tap, counted=counted)
+
+    async def opened(self) -> None:
+        """Called before the first message; the start of the actor waits for it."""
+
+    def handle(self, message: M_contra) -> Handled:
+        """One message: a `match` with a method per type, which ends with `self.unknown(message)`.
+
+        For a message that is asked it returns `answer(message, …)`: the answer itself, a Reply if the answer
+        comes later or from another actor, or a coroutine if the actor must wait for it. Messages queue until
+        that coroutine has answered.
+        """
+        raise NotImplementedError(f"{self.name} does not understand {message!r}")
+
+    def unknown(self, message: Never) -> NoReturn:
+        """The last case of `handle`: a type checker proves that it is never reached."""
+        raise NotImplementedError(f"{self.name} does not understand {message!r}")
+
+    async def closed(self) -> None:
+        """Called after the last message, unless the actor crashed: hang up on the actors below."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the actor may end once all callers have hung up; False while it owes an answer."""
+        return True
+
+    def expect(self, reply: Reply[M_contra], sender: str) -> None:
+        """Have the answer of `sender` handled as a message; if none will come, the actor crashes."""
+        if self._tap is None:
+            reply.hand_to(self)
+        else:
+            reply.then(partial(self._tap_answer, sender))
+
+    def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
+        """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
+        timer = MessageTimer(self, message)
+        self.clock.enter(time_s, event, self.name, timer)
+        return timer
+
+    def statistics(self) -> MailboxStatistics:
+        """What the mailbox has seen so far."""
+        return self.mailbox.statistics()
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        """The answer that was expected, or why there is none."""
+        if error is None:
+            self.tell_self(value)  # type: ignore[arg-type]  # only an M is expected
+        elif not self.mailbox.is_closed:
+            self._fail(error)
+
+    def _tap_answer(self, sender: str, message: M_contra | None, error: BaseException | None) -> None:
+        if error is None and self._tap is not None:
+            self._tap(trio.current_time(), sender, self.name, message)
+        self.take_answer(message, error)
+
+    def tell_self(self, message: M_contra) -> None:
+        """Handle a message that the actor sends itself, unless it has ended meanwhile."""
+        mailbox = self.mailbox
+        if mailbox.is_free:
+            self.receive(message, None)
+        elif not mailbox.is_closed:
+            try:
+                mailbox.put(message)
+            except MailboxFull as error:
+                self._fail(error)
+
+    # --- one message after another ----------------------------------------------------------------
+
+    def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
+        """Handle a message and all that arrive meanwhile, until a handler has to wait."""
+        mailbox, clock = self.mailbox, self.clock
+        mailbox.is_free = False
+        try:
+            while True:
+                self.message, self._reply = message, reply
+                mailbox.num_handled += 1
+                mailbox.last_s = clock.now_s()
+                given: object = self.handle(message)
+                if self._crash is not None:
+                    return discard(given)
+                if given is None:
+                    if reply is not None:
+                        reply.set(None)
+                elif not isinstance(given, Reply) and must_wait(given):
+                    self._waiting = given
+                    return self.wake()
+                elif reply is not None:
+                    self._answer(reply, given)
+                if not mailbox.queue:
+                    break
+                message, reply = mailbox.take()
+        except Exception as error:
+            return self._fail(error)
+        if self._crash is None:
+            mailbox.is_free = True
+            if mailbox.num_callers == 0 and self.idle:
+                self.wake()
+
+    def _answer(self, reply: Reply[object], given: object) -> None:
+        """Pass an answer on to the task that waits for it, now or when it comes."""
+        if not isinstance(given, Reply):
+            return reply.set(given)
+        given.hand_to(reply)
+        if reply.is_settled:
+            return
+        if len(self._left) >= self._most_left:
+            self._left = [reply for reply in self._left if not reply.is_settled]
+            self._most_left = 2 * len(self._left) + 16
+        self._left.append(reply)
+
+    def _rest(self) -> None:
+        """Go on with the messages that came meanwhile, or be free for the next."""
+        if self.mailbox.queue:
+            self.receive(*self.mailbox.take())
+        else:
+            self.mailbox.is_free = self._crash is None
+
+    # --- its own task -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until all callers have hung up: await what handlers wait for, and raise what they raise.
+
+        When this ends, for whatever reason, no message is handled any more.
+        """
+        try:
+            await self._work()
+        except Exception as error:
+            if error is not self._crash:
+                self._explain(error)
+            raise
+        finally:
+            self._cease()
+        self.message = None
+
+    async def _work(self) -> None:
+        mailbox = self.mailbox
+        self._rest()
+        while self._crash is None:
+            if self._waiting is not None:
+                waiting, self._waiting = self._waiting, None
+                given = await waiting
+                if self._crash is None:
+                    if self._reply is not None:
+                        self._answer(self._reply, given)
+                    self._rest()
+            elif mailbox.is_free and mailbox.num_callers == 0 and self.idle:
+                return
+            else:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_task)
+        raise self._crash
+
+    def wake(self) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _forget_task(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _fail(self, error: BaseException) -> None:
+        """Crash: from now on nothing is handled, and the actor's own task raises the error."""
+        if self._crash is None:
+            self._explain(error)
+            self._crash = error
+            self._cease()
+            self.wake()
+
+    def _explain(self, error: BaseException) -> None:
+        message = None if self.mailbox.is_free else self.message
+        explain(error, self.name, message, self.statistics())
+
+    def _cease(self) -> None:
+        """Tell every task that still waits for an answer that none will come."""
+        if not self.mailbox.is_closed:
+            self.mailbox.close()
+        discard(self._waiting)
+        self._waiting = None
+        waiting = self._left if self._reply is None else [self._reply, *self._left]
+        for reply in waiting:
+            if not reply.is_settled:
+                reply.fail(ActorDied(f"{self.name} crashed before it answered"))
+
+    async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The actor from start to end, as a task: `await nursery.start(actor.live, name=actor.name)`."""
+        try:
+            await self.opened()
+            task_status.started()
+            await self.run()
+            await self.closed()
+        except Exception as error:
+            if self.message is None:
+                self._explain(error)
+            raise
+        finally:
+            self._cease()

@@ -1,0 +1,205 @@
+"""Mailboxes and addresses: a `Ref` is all that actors share, a `Mailbox` all that it leads to."""
+
+from collections import deque
+from typing import Generic, NamedTuple, TypeVar
+
+import trio
+
+from actors.kernel.owner import Owner, Watcher
+from actors.kernel.reply import Ask, Reply
+from actors.kernel.tap import Tap
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class ActorDied(Exception):
+    """This message will not be read: its receiver crashed or has ended."""
+
+
+class MailboxFull(Exception):
+    """A bounded mailbox overflowed: back-pressure was not counted where requests enter."""
+
+
+class MailboxStatistics(NamedTuple):
+    """What a mailbox has seen: `last_s` is when the last message was taken, on the run's clock."""
+
+    num_handled: int
+    num_waiting: int
+    most_waiting: int
+    last_s: float | None
+
+
+class Mailbox(Generic[M]):
+    """Messages in order of arrival for one owner, and the number of callers that could add more."""
+
+    __slots__ = (
+        "_is_offered",
+        "_writers",
+        "capacity",
+        "is_closed",
+        "is_free",
+        "last_s",
+        "most_waiting",
+        "name",
+        "num_away",
+        "num_callers",
+        "num_handled",
+        "owner",
+        "queue",
+        "watchers",
+    )
+
+    def __init__(self, name: str, owner: Owner[M], capacity: int | None = None) -> None:
+        self.name = name
+        self.owner = owner
+        self.capacity = capacity
+        self.queue: deque[tuple[M, Reply[object] | None]] = deque()
+        self.num_callers = 0
+        self.num_away = 0
+        """Messages that an owner elsewhere was sent and has not begun to handle."""
+        self.watchers: list[Watcher] = []
+        self.is_free = False
+        """Whether the owner takes a message at once: it runs, handles none, and none waits."""
+        self.is_closed = False
+        """Whether the owner takes no message any more."""
+        self.num_handled = 0
+        self.most_waiting = 0
+        self.last_s = 0.0
+        """When the last message was taken, if there was one."""
+        self._writers = trio.lowlevel.ParkingLot()
+        self._is_offered = False
+        """Whether a writer has been woken to take the room there is."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.capacity is not None and len(self.queue) + self.num_away >= self.capacity
+
+    def put(self, message: M, reply: Reply[object] | None = None) -> None:
+        """Leave a message, which a free owner handles before this returns."""
+        if self.is_free:
+            return self.owner.receive(message, reply)
+        if self.is_closed:
+            raise ActorDied(f"{self.name} has ended and cannot take {message!r}")
+        if self.is_full:
+            raise MailboxFull(f"{self.name} has {self.capacity} unread messages")
+        self.queue.append((message, reply))
+        if len(self.queue) > self.most_waiting:
+            self.most_waiting = len(self.queue)
+
+    async def room(self) -> None:
+        """Wait until one more message fits, first come first served, or until none ever will."""
+        while not self.is_closed and (self.is_full or self._is_offered):
+            await self._writers.park()
+            self._is_offered = False
+
+    def offer_room(self) -> None:
+        """Wake the task that has waited longest for room, one only: Trio shuffles tasks woken together."""
+        if self._writers and not (self.is_full or self._is_offered):
+            self._is_offered = True
+            self._writers.unpark()
+
+    def take(self) -> tuple[M, Reply[object] | None]:
+        """The oldest message."""
+        oldest = self.queue.popleft()
+        if self.capacity is not None:
+            self.offer_room()
+            for watcher in self.watchers:
+                watcher.taken()
+        return oldest
+
+    def hang_up(self) -> None:
+        self.num_callers -= 1
+        if self.num_callers == 0:
+            self.owner.wake()
+
+    def close(self) -> None:
+        """Handle nothing any more: tasks that wait for an answer are told so."""
+        self.is_closed, self.is_free = True, False
+        self._writers.unpark_all()
+        while self.queue:
+            reply = self.queue.popleft()[1]
+            if reply is not None:
+                reply.fail(ActorDied(f"{self.name} ended before it answered"))
+        for watcher in self.watchers:
+            watcher.closed()
+
+    def statistics(self) -> MailboxStatistics:
+        last_s = self.last_s if self.num_handled else None
+        return MailboxStatistics(self.num_handled, len(self.queue), self.most_waiting, last_s)
+
+
+class Ref(Generic[M_contra]):
+    """The address of an actor that understands M, as one named sender holds it.
+
+    Where the actor runs is hidden here. A counted Ref keeps its actor alive until `close`. An actor that
+    talks upward, to a listener, holds an uncounted one, so that no ring keeps itself alive; a message to a
+    listener that has ended is dropped.
+    """
+
+    __slots__ = ("_counted", "_mailbox", "_open", "_tap", "sender")
+
+    def __init__(
+        self, mailbox: Mailbox[M_contra], sender: str, tap: Tap | None = None, *, counted: bool = True
+    ) -> None:
+        self._mailbox = mailbox
+        self._tap = tap
+        self._counted = counted
+        self._open = True
+        self.sender = sender
+        mailbox.num_callers += counted
+
+    @property
+    def receiver(self) -> str:
+        return self._mailbox.name
+
+    def tell(self, message: M_contra) -> None:
+        """Leave a message. Raises MailboxFull, or, where the Ref is counted, ActorDied."""
+        mailbox = self._mailbox
+        if mailbox.is_closed and not self._counted:
+            return
+        if self._tap is not None:
+            self._tap(trio.current_time(), self.sender, mailbox.name, message)
+        if mailbox.is_free:  # as `put` does it, one call cheaper
+            mailbox.owner.receive(message, None)
+        else:
+            mailbox.put(message)
+
+    def request(self: "Ref[Q]", message: Ask[Q, R]) -> Reply[R]:
+        """Leave a message whose answer can be waited for later. Raises like `tell`."""
+        mailbox = self._mailbox
+        if self._tap is not None:
+            self._tap(trio.current_time(), self.sender, mailbox.name, message)
+        reply: Reply[R] = Reply()
+        if mailbox.is_free:
+            mailbox.owner.receive(message, reply)  # type: ignore[arg-type]  # an Ask[Q, R] is a Q
+        else:
+            mailbox.put(message, reply)  # type: ignore[arg-type]  # the same
+        return reply
+
+    async def ask(self: "Ref[Q]", message: Ask[Q, R]) -> R:
+        """Leave a message and wait for the answer. Raises ActorDied if none will come.
+
+        Always a checkpoint. An ask that is cancelled before it has left its message leaves none; after that,
+        the message is handled like any other and its answer is dropped. An answer that comes at once is never
+        lost.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        mailbox = self._mailbox
+        if mailbox.capacity is not None:
+            await mailbox.room()
+        reply = self.request(message)
+        if mailbox.capacity is not None:
+            mailbox.offer_room()
+        if not reply.is_settled:
+            return await reply.wait()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return reply.result()
+
+    def close(self) -> None:
+        """Hang up; harmless when repeated."""
+        if self._open and self._counted:
+            self._open = False
+            self._mailbox.hang_up()

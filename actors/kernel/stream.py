@@ -1,0 +1,159 @@
+"""The stream from AsyncLLM to one reader: unread deltas merge, so a slow reader costs nothing."""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from actors.core.params.logprobs import TokenLogprobs
+from actors.core.records import dataclass
+
+
+@dataclass(init=False, slots=True)
+class Delta:
+    """New text and tokens of one request since the last read.
+
+    `finish_reason` is None until the last delta: stop, length, abort, error or refused; `error` says what
+    happened in the last two cases, `retry_after_s` when a refused request may come again. `stop_reason` is
+    the stop string or token that ended it.
+    `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
+    `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
+    each token of the prompt, None for the first of them. `vector` answers a request with `pooling`
+    (`StepResult.vectors`).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    num_tokens: int
+    finish_reason: str | None
+    stop_reason: str | int | None
+    num_cached_tokens: int
+    times_s: tuple[float, ...]
+    error: str | None
+    logprobs: tuple[TokenLogprobs, ...]
+    prompt_logprobs: tuple[TokenLogprobs | None, ...]
+    retry_after_s: float | None
+    vector: bytes | None
+
+    def __init__(
+        self,
+        text: str = "",
+        token_ids: tuple[int, ...] = (),
+        num_tokens: int = 0,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+        num_cached_tokens: int = 0,
+        times_s: tuple[float, ...] = (),
+        error: str | None = None,
+        logprobs: tuple[TokenLogprobs, ...] = (),
+        prompt_logprobs: tuple[TokenLogprobs | None, ...] = (),
+        retry_after_s: float | None = None,
+        vector: bytes | None = None,
+    ) -> None:
+        self.text = text
+        self.token_ids = token_ids
+        self.num_tokens = num_tokens
+        self.finish_reason = finish_reason
+        self.stop_reason = stop_reason
+        self.num_cached_tokens = num_cached_tokens
+        self.times_s = times_s
+        self.error = error
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
+        self.retry_after_s = retry_after_s
+        self.vector = vector
+
+    def merged(self, later: "Delta") -> "Delta":
+        """This delta and a later one as if they had been written at once."""
+        return joined([self, later])
+
+
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Deltas, in order, as if they had been written at once. O(their contents)."""
+    if len(deltas) == 1:
+        return deltas[0]
+    last = deltas[-1]
+    return Delta(
+        "".join([delta.text for delta in deltas]),
+        tuple([token for delta in deltas for token in delta.token_ids]),
+        sum([delta.num_tokens for delta in deltas]),
+        last.finish_reason,
+        last.stop_reason,
+        max([delta.num_cached_tokens for delta in deltas]),
+        tuple([time_s for delta in deltas for time_s in delta.times_s]),
+        last.error,
+        tuple([each for delta in deltas for each in delta.logprobs]),
+        next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
+        last.retry_after_s,
+        last.vector,
+    )
+
+
+MOST_UNREAD = 256
+"""Deltas that are kept apart; more are joined before they are read, so that few objects are left of them."""
+
+
+class DeltaStream:
+    """One writer that never waits, one reader.
+
+    It is a task that reads `async for delta in stream` until the last, or one that is told by `watch` when
+    there is something to `take`, and never waits itself.
+    """
+
+    __slots__ = ("_done", "_on_unread", "_task", "_unread")
+
+    def __init__(self) -> None:
+        self._on_unread: Callable[[], None] | None = None
+        self._unread: list[Delta] = []
+        """What the reader has not taken yet: joined when it reads, so that a write costs the same."""
+        self._done = False
+        self._task: trio.lowlevel.Task | None = None
+
+    def put(self, delta: Delta) -> None:
+        """Add a delta; it merges with what the reader has not taken yet."""
+        unread = self._unread
+        unread.append(delta)
+        if self._on_unread is not None and len(unread) == 1:
+            self._on_unread()
+        if len(unread) > MOST_UNREAD:
+            self._unread = [joined(unread)]
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def __aiter__(self) -> "DeltaStream":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._done:
+            raise StopAsyncIteration
+        if self._task is not None:
+            raise RuntimeError(f"a stream has one reader, and the task {self._task.name} reads this one")
+        if not self._unread:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        else:
+            await trio.lowlevel.checkpoint()
+        return self._taken()
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take and there was nothing; at once if there is.
+
+        It is called by the writer, in whose stack it must do as good as nothing.
+        """
+        self._on_unread = on_unread
+        if self._unread:
+            on_unread()
+
+    def take(self) -> Delta | None:
+        """What is unread, without waiting for it; None if nothing is."""
+        return self._taken() if self._unread else None
+
+    def _taken(self) -> Delta:
+        unread, self._unread = self._unread, []
+        delta = unread[0] if len(unread) == 1 else joined(unread)
+        self._done = delta.finish_reason is not None
+        return delta
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED

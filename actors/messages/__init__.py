@@ -1,0 +1,174 @@
+"""The vocabulary: every message that an actor sends, grouped by wire.
+
+Messages are records without tensors, callables or handles (streams and addresses excepted), and nobody
+changes one: `dataclasses.replace` makes another. What is made in every step or for every request is
+written as `Submit` is: a dataclass with slots and an `__init__` of its own, which compilation makes a
+struct. A NamedTuple, or a dataclass that is frozen or has a generated `__init__`, is made by interpreted
+code even then, at four to twenty times the cost; for what is made seldom a frozen dataclass will do.
+
+What takes time or crosses a fate boundary is a message; everything else is a call. A message that is asked
+names the type of its answer in `answered_by`, which is never called (`actors/kernel/reply.py`).
+"""
+
+from typing import Literal
+
+from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.params.sampling import Sampling
+from actors.core.records import dataclass
+from actors.core.request import Submit
+from actors.messages.client import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
+from actors.messages.engine import (
+    Abort,
+    Capacity,
+    CheckHealth,
+    Done,
+    EngineDown,
+    EngineNews,
+    EngineRefs,
+    EngineUp,
+    Health,
+    Interrupt,
+    Load,
+    PolicyFailed,
+    Refused,
+    ReplicaStatus,
+    ResetPrefixCache,
+    Routed,
+    RouterFailed,
+    Undelivered,
+)
+from actors.messages.step_output import StepOutput
+
+__all__ = [
+    "PLAIN_READING",
+    "Abort",
+    "Accepted",
+    "Admission",
+    "Batch",
+    "Blocked",
+    "Cancel",
+    "Capacity",
+    "ChatMessage",
+    "CheckHealth",
+    "Chunk",
+    "Done",
+    "Drain",
+    "EngineDown",
+    "EngineNews",
+    "EngineRefs",
+    "EngineUp",
+    "Finish",
+    "Generate",
+    "Health",
+    "Heard",
+    "Interrupt",
+    "Load",
+    "PolicyFailed",
+    "PromptLogprobs",
+    "PromptRead",
+    "ReadPrompt",
+    "Reading",
+    "Refused",
+    "Released",
+    "ReplicaStatus",
+    "ResetPrefixCache",
+    "Routed",
+    "RouterFailed",
+    "Sampling",
+    "Siblings",
+    "StepOutput",
+    "StepResult",
+    "Submit",
+    "TokenLogprobs",
+    "Undelivered",
+    "Unserved",
+]
+
+
+# --- AsyncLLM to PromptReader ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """AsyncLLM asks a PromptReader to tokenise a long prompt; `number` tells apart requests of one id."""
+
+    generate: Generate
+    request_id: str
+    number: int
+    arrival_s: float
+
+    def answered_by(self, answer: "PromptRead") -> "ReadPrompt":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRead:
+    """A PromptReader's answer: the requests that a prompt became, one a choice, or a refusal."""
+
+    request_id: str
+    number: int
+    submits: tuple[Submit, ...] | Refused
+
+
+# --- AsyncLLM to Router: Submit (core/request.py), Abort and ---------------------------------------
+
+
+@dataclass(init=False, slots=True)
+class Released:
+    """AsyncLLM tells the Router that requests are over for their engine; the Router counts them."""
+
+    request_ids: tuple[str, ...]
+
+    def __init__(self, request_ids: tuple[str, ...]) -> None:
+        self.request_ids = request_ids
+
+
+@dataclass(init=False, slots=True)
+class Siblings:
+    """AsyncLLM tells the Router to send the choices of one prompt to one replica, to share its blocks."""
+
+    submits: tuple[Submit, ...]
+
+    def __init__(self, submits: tuple[Submit, ...]) -> None:
+        self.submits = submits
+
+
+# --- anyone to AsyncLLM, and it to the Router ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Anyone asks AsyncLLM, and it the Router, to send a replica nothing new, or requests again.
+
+    The answer to the first comes when the last of its requests has ended, to the second at once. A drain that
+    is undone before it is done is refused.
+    """
+
+    replica: int
+    is_draining: bool = True
+
+    def answered_by(self, answer: "Done | Refused") -> "Drain":
+        """Names its answer, for a type checker."""
+        return self
+
+
+# --- AsyncLLM to its listeners: Submit, EngineUp, EngineDown and --------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """AsyncLLM tells its listeners that requests are over that no engine has, or will be given.
+
+    `reason` is abort where their clients have left, error where no engine will be up any more.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: Literal["abort", "error"]
+
+
+# --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
+
+Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | Unserved | PolicyFailed
+"""What a listener is told."""

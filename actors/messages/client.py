@@ -1,0 +1,163 @@
+"""The messages between AsyncLLM and those in front of it, the API and replayed clients.
+
+Others import them from `actors/messages.py`, whose rules they keep.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import DEFAULTS, Sampling
+from actors.core.records import dataclass
+from actors.core.request import TraceHeaders
+from actors.kernel.stream import DeltaStream
+from actors.messages.engine import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation, for the tokenizer's chat template.
+
+    `more` is what else the template is given: calls of tools, or which call a result answers.
+    """
+
+    role: str
+    content: str
+    more: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a prompt becomes tokens, under vLLM's names.
+
+    `add_special_tokens` None adds them to a plain prompt and not to a conversation, whose template writes
+    them. `truncate_prompt_tokens` keeps that many tokens at the end of the prompt, or at its beginning where
+    `truncation_side` is right; -1 keeps as many as fit. The rest is for conversations: `template_arguments`
+    are further variables of the chat template.
+    """
+
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+PLAIN_READING = Reading()
+
+
+@dataclass(init=False, slots=True)
+class Generate:
+    """API (or a replayed client) asks AsyncLLM for one completion.
+
+    `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
+    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
+    `tenant`, `session`, the three targets and `predicted_tokens` are for policies (`Submit` defines them).
+    `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
+    (`front/fan_out.py`).
+    `reading` says how text becomes tokens; `trace_headers` are W3C's, of the span that it belongs to.
+    """
+
+    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
+    sampling: Sampling
+    request_id: str | None
+    priority: int
+    cache_salt: str | None
+    block_hashes: tuple[object, ...] | None
+    tenant: str | None
+    slo_ttft_s: float | None
+    predicted_tokens: int | None
+    n: int
+    reading: Reading
+    slo_tpot_s: float | None
+    slo_e2e_s: float | None
+    adapter: Adapter | None
+    session: str | None
+    trace_headers: TraceHeaders
+    has_remote_kv: bool
+
+    def __init__(
+        self,
+        prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int,
+        sampling: Sampling = DEFAULTS,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        block_hashes: tuple[object, ...] | None = None,
+        tenant: str | None = None,
+        slo_ttft_s: float | None = None,
+        predicted_tokens: int | None = None,
+        n: int = 1,
+        reading: Reading = PLAIN_READING,
+        slo_tpot_s: float | None = None,
+        slo_e2e_s: float | None = None,
+        adapter: Adapter | None = None,
+        session: str | None = None,
+        trace_headers: TraceHeaders = (),
+        has_remote_kv: bool = False,
+    ) -> None:
+        self.prompt = prompt
+        self.sampling = sampling
+        self.request_id = request_id
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.block_hashes = block_hashes
+        self.tenant = tenant
+        self.slo_ttft_s = slo_ttft_s
+        self.predicted_tokens = predicted_tokens
+        self.n = n
+        self.reading = reading
+        self.slo_tpot_s = slo_tpot_s
+        self.slo_e2e_s = slo_e2e_s
+        self.adapter = adapter
+        self.session = session
+        self.trace_headers = trace_headers
+        self.has_remote_kv = has_remote_kv
+
+    def answered_by(self, answer: "Accepted | Refused") -> "Generate":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(init=False, slots=True)
+class Accepted:
+    """AsyncLLM took the request: read the stream of each choice to its end, or tell `Cancel`.
+
+    One that `may_be_refused` has an engine whose policy may yet turn it away: the first delta of each stream
+    tells.
+    `prompt_token_ids` is what the prompt became, None where tokens are only counted.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    streams: tuple[DeltaStream, ...]
+    may_be_refused: bool
+    prompt_token_ids: tuple[int, ...] | None
+
+    def __init__(
+        self,
+        request_id: str,
+        num_prompt_tokens: int,
+        streams: tuple[DeltaStream, ...],
+        may_be_refused: bool = False,
+        prompt_token_ids: tuple[int, ...] | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.streams = streams
+        self.may_be_refused = may_be_refused
+        self.prompt_token_ids = prompt_token_ids
+
+    @property
+    def stream(self) -> DeltaStream:
+        """The stream of the only choice, or of the first."""
+        return self.streams[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """API tells AsyncLLM that this request's answer is read no more, with all its choices."""
+
+    request_id: str

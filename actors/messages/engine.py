@@ -1,0 +1,234 @@
+"""Messages about engines: what they are asked, and that they are lost or back."""
+
+from typing import Literal
+
+from actors.core.records import dataclass
+from actors.core.request import Submit
+from actors.kernel.actor import Ref
+
+# --- EngineCore to Executor to Runner ------------------------------------------------------------
+
+
+@dataclass(init=False, slots=True)
+class Interrupt:
+    """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
+
+    A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
+    after the run is ignored.
+    """
+
+    step: int
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """EngineCore asks Executor, and Executor every Runner, to make its model ready."""
+
+    def answered_by(self, answer: "Capacity") -> "Load":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a loaded backend offers; `num_blocks` includes the null block 0."""
+
+    num_blocks: int
+    block_size: int
+
+
+# --- Router to Scheduler: Submit (core/request.py) and ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """AsyncLLM tells Router, and Router the Scheduler, to end requests; unknown ids are ignored.
+
+    With `reason` "stop" a stop string was seen after detokenisation.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: Literal["abort", "stop"] = "abort"
+
+
+# --- anyone to KVCacheManager --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
+
+    The reset happens before the next plan, in its turn among other messages. It is refused while requests
+    hold blocks. With `reset_running` running requests are preempted first, and their steps in flight are
+    thrown away.
+    """
+
+    reset_running: bool = False
+
+    def answered_by(self, answer: "Done | Refused") -> "ResetPrefixCache":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was asked for has been done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was not taken and nothing was changed.
+
+    `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
+    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
+    and so does `unavailable`, while no engine is up (503). With `failed` a bug stopped this request alone
+    (500).
+    """
+
+    reason: str
+    kind: Literal["invalid", "overloaded", "unavailable", "failed"] = "invalid"
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
+# --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRefs:
+    """Where to reach an engine core that is up. Closing both lets it end."""
+
+    scheduler: Ref[Submit | Abort]
+    kv_cache_manager: Ref[ResetPrefixCache]
+    capacity: Capacity
+
+    def close(self) -> None:
+        """Hang up; harmless when repeated."""
+        self.scheduler.close()
+        self.kv_cache_manager.close()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDown:
+    """A replica's supervisor tells the Router that its engine core crashed, and is gone.
+
+    The Router passes it on to AsyncLLM, and AsyncLLM to its listeners, with the `request_ids` that
+    the core has lost. `retry_after_s` is when it may be back; None: never.
+    """
+
+    replica: int
+    reason: str
+    retry_after_s: float | None
+    request_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUp:
+    """A replica's supervisor tells the Router, and the Router AsyncLLM, that there is a new core."""
+
+    replica: int
+    engine: EngineRefs
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """An EngineCore tells AsyncLLM and the listeners that its policy failed, and another took over."""
+
+    replica: int
+    reason: str
+
+
+@dataclass(init=False, slots=True)
+class Routed:
+    """The Router tells the listeners which of several replicas it chose for requests, and what it knew then.
+
+    `num_requests` were unfinished on it, `fewest_requests` and `most_requests` on those of the `num_up`
+    replicas that had fewest and most. Of the prompt it had `num_hit_blocks`, and no other more than
+    `most_other_hit_blocks`; None where the policy does not ask.
+    """
+
+    request_ids: tuple[str, ...]
+    replica: int
+    num_up: int
+    num_requests: int
+    fewest_requests: int
+    most_requests: int
+    num_hit_blocks: int | None
+    most_other_hit_blocks: int | None
+
+    def __init__(
+        self,
+        request_ids: tuple[str, ...],
+        replica: int,
+        num_up: int,
+        num_requests: int,
+        fewest_requests: int,
+        most_requests: int,
+        num_hit_blocks: int | None,
+        most_other_hit_blocks: int | None,
+    ) -> None:
+        self.request_ids = request_ids
+        self.replica = replica
+        self.num_up = num_up
+        self.num_requests = num_requests
+        self.fewest_requests = fewest_requests
+        self.most_requests = most_requests
+        self.num_hit_blocks = num_hit_blocks
+        self.most_other_hit_blocks = most_other_hit_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFailed:
+    """The Router tells AsyncLLM that its policy failed, and round-robin took over for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """The Router tells AsyncLLM that no engine was up for these requests."""
+
+    request_ids: tuple[str, ...]
+
+
+EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered
+"""What AsyncLLM is told of the engines."""
+
+
+# --- anyone to AsyncLLM: how is the engine? -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHealth:
+    """Anyone asks AsyncLLM how its engines are."""
+
+    def answered_by(self, answer: "Health") -> "CheckHealth":
+        """Names its answer, for a type checker."""
+        return self
+
+
+ReplicaStatus = Literal["healthy", "draining", "restarting", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the engines are: `replicas` says healthy, draining, restarting or dead of each.
+
+    `healthy`: all are up. `degraded`: requests are served, but not by all replicas or not by the
+    policy that was asked for. `restarting`: none is up, and one will be. `draining`: those that are up are
+    given nothing new. `dead`: none will be.
+    """
+
+    status: Literal["healthy", "degraded", "restarting", "draining", "dead"]
+    replicas: tuple[ReplicaStatus, ...]
+    reason: str = ""
+    retry_after_s: float | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether new requests are taken."""
+        return self.status in ("healthy", "degraded")

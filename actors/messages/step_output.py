@@ -1,0 +1,105 @@
+"""The Scheduler's message to its listeners, once for each batch."""
+
+from collections.abc import Sequence
+
+from actors.core.batch import Batch, Blocked, Finish
+from actors.core.blocks.kv_events import KvEvents
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from actors.core.policies.policy import Rank
+from actors.core.records import dataclass
+
+
+@dataclass(init=False, slots=True)
+class StepOutput:
+    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
+
+    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
+    counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
+    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers,
+    and took `num_taken_blocks`. At the end of the last step, before `num_freed_blocks` were given back,
+    `num_free_blocks_held` were free, with those that steps planned ahead have taken by then.
+    `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
+    `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
+    `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
+    is a token beside the one that it got; in `tokens` those of one request stand in order.
+    `kv_events` are recorded if a router asks for them, and come with steps that do more than decode on.
+    """
+
+    replica: int
+    batch: Batch
+    start_s: float
+    end_times_s: Sequence[float]
+    tokens: tuple[tuple[str, int], ...] | None
+    finished: tuple[Finish, ...]
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    blocked: Blocked | None
+    num_free_blocks_planned: int | None
+    num_waiting_planned: int
+    logprobs: tuple[tuple[str, TokenLogprobs], ...]
+    prompt_logprobs: tuple[PromptLogprobs, ...]
+    accepted: tuple[tuple[str, int], ...]
+    ranks: tuple[tuple[str, Rank], ...]
+    vectors: tuple[tuple[str, bytes], ...]
+    kv_events: KvEvents | None
+    num_taken_blocks: int
+    num_free_blocks_held: int | None
+    num_freed_blocks: int
+
+    def __init__(
+        self,
+        replica: int,
+        batch: Batch,
+        start_s: float,
+        end_times_s: Sequence[float],
+        tokens: tuple[tuple[str, int], ...] | None,
+        finished: tuple[Finish, ...],
+        num_running: int,
+        num_waiting: int,
+        num_free_blocks: int,
+        blocked: Blocked | None = None,
+        num_free_blocks_planned: int | None = None,
+        num_waiting_planned: int = 0,
+        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
+        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
+        accepted: tuple[tuple[str, int], ...] = (),
+        ranks: tuple[tuple[str, Rank], ...] = (),
+        vectors: tuple[tuple[str, bytes], ...] = (),
+        kv_events: KvEvents | None = None,
+        num_taken_blocks: int = 0,
+        num_free_blocks_held: int | None = None,
+        num_freed_blocks: int = 0,
+    ) -> None:
+        self.replica = replica
+        self.batch = batch
+        self.start_s = start_s
+        self.end_times_s = end_times_s
+        self.tokens = tokens
+        self.finished = finished
+        self.num_running = num_running
+        self.num_waiting = num_waiting
+        self.num_free_blocks = num_free_blocks
+        self.blocked = blocked
+        self.num_free_blocks_planned = num_free_blocks_planned
+        self.num_waiting_planned = num_waiting_planned
+        self.num_taken_blocks = num_taken_blocks
+        self.num_free_blocks_held = num_free_blocks_held
+        self.num_freed_blocks = num_freed_blocks
+        self.logprobs = logprobs
+        self.prompt_logprobs = prompt_logprobs
+        self.accepted = accepted
+        self.ranks = ranks
+        self.kv_events = kv_events
+        self.vectors = vectors
+
+    @property
+    def step(self) -> int:
+        return self.batch.step
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the step changed nothing that anybody would want to know."""
+        batch = self.batch
+        is_heard = self.finished or self.ranks or self.kv_events or batch.num_tokens
+        return not (is_heard or batch.finished or batch.preempted)
