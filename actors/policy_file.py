@@ -36,6 +36,8 @@ class Kind(Generic[P]):
     """What is asked for by name: the known ones, and what a user's class must be and is wrapped in."""
 
     word: str
+    package: str
+    """Where its base class is imported from."""
     known: Mapping[str, Callable[..., P]]
     base: type[P]
     check: Callable[[P, str], None]
@@ -47,6 +49,7 @@ class Kind(Generic[P]):
 
 POLICY = Kind(
     "policy",
+    "actors.core.policies",
     POLICIES,
     Policy,
     check_policy,
@@ -56,6 +59,7 @@ POLICY = Kind(
 )
 ROUTER = Kind(
     "router",
+    "actors.core.routers",
     ROUTERS,
     RouterPolicy,
     check_router,
@@ -110,7 +114,7 @@ def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
         hint = did_you_mean(class_name, others) or f" Its classes: {', '.join(others) or 'none'}."
         raise ConfigError(f"{kind.word} file {file} has no class {class_name}.{hint}")
     if kind.base not in found.__mro__ or found is kind.base:
-        base = f"{kind.base.__module__.removesuffix('.policy')}.{kind.base.__name__}"
+        base = f"{kind.package}.{kind.base.__name__}"
         raise ConfigError(f"class {class_name} in {file} is not a {kind.word}: let it inherit from {base}")
     return found
 

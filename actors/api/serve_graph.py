@@ -18,7 +18,7 @@ from actors.api.live import Live
 from actors.api.server_options import ServerOptions
 from actors.api.signals import Stopping, obey_signals
 from actors.config import ConfigError, EngineConfig
-from actors.core.policies.policy import class_name
+from actors.core.queue.policy import class_name
 from actors.engine.backend import Engine
 from actors.engine.reports import Roster
 from actors.engine.supervisor import Supervision

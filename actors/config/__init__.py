@@ -6,7 +6,7 @@ from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
-from actors.core.policies.policy import class_name, defines
+from actors.core.queue.policy import class_name, defines
 from actors.core.records import dataclass
 from actors.core.routers import RoundRobin, RouterPolicy
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from actors.config import EngineConfig
-from actors.core.policies.policy import defines
+from actors.core.queue.policy import defines
 from actors.front.active_request import LOST, ActiveRequest, last_delta
 from actors.front.fan_out import Families, ids_of
 from actors.front.health import ReplicaHealth

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.blocks.kv_events import KvEvents
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 from actors.core.records import dataclass
 
 

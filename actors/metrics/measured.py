@@ -1,6 +1,6 @@
 """One request as it is measured, from its arrival to its end."""
 
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 from actors.core.request import Submit
 
 

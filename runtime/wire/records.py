@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 from runtime.wire.frames import NOTHING, WireError
 from runtime.wire.names import Heard, Spoken
 from runtime.wire.shapes import (

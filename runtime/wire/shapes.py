@@ -9,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from actors.config import EngineConfig
 from actors.core.batch import Blocked, Chunk
 from actors.core.config import ConfigError
-from actors.core.policies.policy import class_name
+from actors.core.queue.policy import class_name
 from actors.core.records import dataclass
 
 VERSION = 1

@@ -11,7 +11,7 @@ from actors.block_hash import block_hasher
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.names import did_you_mean
 from actors.core.params.sampling import Sampling
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.policy_file import find_policy

@@ -6,12 +6,12 @@ from actors.core.policies.earliest_deadline import EarliestDeadline
 from actors.core.policies.fcfs import Fcfs
 from actors.core.policies.longest_prefix import LongestPrefixMatch
 from actors.core.policies.mlfq import Mlfq
-from actors.core.policies.policy import Policy, Refusal, class_name, has_urgency
 from actors.core.policies.prefill_first import PrefillFirst
 from actors.core.policies.priority import Priority
 from actors.core.policies.shortest_prompt import ShortestPrompt
 from actors.core.policies.shortest_remaining import ShortestRemaining
 from actors.core.policies.vtc import VirtualTokenCounter
+from actors.core.queue.policy import Policy, Refusal, class_name, has_urgency
 from actors.core.queue.view import View
 from actors.core.request import Request
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from actors.core.policies.policy import Refusal
 from actors.core.policies.read_only import ReadOnlyRequest
+from actors.core.queue.policy import Refusal
 from actors.core.request import Request
 
 Kind = str | tuple["Kind", ...]

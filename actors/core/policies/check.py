@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 
 T = TypeVar("T")
 

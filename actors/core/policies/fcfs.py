@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.records import dataclass
 
 

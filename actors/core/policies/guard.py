@@ -26,9 +26,9 @@ from actors.core.policies.answers import (
     shown,
 )
 from actors.core.policies.patience import Patient, Shown
-from actors.core.policies.policy import Policy, Rank, Refusal, defines
 from actors.core.policies.read_only import ReadOnlyRequests, read_only
 from actors.core.policies.read_only_view import ReadOnlyView
+from actors.core.queue.policy import Policy, Rank, Refusal, defines
 from actors.core.queue.view import View
 from actors.core.request import Request
 

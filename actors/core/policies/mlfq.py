@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from actors.core.policies.policy import Policy
 from actors.core.policies.victims import least_urgent
+from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request

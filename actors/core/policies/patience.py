@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from actors.core.policies.answers import Wrong
-from actors.core.policies.policy import Rank, Refusal
 from actors.core.policies.read_only import ReadOnlyRequest, ReadOnlyRequests
 from actors.core.policies.read_only_view import ReadOnlyView
+from actors.core.queue.policy import Rank, Refusal
 
 Answer = TypeVar("Answer")
 

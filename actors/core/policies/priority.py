@@ -1,6 +1,6 @@
 """Lower numbers first: vLLM's `--scheduling-policy priority`."""
 
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request

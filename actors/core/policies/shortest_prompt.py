@@ -1,6 +1,6 @@
 """Shortest prompt first: the prefill is the one part of the work whose size is known in advance."""
 
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request

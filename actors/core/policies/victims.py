@@ -1,6 +1,6 @@
 """Choices of a victim that more than one policy makes."""
 
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.request import Request
 

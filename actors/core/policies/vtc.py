@@ -3,7 +3,7 @@
 from math import inf
 from typing import ClassVar
 
-from actors.core.policies.policy import Policy
+from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request

@@ -7,7 +7,7 @@ import heapq
 from math import inf
 from typing import Final
 
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 from actors.core.queue.seen import NEVER
 from actors.core.queue.view import View
 from actors.core.request import Request

@@ -8,9 +8,8 @@ Law: the next request is the one that would be next if all were ranked anew.
 
 import heapq
 
-from actors.core.policies.guard import Guarded
-from actors.core.policies.policy import Policy, Rank
 from actors.core.queue.due import FEW, Due, Line
+from actors.core.queue.policy import Policy, Rank
 from actors.core.queue.view import View
 from actors.core.request import Request
 
@@ -41,7 +40,7 @@ class Lines:
         self._policy = policy
         self._view = view
         self._entries = entries
-        self._due = Due(view, is_noted=isinstance(policy, Guarded))
+        self._due = Due(view, is_noted=hasattr(policy, "inner"))
         self._lines: dict[object, Line] = {}
         self._line_of: dict[str, Line] = {}
         self._unranked: dict[Line, None] = {}

@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Iterator
 
-from actors.core.policies.policy import Policy, Rank, defines, gives_keys
 from actors.core.queue.lines import Entry, Lines
+from actors.core.queue.policy import Policy, Rank, defines, gives_keys
 from actors.core.queue.tenant_service import TenantService
 from actors.core.queue.view import View
 from actors.core.request import Request

@@ -11,9 +11,9 @@ from actors.core.batch import Finish
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
 from actors.core.policies.guard import Guarded
-from actors.core.policies.policy import Policy, defines
 from actors.core.policies.victims import least_recompute
 from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.policy import Policy, defines
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request, Status, Submit

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from actors.core.policies.guard import PolicyError
-from actors.core.policies.policy import gives_keys
 from actors.core.queue import waiting
+from actors.core.queue.policy import gives_keys
 from actors.core.queue.view import View
 from actors.core.request import Request
 from actors.policy_file import find_policy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.policies.policy import Rank
+from actors.core.queue.policy import Rank
 from actors.messages import Abort, Batch, StepOutput, Submit
 from runtime.wire.frames import WireError
 from runtime.wire.records import Packer, Unpacker, fingerprint
