@@ -1,21 +1,29 @@
-"""`--api-key`: every call of /v1 must carry the key, and so must scores and the live page; not so health."""
+"""`--api-key`: every request must carry the key, except for the few paths that are open by name.
 
-from actors.api.bodies.scoring import RERANKS, SCORES
+Operators' routes are the other exception: they ask for the admin key themselves.
+"""
+
 from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError
 from actors.api.keys import Keys
 
 LIVE = "/dashboard/events"
+OPEN = frozenset(("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"))
+"""Paths that probes and scrapers read without a key."""
+PAGES = frozenset(("/", "/dashboard", "/docs", "/openapi.json"))
+"""Pages that hold nothing of what clients ask; the live page asks its reader for the key."""
+OPERATORS = "admin"
+"""The blueprint whose routes need the admin key instead."""
 
 
 def needs_key(path: str) -> bool:
-    """Whether this path is only for clients with the key: answers, and what is told of them."""
-    return path in ("/v1", LIVE, *SCORES, *RERANKS) or path.startswith("/v1/")
+    """True unless the path is open: a route that nobody has thought of needs the key."""
+    return (path.rstrip("/") or "/") not in OPEN | PAGES
 
 
 def check_key(request: ApiRequest, keys: Keys) -> None:
     """Note who asks; raises 401 unless a request that needs a key carries one."""
-    if not needs_key(request.path):
+    if not needs_key(request.path) or request.blueprint == OPERATORS:
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if request.path.startswith("/v1/messages") and (own := request.headers.get("X-Api-Key")) is not None:

@@ -9,6 +9,7 @@ import hmac
 
 from quart import Blueprint, Response, request
 
+from actors.api.auth import OPERATORS
 from actors.api.bodies.abort import AbortBody
 from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
@@ -22,7 +23,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 def admin_routes(context: ApiContext) -> Blueprint:
     """The routes, all behind the one key."""
-    routes = Blueprint("admin", __name__)
+    routes = Blueprint(OPERATORS, __name__)
     desk = context.desk
 
     @routes.before_request

@@ -1,4 +1,4 @@
-"""GET /health, /ping, /load and /version: for operators and load balancers; no key is needed.
+"""GET /health, /ping, /load and /version: for operators and load balancers; only /load needs the key.
 
 Health is 200 while new requests are taken, and 503 while every engine is restarting, drained or dead, and
 from the first signal to stop on.

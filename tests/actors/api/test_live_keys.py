@@ -1,6 +1,7 @@
 """A key for each client: who it is, what it may, and another file while the server runs."""
 
 import hashlib
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,49 @@ def test_a_key_says_who_asks_and_how_much_it_may(tmp_path: Path) -> None:
         assert [ask(key).status_code for key in ("sk-alice", "sk-bob")] == [401, 200]
         assert not [line for line in server.said if "sk-" in line]
         assert server.stop() == 0
+
+
+OPEN = {
+    *("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"),
+    *("/", "/docs", "/dashboard", "/openapi.json"),
+}
+
+
+@pytest.mark.wall_clock
+async def test_every_route_needs_a_key_but_those_that_are_open_by_name(serving: Any) -> None:
+    """By walking the route table; operators' routes need the admin key, and paths of no route a key, too."""
+    async with serving(api_key="k", admin_key="a") as site, httpx.AsyncClient(base_url=site.url) as client:
+        walked = set()
+        for rule in site.app.url_map.iter_rules():
+            path = re.sub(r"<[^>]*>", "x", rule.rule)
+            walked.add(path)
+            for method in rule.methods & {"GET", "POST", "PUT", "DELETE"}:
+                answer = await client.request(method, path, headers={"Authorization": "Bearer wrong"})
+                assert (answer.status_code != 401) == (path in OPEN), (method, path, answer.text)
+        assert walked >= OPEN | {"/invocations", "/tokenize", "/load", "/dashboard/events", "/pause"}
+        for path in ("/no/such/route", "/V1/models", "//v1/models", "/health/x", "/healthy"):
+            assert (await client.get(path)).status_code == 401, path
+        assert (await client.get("/health/", follow_redirects=True)).status_code == 200
+        keyed = {"Authorization": "Bearer k"}
+        assert (await client.get("/no/such/route", headers=keyed)).status_code == 404
+        assert (await client.post("/pause", headers=keyed)).status_code == 401
+        assert (await client.get("/is_paused", headers={"Authorization": "Bearer a"})).status_code == 200
+
+
+def test_invocations_are_counted_under_their_key(tmp_path: Path) -> None:
+    """With its tenant and its limit, as the routes that they stand for; without a key they are refused."""
+    file = tmp_path / "keys.toml"
+    file.write_text(FILE)
+    with live(*EMULATED, "--api-keys", str(file), "--log-format", "json") as server:
+        url, body = f"{server.url}/invocations", {"prompt": "Once", "max_tokens": 2, "tenant": "mallory"}
+        alice = {"Authorization": "Bearer sk-alice"}
+        assert httpx.post(url, json=body).status_code == 401
+        assert httpx.post(url, json=body, headers=alice).status_code == 200
+        server.until_it_says('"tenant": "alice"')
+        long = body | {"max_tokens": 4000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", url, json=long, headers=alice) as first:
+            assert first.status_code == 200
+            assert httpx.post(url, json=body, headers=alice).status_code == 429
 
 
 @pytest.mark.parametrize(
