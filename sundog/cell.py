@@ -1,7 +1,6 @@
 """One replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
 import traceback
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -107,7 +106,7 @@ class Runner:
             return Failed(" ".join(reason.split()), "".join(traceback.format_exception(error)))
 
     def _played(self, job: "Job") -> "Played":
-        from sim.figures.sweep.played import played
+        from sim.figures.sweep.played import load_of, played
         from sim.record.unkept import Unkept
         from sundog.simulated import Simulated
 
@@ -121,11 +120,13 @@ class Runner:
         )
         simulated = Simulated.of(run.engine, run.target)
         terms = simulated.terms(plan.terms)
+        requests = self._arriving(run)
+        load = load_of(requests)
         if plan.folder is None:
-            return played(self._replayed(run, simulated, Unkept()), terms)
+            return played(self._replayed(run, requests, simulated, Unkept()), terms, load)
         place = plan.folder.run(settings, run.engine.seed)
         if not place.exists():
-            self._keep(run, simulated, place)
+            self._keep(run, requests, simulated, place)
         from sim.figures.sweep.stored import read_played
 
         return read_played(
@@ -134,9 +135,10 @@ class Runner:
             num_replicas=simulated.config.replicas,
             num_blocks=simulated.capacity.num_blocks - 1,
             terms=terms,
+            load=load,
         )
 
-    def _keep(self, run: "Run", simulated: "Simulated", place: Path) -> None:
+    def _keep(self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", place: Path) -> None:
         """Make the run and leave it in its folder, from where `replay --config` makes it again."""
         from sim.figures.metrics import summarize
         from sim.record.journal_rows import Header
@@ -148,18 +150,16 @@ class Runner:
         options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
         header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
         with RunOutput(place, header, options, plan.messages) as output:
-            recorder = self._replayed(run, simulated, output)
+            recorder = self._replayed(run, requests, simulated, output)
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
 
-    def _replayed(self, run: "Run", simulated: "Simulated", output: "RunOutput | Unkept") -> "Recorder":
+    def _replayed(
+        self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", output: "RunOutput | Unkept"
+    ) -> "Recorder":
         from sim.predictor import find_predictor
         from sim.replay import replay
-        from sim.workload.retime import retimed
 
         load, seed = run.load, run.engine.seed
-        requests: Iterable[TraceRequest] = self._requests(run)
-        if load.request_rate is not None:
-            requests = retimed(requests, parse_rate(load.request_rate), seed)
         return replay(
             requests,
             replace(simulated.config, decode_runs=True),
@@ -183,6 +183,13 @@ class Runner:
             return source.trace, Reading(limit=source.limit, tokenizer=source.tokenizer)
         assert plan.folder is not None
         return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), Reading()
+
+    def _arriving(self, run: "Run") -> "list[TraceRequest]":
+        """The requests at the instants that the setting gives them."""
+        from sim.workload.retime import retimed
+
+        requests, rate = self._requests(run), run.load.request_rate
+        return requests if rate is None else list(retimed(requests, parse_rate(rate), run.engine.seed))
 
     def _requests(self, run: "Run") -> "list[TraceRequest]":
         from sim.workload.resample import resampled

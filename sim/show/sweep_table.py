@@ -9,10 +9,17 @@ from rich import box
 from rich.table import Table
 
 from sim.figures.statistics.intervals import Interval, all_at_once
+from sim.figures.statistics.warmup import FEWEST
 from sim.figures.sweep.outcome import label
 from sim.figures.sweep.ranking import Place, ranked
 from sim.figures.sweep.sweep import Cell
 from sim.show.console import console_for, print_table
+
+UNSETTLED = "†"
+UNSETTLED_NOTE = (
+    "†: a run did not settle. Times to the first token still rose or fell at its end, so that its figures"
+    " depend on how long it is; it leaves nothing out as warm-up."
+)
 
 
 def _in_unit(name: str) -> tuple[str, float]:
@@ -43,7 +50,9 @@ def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float
         if cell.failed is not None:
             console.print(f"{label(cell.settings)}: {cell.failed.reason}", markup=False, soft_wrap=True)
         elif not any(cell is each for each in placed):
-            console.print(f"{label(cell.settings)}: it has no {metrics[0]}", markup=False, soft_wrap=True)
+            console.print(
+                f"{label(cell.settings)}: {_why_no_row(cell, metrics[0])}", markup=False, soft_wrap=True
+            )
     for line in _notes(ranking, confidence):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -58,7 +67,7 @@ def _leaderboard(ranking: Sequence[Place], metrics: Sequence[str], confidence: f
             table.add_column("to the best" if name == metrics[0] else "change", justify="right")
     best, of_each = ranking[0].cell, all_at_once(confidence, len(ranking))
     for place in ranking:
-        texts = [label(place.cell.settings)]
+        texts = [label(place.cell.settings) + (f" {UNSETTLED}" if _is_unsettled(place.cell) else "")]
         for name in metrics:
             scale = _in_unit(name)[1]
             texts.append(_shown(place.cell.interval(name, confidence), scale))
@@ -80,41 +89,70 @@ def _ties(place: Place, name: str, metrics: Sequence[str]) -> bool:
 
 
 def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
-    """How often each setting was run, what is left out, and what the marks mean."""
+    """Explain how often each setting was run, what is left out, and what the marks mean."""
     if not ranking:
         return []
     cells = [place.cell for place in ranking]
     warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
     span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
-    left_out = f"Warm-up left out of every setting alike: {span} requests a run."
+    left_out = f"Left out as warm-up: {span} requests of each run, the same for settings with equal arrivals."
     left_out += _unfinished(cells, confidence)
     if len(cells) > 1 and len({repr(cell.runs) for cell in cells}) == 1:
         left_out += " Every setting gave the same figures: to these requests it makes no difference."
+    unsettled = [UNSETTLED_NOTE] if any(map(_is_unsettled, cells)) else []
     fixed, num_runs = [cell for cell in cells if cell.is_fixed], len(cells[0].runs)
     if len(fixed) == len(cells):
         return [
-            "One run of each: every seed gives the same, so there are no intervals, and whether a"
-            " difference would hold on another day is not told. --resample draws the trace anew.",
+            "One run of each: every seed gives the same, so there are no intervals, and the table cannot tell"
+            " whether a difference would hold on another day. --resample draws a new trace for each seed.",
             left_out,
+            *unsettled,
         ]
     notes = [
-        f"{num_runs} replications of each, seeds 0 to {num_runs - 1}, the same requests for every setting;"
-        f" ± at {confidence:.0%}{_together(len(ranking))}, * a difference is shown, tie: none is. {left_out}"
+        f"Means of {num_runs} runs of each setting, with seeds 0 to {num_runs - 1}. With one seed, all"
+        f" settings that leave the workload as it is meet the same requests. ± is the {confidence:.0%}"
+        " confidence interval.",
+        *_marks(len(ranking)),
+        left_out,
+        *unsettled,
     ]
     if any(cell.is_one_recording for cell in cells):
         notes.append(
-            "Drawn from one recording: ± is how much others like it would differ, and more replications"
-            " do not make it smaller. It knows no longer burst than its own: at 95%, intervals of such draws"
-            " held the truth in 9 of 10 tests, of few hundred requests in long bursts in 3 of 4."
+            "All runs are drawn from one recording: ± says how much other recordings like it would differ,"
+            " and more replications do not make it smaller. No draw has a longer burst than the recording: in"
+            " tests, 95% intervals of such draws held the truth 9 times in 10, and 3 times in 4 for a few"
+            " hundred requests in long bursts."
         )
     if fixed:
         named = "; ".join(label(cell.settings) for cell in fixed)
-        notes.append(f"The same run for every seed, so without an interval: {named}.")
+        notes.append(f"Every seed gave the same run, so that there is no interval: {named}.")
     return notes
 
 
-def _together(num_settings: int) -> str:
-    return ", that of differences for all settings together" if num_settings > 2 else ""
+def _marks(num_settings: int) -> list[str]:
+    """Explain the marks of a table that compares settings."""
+    if num_settings < 2:
+        return []
+    together = ", with intervals wide enough to hold for all settings at once" if num_settings > 2 else ""
+    return [
+        f"Differences to the best setting are taken seed by seed{together}."
+        " *: larger than chance explains; tie: chance can explain it."
+    ]
+
+
+def _is_unsettled(cell: Cell) -> bool:
+    return any(run["unsettled"] for run in cell.runs)
+
+
+def _why_no_row(cell: Cell, metric: str) -> str:
+    """Explain why a setting that ran has no place in the ranking."""
+    least = min(run["num_measured"] for run in cell.runs)
+    if least < FEWEST and any(run["num_warmup"] for run in cell.runs):
+        return (
+            f"its warm-up leaves {least:.0f} finished requests in a run, and a row needs {FEWEST}: run it for"
+            " longer, or give a shorter --warmup-s"
+        )
+    return f"it has no {metric}"
 
 
 def _unfinished(cells: Sequence[Cell], confidence: float) -> str:

@@ -93,7 +93,7 @@ def test_a_resampled_trace_has_intervals() -> None:
 
 def test_a_policy_that_draws_is_run_for_each_seed() -> None:
     """One run of a lottery is luck; what draws nothing is still run once, or alike."""
-    few = ("--limit", "40", "--replications", "3", "--jobs", "1", "--max-num-seqs", "1")
+    few = ("--limit", "40", "--replications", "3", "--jobs", "1", "--max-num-seqs", "1", "--warmup-s", "0")
     lottery, fcfs = cells(TRACE, "--vary", f"policy={DOCS}/lottery.py:Lottery,fcfs", *few)
     assert len({run["ttft_s.mean"] for run in lottery["runs"]}) == 3 and not lottery["is_fixed"]
     assert len({run["ttft_s.mean"] for run in fcfs["runs"]}) == 1 and fcfs["is_fixed"]
@@ -117,6 +117,54 @@ def test_without_a_warm_up_a_sweep_says_what_replay_says() -> None:
             assert value == pytest.approx(told, rel=1e-9), name
             num_compared += 1
     assert num_compared > 50
+
+
+BURSTS = """
+duration_s = 60
+[arrivals]
+kind = "gamma"
+rate_per_s = 6
+cv = 2
+[prompt]
+kind = "lognormal"
+mean = 1000
+median = 500
+largest = 8192
+[output]
+kind = "lognormal"
+mean = 200
+median = 120
+largest = 1500
+"""
+
+
+def test_a_row_says_what_it_says_alone_beside_other_loads(tmp_path: Path) -> None:
+    """An overloaded rate never settles: it cuts nothing from another one, is marked, and has a row."""
+    spec = tmp_path / "bursts.toml"
+    spec.write_text(BURSTS)
+    asked = (str(spec), "--max-num-seqs", "32", "--replications", "3", "--vary", "policy=fcfs", "--vary")
+    rate = "workload.arrivals.rate_per_s="
+    for more in ((), ("--warmup-s", "10"), ("--out", str(tmp_path / "kept"))):
+        (alone,) = cells(*asked, f"{rate}6", *more)
+        shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+        beside, overloaded = cells(*asked, f"{rate}6,30", *more)
+        assert beside["runs"] == alone["runs"] and beside["rank"] == 1
+        assert overloaded["rank"] == 2 and all(run["unsettled"] for run in overloaded["runs"])
+        assert not any(run["unsettled"] for run in beside["runs"])
+    table = sweep(*asked, f"{rate}6,30", "--metric", "ttft_s.mean").stdout
+    assert f"{rate}30 †" in table and f"{rate}6 †" not in table and "did not settle" in table
+
+
+def test_too_few_requests_after_the_warm_up_are_no_row(tmp_path: Path) -> None:
+    """The table says how many are left; the figures in the JSON are null."""
+    spec = tmp_path / "bursts.toml"
+    spec.write_text(BURSTS)
+    rates = "workload.arrivals.rate_per_s=6,30"
+    asked = (str(spec), "--max-num-seqs", "256", "--replications", "2", "--vary", rates, "--warmup-s", "58")
+    done = sweep(*asked, "--metric", "ttft_s.mean")
+    assert "rate_per_s=6: its warm-up leaves" in done.stdout and "a row needs 20" in done.stdout
+    few, enough = cells(*asked)
+    assert few["rank"] is None and few["runs"][0]["ttft_s.mean"] is None and enough["rank"] == 1
 
 
 def test_predictions_that_a_policy_never_reads_give_no_interval() -> None:

@@ -114,14 +114,26 @@ def scatter_of(batches: Floats) -> Floats:
 
     Waits that grow from first to last, as of a server that gets more than it can do, are no work of chance.
     """
-    count = len(batches)
     centred: Floats = batches - float(batches.mean())
-    times = np.arange(count) - (count - 1) / 2
-    squares, slope = float(centred @ centred), float(centred @ times) / max(float(times @ times), 1.0)
-    is_trend = count > 2 and slope**2 * float(times @ times) > TREND * squares
-    if is_trend:
-        centred -= slope * times
+    if has_trend(batches):
+        times = _times(batches)
+        centred -= float(centred @ times) / float(times @ times) * times
     return centred
+
+
+def has_trend(batches: Floats) -> bool:
+    """True where a straight line that rises or falls is most of what makes the values differ."""
+    if len(batches) < 3:
+        return False
+    centred, times = batches - float(batches.mean()), _times(batches)
+    return float(centred @ times) ** 2 > TREND * float(centred @ centred) * float(times @ times)
+
+
+def _times(batches: Floats) -> Floats:
+    """The places of values in time, with mean 0."""
+    count = len(batches)
+    times: Floats = np.arange(count, dtype=np.float64) - (count - 1) / 2
+    return times
 
 
 def variance_of(batches: Floats) -> float:

@@ -1,20 +1,22 @@
 """Runs in the figures that an experiment compares, all without their warm-up.
 
-Law: the runs of one seed are measured over the same requests. Each of them says where it settled, and
-what is warm-up in any is left out of all: two settings whose warm-ups end at different requests would
-else differ by the requests that only one of them counts.
+Law: runs that were given the same arrivals are measured over the same requests. Each of them says when it
+settled, and what is warm-up in any is left out of all: two settings whose warm-ups end at different requests
+would else differ by the requests that only one of them counts. Runs that were given other arrivals have no
+part in it, because their ids name other requests, and a run that never settles cuts nothing from any.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.figures.replicas import Replicas
 from sim.figures.saturation import saturation
-from sim.figures.statistics.warmup import num_warmup
+from sim.figures.statistics.warmup import FEWEST, drifts, find_warm_up
 from sim.figures.sweep.outcome import Failed, Job, Measures
 from sim.figures.sweep.played import Played, chosen
 from sim.figures.tenants import TenantFigures, tenants_of
@@ -65,35 +67,60 @@ def measured(
 
 
 def _of_one_seed(outcomes: Sequence[Played | Failed], warmup_s: float | None) -> Iterator[Measures | Failed]:
-    left_out: set[str] = set()
-    for each in outcomes:
+    early = {
+        number: warm_up(each, warmup_s)
+        for number, each in enumerate(outcomes)
+        if not isinstance(each, Failed)
+    }
+    shared: dict[bytes, set[str]] = {}
+    for number, each in enumerate(outcomes):
         if not isinstance(each, Failed):
-            left_out |= warm_up(each, warmup_s)
-    for each in outcomes:
-        yield each if isinstance(each, Failed) else measure(each, left_out)
+            shared.setdefault(each.load, set()).update(early[number].request_ids)
+    for number, each in enumerate(outcomes):
+        if isinstance(each, Failed):
+            yield each
+            continue
+        own, is_settled = early[number]
+        # A time that was asked for is that time in every run, also where clients wait for answers.
+        yield measure(each, shared[each.load] if warmup_s is None else own, is_settled)
 
 
-def warm_up(run: Played, warmup_s: float | None) -> set[str]:
-    """The requests of a run's warm-up: what arrived before, or until the times to first token settle."""
+class Early(NamedTuple):
+    """The requests of a run's warm-up, and whether the times to first token have settled after them."""
+
+    request_ids: set[str]
+    is_settled: bool
+
+
+def warm_up(run: Played, warmup_s: float | None) -> Early:
+    """Find what arrived before `warmup_s`, or if that is None before the times to first token settled."""
+    done, ttft_s = run.rows.is_done, latencies(run.rows, run.front_end_s).ttft_s
     if warmup_s is not None:
         early = run.rows.arrival_s < warmup_s
+        is_settled = not drifts(ttft_s[done & ~early])
     else:
-        done = run.rows.is_done
-        num_early = num_warmup(latencies(run.rows, run.front_end_s).ttft_s[done])
+        num_early, is_settled = find_warm_up(ttft_s[done])
         early = np.cumsum(done) <= num_early if num_early else np.zeros(len(done), dtype=bool)
-    return {run.request_ids[i] for i in np.flatnonzero(early).tolist()}
+    return Early({run.request_ids[i] for i in np.flatnonzero(early).tolist()}, is_settled)
 
 
-def measure(run: Played, left_out: set[str]) -> Measures:
+def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measures:
     """A run without these requests: latencies of finished ones, and figures of all together.
 
     Time is counted from the first arrival that is kept to the last finish, that of engines to the end of the
-    last step: without a warm-up every figure is the one that `replay` prints.
+    last step: without a warm-up every figure is the one that `replay` prints. All are NaN if a warm-up leaves
+    fewer than `FEWEST` finished requests.
     """
     kept = run.kept(left_out)
     rows = chosen(run.rows, kept)
     times, done = latencies(rows, run.front_end_s), rows.is_done
-    found: Measures = {"num_warmup": float((run.rows.is_done & ~kept).sum())}
+    found: Measures = {
+        "num_warmup": float((run.rows.is_done & ~kept).sum()),
+        "num_measured": float(done.sum()),
+        "unsettled": float(not is_settled),
+    }
+    if found["num_warmup"] and found["num_measured"] < FEWEST:
+        return found | dict.fromkeys(NAMES, math.nan)
     for name in LATENCIES:
         values = getattr(times, name)[done]
         values = values[~np.isnan(values)]

@@ -4,6 +4,7 @@ A run is made in one process and measured in another, when it is known which req
 warm-up: so it carries what every figure of the rest needs, and no step.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, Ints, Rows, group_column
 from sim.record.tables import USED
+from sim.trace.record import TraceRequest
 
 
 class Spans(NamedTuple):
@@ -94,8 +96,9 @@ class Spans(NamedTuple):
 class Played:
     """A run's requests in order of arrival, and time before each arrival and before the end.
 
-    `busy_s` and `block_seconds` are sums over replicas, with one element more than there are requests;
-    `last_end_s` is when the last step of all replicas ended.
+    `load` identifies the arrivals that the run was given: runs that have it in common can be compared request
+    by request. `busy_s` and `block_seconds` are sums over replicas, with one element more than there are
+    requests; `last_end_s` is when the last step of all replicas ended.
     """
 
     rows: Rows
@@ -107,6 +110,7 @@ class Played:
     busy_s: Floats
     block_seconds: Floats
     last_end_s: float
+    load: bytes
 
     @classmethod
     def of(
@@ -119,6 +123,7 @@ class Played:
         num_replicas: int,
         num_blocks: int,
         terms: Terms,
+        load: bytes,
     ) -> "Played":
         """From rows and each replica's steps, wherever they were kept; `num_blocks` without the null one."""
         instants_s = np.append(rows.arrival_s, np.inf)
@@ -127,7 +132,8 @@ class Played:
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
         last_end_s = max((float(each.end_s[-1]) for each in known if len(each.end_s)), default=0.0)
         return cls(
-            rows, request_ids, terms, front_end_s, num_replicas, num_blocks, busy_s, block_seconds, last_end_s
+            *(rows, request_ids, terms, front_end_s, num_replicas, num_blocks),
+            *(busy_s, block_seconds, last_end_s, load),
         )
 
     def is_same_run(self, other: "Played") -> bool:
@@ -142,7 +148,15 @@ class Played:
         return np.array([name not in left_out for name in self.request_ids], dtype=bool)
 
 
-def played(recorder: Recorder, terms: Terms) -> Played:
+def load_of(requests: Iterable[TraceRequest]) -> bytes:
+    """Identify the arrivals of requests: equal for equal ids at equal instants, after equal requests."""
+    found = hashlib.blake2b(digest_size=16)
+    for row in requests:
+        found.update(f"{row.request_id} {row.arrival_s!r} {row.after} {row.pause_s!r}\n".encode())
+    return found.digest()
+
+
+def played(recorder: Recorder, terms: Terms, load: bytes) -> Played:
     """A run that its recorder has in memory."""
     return Played.of(
         Rows.of(recorder.columns),
@@ -152,6 +166,7 @@ def played(recorder: Recorder, terms: Terms) -> Played:
         num_replicas=recorder.num_replicas,
         num_blocks=recorder.num_blocks - 1,
         terms=terms,
+        load=load,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_played(
-    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: Terms
+    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: Terms, load: bytes
 ) -> Played:
     """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
@@ -27,6 +27,7 @@ def read_played(
         num_replicas=num_replicas,
         num_blocks=num_blocks,
         terms=terms,
+        load=load,
     )
 
 

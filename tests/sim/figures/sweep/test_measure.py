@@ -1,5 +1,8 @@
 """What is left out of one run of a seed is left out of all."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +16,7 @@ from sim.record.rows import Rows
 COUNT = 400
 
 
-def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
+def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]", load: bytes = b"one") -> Played:
     """A request a second, with these times to the first token and a second more to the end."""
     arrival_s = np.arange(COUNT, dtype=np.float64)
     first_s, zeros, ones = arrival_s + ttft_s, np.zeros(COUNT, dtype=np.int64), np.ones(COUNT, dtype=np.int64)
@@ -31,6 +34,7 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Played:
         num_replicas=1,
         num_blocks=10,
         terms=Terms(),
+        load=load,
     )
 
 
@@ -40,7 +44,7 @@ def test_a_conclusion_does_not_flip_with_the_warm_up() -> None:
     bad = good + 0.01
     bad[200::45] += 120
     runs = [run(good), run(bad)]
-    first, second = (measure(each, warm_up(each, None))["ttft_s.mean"] for each in runs)
+    first, second = (measure(each, warm_up(each, None).request_ids)["ttft_s.mean"] for each in runs)
     assert second < first, "each without its own warm-up: the worse one looks better"
     outcomes = list(measured([({"x": 0}, 0), ({"x": 1}, 0)], runs, None))
     found: list[Measures] = [each for each in outcomes if not isinstance(each, Failed)]
@@ -63,6 +67,33 @@ def test_each_figure_is_of_what_came_after_the_warm_up() -> None:
     jobs = [({}, 0), ({}, 1)]
     counts = [each for each in measured(jobs, [run(steady), run(rising)], None)]
     assert [each["num_warmup"] for each in counts if not isinstance(each, Failed)] == [0, 100]
+
+
+def test_a_run_that_never_settles_cuts_nothing() -> None:
+    """Neither from itself nor from another setting; nor does any run cut from one with other arrivals."""
+    settling = np.where(np.arange(COUNT) < 100, 0.0, 5.0)
+    growing, steady = np.arange(COUNT) / 10, np.full(COUNT, 0.25)
+    runs = [run(settling), run(growing), run(steady), run(steady, b"other")]
+    found: list[Measures] = []
+    for each in measured([({"x": i}, 0) for i in range(4)], runs, None):
+        assert not isinstance(each, Failed)
+        found.append(each)
+    assert [each["num_warmup"] for each in found] == [100, 100, 100, 0]
+    assert [each["unsettled"] for each in found] == [0, 1, 0, 0]
+    (alone,) = measured([({}, 0)], [run(growing)], None)
+    assert not isinstance(alone, Failed) and alone["num_warmup"] == 0 and alone["num_measured"] == COUNT
+
+
+def test_a_warm_up_that_was_asked_for_is_that_time_in_each_run() -> None:
+    """A request that one setting got too early for another is no warm-up of it; few requests are no row."""
+    late = run(np.full(COUNT, 0.25))
+    later = late.rows._replace(arrival_s=late.rows.arrival_s + 50)
+    runs = [late, replace(late, rows=later)]
+    found = measured([({"x": 0}, 0), ({"x": 1}, 0)], runs, 100.0)
+    assert [each["num_warmup"] for each in found if not isinstance(each, Failed)] == [100, 50]
+    (few,) = measured([({}, 0)], [late], COUNT - 19.5)
+    assert not isinstance(few, Failed)
+    assert few["num_measured"] == 19 and math.isnan(few["ttft_s.mean"]) and math.isnan(few["requests_per_s"])
 
 
 def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:

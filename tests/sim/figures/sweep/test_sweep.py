@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.figures.statistics.warmup import num_warmup
+from sim.figures.statistics.warmup import find_warm_up
 from sim.figures.sweep.outcome import Job, Measures
 from sim.figures.sweep.ranking import ranked
 from sim.figures.sweep.sweep import Rule, grid, sweep
@@ -129,14 +129,28 @@ def test_a_grid_is_every_combination() -> None:
 
 
 def test_the_warm_up_ends_where_the_run_has_settled() -> None:
-    """A rising start is left out, steady noise is not, and never more than half."""
+    """A rising start is left out, steady noise is not, and nothing where there is no end of rising."""
     rng = np.random.default_rng(0)
     noise = rng.normal(10, 1, 2000)
-    assert num_warmup(noise) < 200
+    assert find_warm_up(noise).num_values < 200
     rising = np.concatenate((np.linspace(0, 10, 400), noise[:1600]))
-    assert 250 <= num_warmup(rising) <= 500
-    assert num_warmup(np.arange(1000.0)) <= 500
-    assert num_warmup(np.ones(10)) == 0
+    assert find_warm_up(rising).is_settled and 250 <= find_warm_up(rising).num_values <= 500
+    assert find_warm_up(np.arange(1000.0)) == (0, False)
+    assert find_warm_up(np.arange(1000.0) + noise[:1000] * 20) == (0, False)
+    assert find_warm_up(np.ones(10)) == (0, True)
+
+
+def test_a_settled_run_is_seldom_called_unsettled() -> None:
+    """Waiting times of queues that are 50 to 80 % busy: at most one in twenty of 200 runs."""
+    rng, num_wrong = np.random.default_rng(1), 0
+    for number in range(200):
+        load = (0.5, 0.8)[number % 2]
+        waits, wait_s = [], 0.0
+        for gap_s, service_s in zip(rng.exponential(1, 2000), rng.exponential(load, 2000), strict=True):
+            wait_s = max(wait_s + service_s - gap_s, 0.0)
+            waits.append(wait_s)
+        num_wrong += not find_warm_up(np.array(waits)).is_settled
+    assert num_wrong <= 10
 
 
 def test_the_command_shows_and_prints_the_same_every_time(tmp_path: Path) -> None:
