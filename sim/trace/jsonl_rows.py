@@ -88,7 +88,11 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         if not block_tokens and row.values.get("hash_ids") is not None:
             raise row.error("the header does not give hash_block_tokens", "hash_ids")
         hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
-        session, after, pause_s = row.text("session"), row.text("after"), row.span("pause_s")
+        session, after, pause_s = (
+            row.text("session"),
+            row.text("after"),
+            row.span("pause_s", may_be_zero=True),
+        )
         if after is not None and (session is None or ids.get(after) != session):
             raise row.error(f"{after!r} is no earlier row's id, of the same session", "after")
         if after is None and pause_s is not None:

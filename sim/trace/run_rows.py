@@ -42,7 +42,8 @@ def run_rows(folder: str) -> Iterator[TraceRequest]:
 def bench_result_rows(path: str, values: dict[str, Any]) -> Iterator[TraceRequest]:
     """The requests of a detailed result of `vllm bench serve`, by its lists of lengths.
 
-    `start_times` are on any clock; without them everything arrives at once.
+    `start_times` are on any clock; without them everything arrives at once. Requests of one instant keep the
+    file's order.
     """
     prompts, outputs = values.get("input_lens"), values.get("output_lens")
     starts = values.get("start_times")
@@ -62,7 +63,8 @@ def bench_result_rows(path: str, values: dict[str, Any]) -> Iterator[TraceReques
     if not all(map(math.isfinite, starts)):
         raise TraceError(path, 1, "an instant is not finite", "start_times")
     first_s, previous_s = min(starts), 0.0
-    for index, (start, *tokens) in enumerate(sorted(zip(starts, prompts, outputs, strict=True))):
+    rows = sorted(zip(starts, prompts, outputs, strict=True), key=lambda row: row[0])
+    for index, (start, *tokens) in enumerate(rows):
         request = TraceRequest(default_id(index), float(start - first_s), *tokens)
         _check(path, index + 1, request, previous_s)
         previous_s = request.arrival_s
