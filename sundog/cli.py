@@ -42,7 +42,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"sundog.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"sundog.commands.{cmd_name}"), cmd_name)
         return command
 
     def resolve_command(

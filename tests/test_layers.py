@@ -189,5 +189,5 @@ def test_simulating_never_imports_torch() -> None:
 def test_the_command_line_alone_loads_no_world() -> None:
     """So that `--help` is quick: neither the list of commands nor any command loads one."""
     heavy = {"runtime", "sim", "numpy", "pydantic", "rich", "trio"} | HTTP | TORCH
-    commands = [f"sundog.{name}" for name in COMMANDS]
+    commands = [f"sundog.commands.{name}" for name in COMMANDS]
     assert not modules_after_importing("sundog.cli", *commands) & heavy

@@ -1,4 +1,4 @@
-"""Processes of a cluster that run jobs one after another, as `sundog/workers.py` has them on this machine."""
+"""Processes of a cluster that run jobs one after another, as `sundog/sweeps/workers.py` has them here."""
 
 import os
 from collections.abc import Callable

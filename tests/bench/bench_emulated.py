@@ -24,11 +24,11 @@ from sim.trace.record import TraceRequest
 from sim.workload.arrivals import Poisson
 from sim.workload.lengths import LogNormal
 from sim.workload.workload import Workload
+from sundog.builds.measuring import Load, as_answered, find, measure, predict
+from sundog.builds.simulated import Simulated
 from sundog.child import serving
-from sundog.measuring import Load, as_answered, find, measure, predict
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target, Terms
-from sundog.simulated import Simulated
 
 GPU = "h100"
 NUM_CLIENTS = 128

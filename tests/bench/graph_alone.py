@@ -23,12 +23,12 @@ from actors.kernel.actor import Ref
 from actors.kernel.clock import now_s
 from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Generate
-from sundog.emulated import emulated
+from sundog.builds.emulated import emulated
+from sundog.commands.serve import _shown
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Costs
-from sundog.serve import _shown
 
 FEW = 20
 """The tokens of a short answer."""

@@ -10,8 +10,8 @@ import pytest
 
 from sim.cost.profile import Host, read_profile
 from sim.figures.calibrate.from_steps import logged_works
-from sundog.calibrate.served import Clients
 from sundog.child import serving
+from sundog.commands.calibrate.served import Clients
 from tests import warm
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog

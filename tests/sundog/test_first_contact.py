@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from runtime.load.conversation import Part
-from sundog.chat import Shown
-from sundog.start_report import in_words
+from sundog.builds.start_report import in_words
+from sundog.commands.chat import Shown
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
 from tests.sundog.test_runs import refused, sundog

@@ -15,12 +15,12 @@ from actors.api.serve_graph import serve_graph
 from actors.api.server_options import ServerOptions
 from actors.metrics import metrics
 from actors.metrics.recent import Recent
-from sundog.emulated import emulated
+from sundog.builds.emulated import emulated
+from sundog.commands.serve import _shown
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Costs
-from sundog.serve import _shown
 from tests.soak.manners import MANNERS
 
 CLIENTS, REQUESTS = 8, 160

@@ -12,12 +12,12 @@ import click.testing
 import pytest
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
-from sundog.axes import axes, split_values
 from sundog.cli import COMMANDS, cli
 from sundog.options import ENGINE, SCHEDULER, Choice, Real, Row, Switch, Whole, rows
 from sundog.options.engine import Engine
 from sundog.options.simulation import Load, Target, Terms
 from sundog.options.takes import Command, Option
+from sundog.sweeps.axes import axes, split_values
 from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"

@@ -9,12 +9,12 @@ import pytest
 
 from sim.backend import CostBackend
 from sim.cost.work import StepWork
-from sundog.emulated import emulated
+from sundog.builds.emulated import emulated
+from sundog.builds.simulated import Simulated
 from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from sundog.options.simulation import Costs, Target
-from sundog.simulated import Simulated
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import refused, sundog
 

@@ -57,11 +57,11 @@ def test_a_sweep_on_a_cluster_leaves_the_bytes_of_one_here(tmp_path: Path) -> No
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs fail, by the node's name and the folder's; nothing is kept where nobody looks for it."""
     pytest.importorskip("ray")
-    from sundog.cell import Plan
     from sundog.options.engine import Engine
     from sundog.options.simulation import Load, Target, Terms
-    from sundog.sweep_folder import SweepFolder
-    from sundog.sweep_on_ray import There
+    from sundog.sweeps.cell import Plan
+    from sundog.sweeps.sweep_folder import SweepFolder
+    from sundog.sweeps.sweep_on_ray import There
 
     folder = SweepFolder(tmp_path / "elsewhere", ({},))
     plan = Plan(

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from actors.config import ConfigError
-from sundog import torch_limits
-from sundog.engine_process import Orders
+from sundog.builds import torch_limits
+from sundog.builds.engine_process import Orders
+from sundog.builds.placement import check_placement
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
-from sundog.placement import check_placement
 
 DRAFTS = '{"method": "ngram", "num_speculative_tokens": 2}'
 

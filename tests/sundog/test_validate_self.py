@@ -12,12 +12,12 @@ from sim.cost.calibrated import Calibrated
 from sim.cost.cost_file import write_cost
 from sim.cost.in_range import Range
 from sim.cost.profile import ENGINE, MeasuredEngine
+from sundog.builds.simulated import Simulated
 from sundog.child import serving
+from sundog.commands.validate.own import _workload
+from sundog.commands.validate.worlds import same_batches
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
-from sundog.simulated import Simulated
-from sundog.validate.own import _workload
-from sundog.validate.worlds import same_batches
 from tests.sundog.test_runs import refused, sundog
 
 

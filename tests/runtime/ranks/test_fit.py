@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from actors.config import ConfigError
 from runtime.ranks.fit import why_not_shared
-from sundog.engine_process import Orders
+from sundog.builds.engine_process import Orders
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 from tests.runtime.models import ARCHITECTURES, COMMON

@@ -22,12 +22,12 @@ from runtime.ray.cluster import Cluster, joined
 from runtime.ray.place import Orders, RayPlace
 from runtime.ray.process import RayProcess
 from runtime.wire.sockets import Address, listen
-from sundog import engine_process
+from sundog.builds import engine_process
 from sundog.options.engine import Engine
 from sundog.options.serving import Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.wall_clock]
-MODULE = "sundog.engine_process"
+MODULE = "sundog.builds.engine_process"
 
 
 @pytest.fixture(scope="module")

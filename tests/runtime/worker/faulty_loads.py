@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
 
     from actors.messages import Capacity
     from runtime.backend import TorchBackend
-    from sundog.engine_process import main as fork_server
+    from sundog.builds.engine_process import main as fork_server
 
     load, hangs = TorchBackend.load, Path(os.environ["SUNDOG_TEST_HANGS"])
 

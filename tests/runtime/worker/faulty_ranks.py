@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
         return
     from actors.core.batch import Batch
     from runtime.engine import Engine, Flight
-    from sundog.engine_process import main as fork_server
+    from sundog.builds.engine_process import main as fork_server
 
     launch, left = Engine.launch, [-1]
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from sundog.engine_process import GPU_FILES
+from sundog.builds.engine_process import GPU_FILES
 from tests.live import START_S, Live, live
 
 SERVE = ("sundog", "serve", "--port", "0", "--replicas", "2", "--max-num-seqs", "3", "--debug")

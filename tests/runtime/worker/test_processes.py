@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from actors.graph import open_graph
 from actors.messages import Accepted, Generate, Sampling
 from runtime.serve import RealModel, torch_backends
-from sundog.engine_process import GPU_FILES
+from sundog.builds.engine_process import GPU_FILES
 from sundog.options.engine import Engine
 from tests.live import Live, Stream, live
 from tests.patience import START_S, STOP_S

@@ -24,7 +24,7 @@ from sim.schedule.happenings import Happening, Planned
 from sim.schedule.outputs import recorded_outputs
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
-from sundog.explain import explain as command
+from sundog.commands.explain import explain as command
 from tests.core.test_golden import GOLDEN, NAMES
 from tests.core.test_golden import read as read_golden
 from tests.sim.record.test_journal_file import BLOCKS, SEEDS, record

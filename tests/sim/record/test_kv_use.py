@@ -10,9 +10,9 @@ from actors.messages import Heard, StepOutput
 from sim.figures.metrics import Summary, summarize
 from sim.replay import replay
 from sim.trace.record import TraceRequest
+from sundog.builds.simulated import Simulated
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
-from sundog.simulated import Simulated
 
 NUM_BLOCKS = 1000
 

@@ -14,9 +14,9 @@ from sim.figures.validate.deployment import Deployment
 from sim.figures.validate.measured import MeasuredError, Server
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
+from sundog.builds.simulated import Simulated
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
-from sundog.simulated import Simulated
 from tests.sim.figures.validate.test_validate import WRITTEN
 from tests.sundog.test_runs import sundog
 

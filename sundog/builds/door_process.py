@@ -1,0 +1,93 @@
+"""`python -m sundog.builds.door_process`: what doors of `sundog serve --api-processes N` are forked from.
+
+It reads what they serve from its stdin, and imports what speaks HTTP, and nothing that computes.
+"""
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.api.context import ServedModel
+from actors.api.front import Door
+from actors.api.server_options import ServerOptions
+from actors.config import ConfigError
+from sundog.log_format import let_it_remark, log_to_stderr
+from sundog.options.serving import Serving
+
+if TYPE_CHECKING:
+    from actors.api.front import Front
+    from sundog.builds.served import Served
+
+
+@dataclass(frozen=True, slots=True)
+class DoorOrders:
+    """What doors serve; `folder` has the tokenizer."""
+
+    served: ServedModel
+    options: ServerOptions
+    folder: str
+    lowercases: bool
+    log_format: str
+
+
+@contextmanager
+def front_of(
+    serving: Serving, options: ServerOptions, shown: ServedModel, served: "Served"
+) -> "Iterator[Front | None]":
+    """Processes that serve HTTP, forked from one that begins now; None where the server's own does."""
+    if options.num_processes == 1:
+        yield None
+        return
+    import msgspec
+
+    from actors.api import reserved
+    from runtime.doors.doors import Doors
+    from runtime.doors.messages import DOOR_MESSAGES
+    from runtime.worker.forks import Forks, module_command
+
+    if served.clock is not None:
+        raise ConfigError("--time-scale needs --api-processes 1: doors have the wall's clock")
+    if shown.loads_adapters:
+        raise ConfigError("--allow-runtime-lora-updating needs --api-processes 1: one process knows of them")
+    tokenizer = served.tokenizer
+    with ExitStack() as stack:
+        port = stack.enter_context(reserved(options.host, options.port))
+        at_port = replace(options, port=port)
+        folder, lowercases = str(tokenizer.folder), tokenizer.lowercases
+        orders = DoorOrders(shown, at_port, folder, lowercases, serving.log_format)
+        command = module_command("sundog.builds.door_process")
+        forks = Forks(command, msgspec.msgpack.encode(orders), DOOR_MESSAGES, "door process")
+        stack.callback(forks.close)
+        forks.start()
+        yield Doors(options.num_processes, forks, port, options.grace_s, serving.stall_timeout_s)
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Become the fork server of the process `parent`, which is at the other end of a socket."""
+    import msgspec
+
+    from runtime.doors.host import run_door
+    from runtime.tokenizer import Tokenizer
+    from runtime.worker.fork_server import refuse, serve_forks
+    from runtime.worker.life import begin_life
+
+    begin_life("sundog doors", parent)
+    with socket.socket(fileno=descriptor) as control:
+        try:
+            orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=DoorOrders)
+            log_to_stderr(orders.log_format)
+            let_it_remark()
+            codec = Tokenizer(Path(orders.folder), lowercases=orders.lowercases)
+        except (ConfigError, ModuleNotFoundError) as error:
+            return refuse(control, str(error))
+        door = Door(orders.served, codec, orders.options)
+        serve_forks(control, partial(run_door, door.serve), "sundog door")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,129 @@
+"""`sundog serve --simulate`: a model by its shape, at the pace of a GPU that is not there."""
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError
+from sundog.builds.adapters import adapters, max_loras
+from sundog.builds.kv_events import with_kv_events
+from sundog.builds.served import Served
+from sundog.options.emulation import Emulation
+from sundog.options.engine import Engine
+from sundog.options.serving import Serving
+from sundog.options.simulation import Costs
+
+if TYPE_CHECKING:
+    from runtime.tokenizer import Tokenizer
+    from sim.emulation.answers import Answers
+
+
+SIDE_CHANNEL_PORT = 5600
+"""vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
+
+
+def emulated(
+    model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs, asked: Emulation
+) -> Served:
+    """The shape `model` on `gpu`; raises ConfigError for what cannot be emulated."""
+    if serving.runner == "pooling" or serving.pooler_config is not None:
+        raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
+    _check_processes(serving, asked)
+    from actors.api.emulation import Emulation as Emulated
+    from actors.api.transfer import Transfers
+    from actors.config.injected import parse_injection
+    from actors.config.sampling_defaults import NEUTRAL
+    from actors.front.codec import Vocabulary
+    from actors.front.front_end import FrontEnd
+    from actors.metrics.lag import Lag
+    from sim.emulation.backends import emulated_backends
+    from sim.emulation.block_tables import BlockTables
+    from sim.emulation.clock import ScaledClock
+    from sim.emulation.faults import Injections
+    from sundog.builds.measured import simulated_target
+    from sundog.builds.simulated import Simulated
+
+    simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
+    tokenizer = _tokenizer(asked.tokenizer)
+    eos = _end_token(tokenizer, asked.tokenizer)
+    faults = Injections([parse_injection(each) for each in asked.inject], engine.seed)
+    lag = Lag(simulated.config.replicas, asked.time_scale)
+    new_backend = emulated_backends(
+        simulated.cost,
+        simulated.capacity,
+        _answers(asked.answers, tokenizer, engine.seed),
+        eos,
+        tokenizer.vocab_size,
+        lag,
+        engine.seed,
+        simulated.config.speculation,
+        faults.check,
+    )
+    name = serving.served_model_name or simulated.model
+    tables, transfers = BlockTables(), None
+    if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
+        token_s = simulated.kv_token_bytes / (asked.kv_transfer_gb_per_s * 1e9)
+        ranks = engine.tensor_parallel_size
+        transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
+    return Served(
+        name,
+        with_kv_events(simulated.config, serving),
+        new_backend,
+        tokenizer,
+        Vocabulary(eos_token_id=eos, size=tokenizer.vocab_size),
+        NEUTRAL,
+        f"{gpu}, simulated",
+        adapters=adapters(serving, name, (str(model),)),
+        max_loras=max_loras(serving),
+        loads_adapters=serving.enable_lora and serving.allow_runtime_lora_updating,
+        cost=simulated.cost,
+        remarks=simulated.remarks,
+        emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),
+        listeners=(tables,),
+        clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
+    )
+
+
+def _check_processes(serving: Serving, asked: Emulation) -> None:
+    """What one process knows, others at the same port do not."""
+    for flag, given in (
+        ("--inject", bool(asked.inject)),
+        ("--allow-runtime-lora-updating", serving.allow_runtime_lora_updating),
+    ):
+        if given and serving.api_processes > 1:
+            raise ConfigError(f"{flag} is for one process that serves HTTP: leave --api-processes at 1")
+
+
+def _tokenizer(path: str | None) -> "Tokenizer":
+    """The one that counts prompts; raises ConfigError where there is none."""
+    from runtime.serve import EMBEDDED_MODEL
+    from runtime.tokenizer import Tokenizer
+
+    if path is None:
+        return Tokenizer(EMBEDDED_MODEL)
+    folder = Path(path)
+    if not folder.exists():
+        raise ConfigError(f"--tokenizer is {path}: there is no such folder; give one with a tokenizer.json")
+    return Tokenizer(folder.parent if folder.is_file() else folder)
+
+
+def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
+    """What ends an answer; a tokenizer that names no such token would never end one."""
+    if not tokenizer.eos_token_ids:
+        raise ConfigError(
+            f"--tokenizer is {path}: no file there names the eos_token; add it to tokenizer_config.json"
+        )
+    return tokenizer.eos_token_ids[0]
+
+
+def _answers(asked: str, tokenizer: "Tokenizer", seed: int) -> "Answers":
+    """What is said, by name or from a file."""
+    from sim.emulation.answers import canned, echoed, from_file
+
+    if asked == "texts":
+        return canned(tokenizer, seed)
+    if asked == "echo":
+        return echoed(tokenizer)
+    if not asked.endswith(".jsonl"):
+        raise ConfigError(f"--answers is {asked}: give texts, echo, or a file that ends in .jsonl")
+    return from_file(asked, tokenizer, seed)

@@ -1,0 +1,239 @@
+"""`python -m sundog.builds.engine_process`: the process that engines of `sundog serve` are forked from.
+
+It reads the same options as the server, from its stdin, and makes of them what the server makes.
+"""
+
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError, EngineConfig
+from actors.core.params.adapter import Adapter
+from sundog.builds.adapters import adapters
+from sundog.builds.embedding import embedding_config
+from sundog.builds.kv_events import with_kv_events
+from sundog.builds.ranks import refuse_what_ranks_cannot
+from sundog.builds.torch_limits import planned_ahead, refuse_what_torch_cannot
+from sundog.log_format import log_to_stderr
+from sundog.options.engine import Engine
+from sundog.options.placement import parse_on
+from sundog.options.serving import Serving
+
+if TYPE_CHECKING:
+    from actors.engine.backend import Backend
+    from runtime.ranks.rank import Rank
+    from runtime.ray.place import RayPlace
+    from runtime.serve import RealModel
+    from runtime.worker.engine_process import EngineProcess
+    from runtime.worker.fork_server import Run
+    from runtime.worker.forks import Forks
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model's folder, with the configuration that it is served with."""
+
+    orders: "Orders"
+    real: "RealModel"
+    config: EngineConfig
+    adapters: tuple[Adapter, ...]
+
+    def backends(self, rank: "Rank | None" = None) -> "Callable[[int], Backend]":
+        """What makes the backend of a replica, or of one `rank` of it; imports torch."""
+        from runtime.ranks.fit import check_ranks
+        from runtime.serve import embedding_backends, torch_backends
+
+        engine, serving = self.orders.engine, self.orders.serving
+        if self.real.embedding is not None:
+            own = {"device": serving.device, "dtype": engine.dtype}
+            return embedding_backends(self.real, self.config, **own, num_threads=serving.num_threads)
+        if rank is None or rank.leads:
+            check_ranks(self.real.folder, engine.tensor_parallel_size)
+        return torch_backends(
+            self.real,
+            self.config,
+            device=serving.device,
+            dtype=engine.dtype,
+            seed=engine.seed,
+            num_threads=serving.num_threads,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            adapters=self.adapters,
+            max_lora_rank=serving.max_lora_rank,
+            quantization=engine.quantization,
+            rank=rank,
+        )
+
+    def watched(self) -> "Callable[[int], Backend]":
+        """The same in the server's own process, where a thread watches each engine; imports torch."""
+        from runtime.worker.watchdog import Watched
+
+        serving, new_backend = self.orders.serving, self.backends()
+        return lambda replica: Watched(new_backend(replica), serving.stall_timeout_s, serving.load_timeout_s)
+
+    def new_backend(self, replica: int, rank: "Rank | None" = None) -> "Backend":
+        """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
+        return self.backends(rank)(replica)
+
+    def life(self) -> "Run":
+        """The life of an engine process, and of the ranks that it forks if there are several."""
+        from runtime.worker.host import run_fork, run_host
+        from runtime.worker.rank_forks import run_shared
+
+        num_ranks, serving = self.orders.engine.tensor_parallel_size, self.orders.serving
+        is_late, is_here = _may_be_on_a_gpu(serving.device), serving.on is None
+        new_backend = self.new_backend if is_late else self.backends()
+        live = run_fork if is_here else partial(run_host, tells_logs=True)
+        if num_ranks == 1:
+            run: Run = partial(live, self.config, new_backend)
+        else:
+            stall_s = serving.stall_timeout_s
+            run = partial(run_shared, live, self.config, self._rank_backends, num_ranks, stall_s)
+        is_alone = self.config.replicas == 1 or not is_here  # Ray says which cores and GPUs there are
+        return run if is_alone else self._apart(run, num_ranks, is_late)
+
+    def _apart(self, run: "Run", num_ranks: int, is_late: bool) -> "Run":
+        """The life of an engine process on GPUs or cores that no other replica has."""
+        from runtime.worker.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
+
+        if not is_late:
+            return partial(self._on_own_cores, run)
+        gpus = gpus_of(self.config.replicas, num_ranks, os.environ.get(VISIBLE), num_gpus())
+        return partial(on_own_gpus, run, gpus)
+
+    def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
+        """An engine process on the CPU, apart from those of other replicas."""
+        from runtime.threads import share_cores
+
+        share_cores(replica, self.config.replicas)
+        run(replica, connected)
+
+    def _rank_backends(self, rank: "Rank") -> "Callable[[int], Backend]":
+        return partial(self.new_backend, rank=rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What is to be served, as the command line said it: the same in every process."""
+
+    model: str | None
+    serving: Serving
+    engine: Engine
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        import msgspec
+
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> "Orders":
+        """From bytes."""
+        import msgspec
+
+        return msgspec.msgpack.decode(packed, type=Orders)
+
+    def open(self) -> Opened:
+        """Read the folder; refuses by name what cannot be served."""
+        from actors.config.pooler import parse_pooler_config
+        from runtime.checks import check_settings
+        from runtime.serve import RealModel
+
+        serving = self.serving
+        pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
+        real = RealModel.open(self.model, serving.served_model_name, serving.runner, pooler)
+        refuse_what_torch_cannot(self.engine)
+        refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)
+        if real.embedding is not None:
+            return Opened(self, real, embedding_config(real, serving, self.engine), ())
+        config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
+        found = adapters(serving, real.name, (str(self.model), real.folder.name))
+        check_settings(
+            real.folder,
+            config.scheduler,
+            dtype=self.engine.dtype,
+            quantization=self.engine.quantization,
+            adapters=found,
+            max_lora_rank=serving.max_lora_rank,
+        )
+        return Opened(self, real, with_kv_events(config, serving), found)
+
+
+def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
+    """What makes a replica's process. Where they begin is got ready now, and ends with `stack`."""
+    from runtime.worker.engine_process import EngineProcess
+
+    place = _forks(orders, stack) if orders.serving.on is None else _ray_place(orders, stack)
+    stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
+    return lambda replica: EngineProcess(replica, place, stall_s, load_s)
+
+
+def _forks(orders: Orders, stack: ExitStack) -> "Forks":
+    """This machine, where processes are forked from one that has imported everything."""
+    from runtime.worker.forks import Forks, module_command
+
+    forks = Forks(module_command("sundog.builds.engine_process"), orders.packed())
+    stack.callback(forks.close)
+    forks.start()
+    return forks
+
+
+def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
+    """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
+    from runtime.ray.cluster import joined
+    from runtime.serve import is_embedded
+
+    serving, model = orders.serving, orders.model
+    assert serving.on is not None
+    num_cores = os.cpu_count() or 1
+    num_each = serving.ray_cpus or max(num_cores // orders.engine.replicas, 1)
+    num_cpus = max(num_cores, num_each * orders.engine.replicas)
+    cluster = stack.enter_context(joined(parse_on(serving.on), num_cpus))
+    from runtime.ray.place import Orders as Order
+    from runtime.ray.place import RayPlace
+
+    demand = {"CPU": float(num_each if cluster.is_ours else serving.ray_cpus or 1)}
+    if serving.device == "cuda" or (serving.device == "auto" and cluster.num("GPU")):
+        demand["GPU"] = float(orders.engine.tensor_parallel_size)
+    if model is not None and not is_embedded(model):
+        orders = replace(orders, model=str(Path(model).absolute()))
+    order = Order("sundog.builds.engine_process", orders.packed())
+    place = RayPlace(cluster, order, demand, serving.ray_wait_s, serving.ray_host)
+    stack.callback(place.close)
+    return place
+
+
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Where drivers are reached: NVIDIA's, Windows' from Linux, AMD's."""
+
+
+def _may_be_on_a_gpu(device: str) -> bool:
+    """Whether engines may use a GPU, without asking its driver."""
+    return device == "cuda" or (device == "auto" and any(Path(each).exists() for each in GPU_FILES))
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Become the fork server of the process `parent`, which is at the other end of a socket."""
+    from runtime.worker.fork_server import refuse, serve_forks
+    from runtime.worker.life import begin_life
+
+    begin_life("sundog engines", parent)
+    with socket.socket(fileno=descriptor) as control:
+        try:
+            orders = Orders.unpacked(sys.stdin.buffer.read())
+            log_to_stderr(orders.serving.log_format)
+            gc.disable()  # until it forks
+            life = orders.open().life()
+        except (ConfigError, ModuleNotFoundError) as error:
+            return refuse(control, str(error))
+        serve_forks(control, life)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

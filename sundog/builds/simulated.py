@@ -1,0 +1,225 @@
+"""A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError, EngineConfig
+from actors.config.hop_costs import parse_hop_costs
+from actors.config.speculative import SpeculativeConfig
+from actors.core.engine_version import NEWEST, is_async, is_newer
+from actors.core.records import dataclass
+from actors.messages import Capacity
+from sim.cost.in_step import in_step
+from sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sim.cost.overhead import host_overhead as fitted_overhead
+from sim.cost.scaled import scaled
+from sim.cost.work import CostModel
+from sim.figures.terms import Terms
+from sim.hardware.data_parallel import sharing_ranks
+from sim.hardware.draft import draft_of
+from sim.hardware.formats import dtype_name, kv_dtype_name
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from sim.hardware.quantization import quantised
+from sim.target import Target as Hardware
+from sundog.builds.measured import as_measured, profile_of
+from sundog.options.engine import Engine
+from sundog.options.simulation import Target
+from sundog.options.simulation import Terms as AskedTerms
+
+if TYPE_CHECKING:
+    from sim.cost.profile import Profile
+
+MEMORY_SHARE = 0.92
+"""vLLM's default for `gpu_memory_utilization`."""
+MOST_BLOCKS_OF_ALL = 2**25
+"""The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the simulated graph is built from."""
+
+    config: EngineConfig
+    cost: CostModel
+    """The cost of a step, `--step-scale` included."""
+    kernels: CostModel
+    """The same unscaled: it knows how far it was asked outside what was measured."""
+    capacity: Capacity
+    power_w: float | None
+    front_end_s: float
+    num_gpus: int
+    model: str
+    kv_token_bytes: int
+    """The keys and values of a token that a rank keeps; 0 where only times were measured."""
+    machine: str
+    """What it runs on, for titles."""
+    priced: tuple[str, ...] = ()
+    """What the cost of steps rests on where it was not measured; kept with the results."""
+    remarks: tuple[str, ...] = ()
+    """The same, and whatever else people should know before they bet on it."""
+
+    @classmethod
+    def of(cls, engine: Engine, target: Target) -> "Simulated":
+        """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
+        made = cls._of(engine, target)
+        hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
+        front_end_s = made.front_end_s + hops.output
+        return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
+
+    @classmethod
+    def _of(cls, engine: Engine, target: Target) -> "Simulated":
+        if (measured := profile_of(target)) is not None:
+            return cls._measured(engine, target, *measured)
+        asked, engine = engine, engine.simulated()
+        hardware = _hardware(engine, target)
+        engine = replace(engine, replicas=engine.replicas * engine.data_parallel_size)
+        config = engine.config(hardware.model.max_positions, hardware.default_limits)
+        config = replace(config, speculation=_measured(config.speculation))
+        seqs, budget = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        hardware = hardware.with_limits(engine.engine_version, seqs, budget)
+        capacity = hardware.capacity(config.scheduler.block_size, budget, seqs, engine.num_gpu_blocks)
+        config.with_blocks(capacity.num_blocks)
+        _check_memory(config.replicas, capacity.num_blocks)
+        plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
+        overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
+        kernels = hardware.cost(overhead)
+        cost = in_step(scaled(kernels, target.step_scale), hardware.data_parallel_size)
+        num_gpus = config.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
+        priced = hardware.remarks
+        remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
+        remarks += _planned_step_by_step(asked)
+        if is_newer(asked.engine_version):
+            remarks += (f"vLLM {asked.engine_version} is not known: it is taken to do what {NEWEST} does",)
+        return cls(
+            config,
+            cost,
+            kernels,
+            capacity,
+            hardware.gpu.power_w,
+            overhead.request_s,
+            num_gpus,
+            target.model,
+            hardware.model.kv_bytes_per_token(
+                hardware.kv_dtype or hardware.dtype, hardware.tensor_parallel_size
+            ),
+            target.gpu,
+            priced,
+            remarks,
+        )
+
+    @classmethod
+    def _measured(cls, engine: Engine, target: Target, file: str, profile: "Profile") -> "Simulated":
+        """The engine of a profile, with the limits it has where no others are asked for."""
+        known = profile.engine
+        engine = as_measured(engine, target, file, known)
+        config = engine.config(None)
+        capacity = Capacity(engine.num_gpu_blocks or known.num_gpu_blocks, known.block_size)
+        config.with_blocks(capacity.num_blocks)
+        _check_memory(config.replicas, capacity.num_blocks)
+        kernels = WithOverhead(profile.cost, NO_OVERHEAD)
+        if target.host_overhead:
+            kernels = profile.host.served(profile.cost)
+            config = replace(config, hops=profile.hops)
+        cost = scaled(kernels, target.step_scale)
+        return cls(
+            config,
+            cost,
+            kernels,
+            capacity,
+            None,
+            kernels.overhead.request_s,
+            config.replicas,
+            known.model,
+            0,
+            f"as measured in {Path(file).name}",
+        )
+
+    def terms(self, asked: AskedTerms) -> Terms:
+        """What a run of it is held against: the limits asked for, and what its GPUs take."""
+        scheduler = self.config.scheduler
+        return Terms(
+            **{f"slo_{name}_s": limit_s for name, limit_s in asked.limits_s.items()},
+            num_gpus=self.num_gpus,
+            max_num_running=self.config.replicas * scheduler.max_num_running,
+            block_size=scheduler.block_size,
+            gpu_power_w=self.power_w,
+            price_per_gpu_h=asked.gpu_price_per_h,
+        )
+
+
+def priced(engine: Engine, target: Target) -> tuple[str, ...]:
+    """What the cost of steps rests on where nobody measured it; nothing where it cannot be said."""
+    try:
+        return _hardware(engine.simulated(), target).remarks
+    except ConfigError:
+        return ()
+
+
+def _hardware(engine: Engine, target: Target) -> Hardware:
+    model = load_model(target.model)
+    if engine.quantization is not None:
+        model = quantised(model, engine.quantization)
+    return Hardware(
+        model,
+        load_gpu(target.gpu),
+        tensor_parallel_size=engine.tensor_parallel_size,
+        dtype=None if engine.dtype == "auto" else dtype_name(engine.dtype),
+        gpu_memory_utilization=engine.gpu_memory_utilization or MEMORY_SHARE,
+        cost_model=target.cost,
+        kv_dtype=kv_dtype_name(engine.kv_cache_dtype),
+        expert_parallel=engine.enable_expert_parallel,
+        draft=draft_of(engine.speculation, model),
+        num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=sharing_ranks(
+            model, engine.data_parallel_size, engine.enable_expert_parallel, engine.pipeline_parallel_size
+        ),
+    )
+
+
+def _planned_step_by_step(asked: Engine) -> tuple[str, ...]:
+    """Where drafts switch off what the engine version does by default."""
+    if asked.speculation is None or asked.async_scheduling is not None or not is_async(asked.engine_version):
+        return ()
+    if asked.drafts_ahead:
+        return (
+            "steps are planned one by one beside a draft model, where vLLM plans ahead; the host's work is"
+            " taken to overlap as there",
+        )
+    return ("async scheduling is off beside drafts of n-grams, as in vLLM",)
+
+
+def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
+    """The same with the rates of the record that it names, if it names one."""
+    if asked is None or not isinstance(asked.acceptance, str):
+        return asked
+    if asked.proposed is not None:
+        raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
+    from sim.explain.drafted import measured_drafts  # it brings the reader of journals along
+
+    return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
+
+
+def _guess(capacity: Capacity, hardware: Hardware) -> str:
+    """A count of blocks that was computed, not given."""
+    kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""
+    return (
+        f"{capacity.num_blocks:,} KV blocks are a guess from the memory that is left{kept};"
+        " give --num-gpu-blocks if the server's log says it"
+    )
+
+
+def _check_memory(replicas: int, num_blocks: int) -> None:
+    if num_blocks > MOST_BLOCKS_OF_ALL:
+        raise ConfigError(
+            f"{num_blocks:,} KV blocks fit into memory, more than can be simulated at once"
+            f" ({MOST_BLOCKS_OF_ALL:,}): give fewer, as in --num-gpu-blocks 1000000"
+        )
+    if replicas * num_blocks > MOST_BLOCKS_OF_ALL:
+        raise ConfigError(
+            f"--replicas is {replicas:,} with {num_blocks:,} KV blocks each, more than can be simulated at"
+            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give at most {MOST_BLOCKS_OF_ALL // num_blocks:,}"
+            " replicas, or fewer --num-gpu-blocks"
+        )

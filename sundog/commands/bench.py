@@ -1,0 +1,239 @@
+"""`sundog bench`: a trace or a workload on a server that is there, whoever made it."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from actors.config import ConfigError
+from sundog.ends import Stopped, remark
+from sundog.options import Choice, Parsed, Real, Switch, Text, Whole, option
+from sundog.options.config_file import config_option
+from sundog.options.engine import Engine
+from sundog.options.row import rows as table_rows
+from sundog.options.simulation import CLIENTS, Costs, Reading, Terms, parse_rate
+from sundog.options.takes import command, takes
+from sundog.outputs import client_output
+
+if TYPE_CHECKING:
+    from runtime.load.server import Endpoint, Server
+    from sim.figures.metrics import Summary
+    from sim.record.client_record import ClientRecord
+    from sim.trace.record import TraceRequest
+    from sundog.builds.measuring import Load
+    from sundog.options.row import Row
+
+ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
+LATE_S = 0.01
+"""A client that is later than this in one request of a hundred is remarked on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """How requests come, and what is kept of them."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
+    out: str | None = option(
+        None, Text("DIR"), "Write the run there, for report, compare and replay.", names=("-o",), kept=False
+    )
+    model: str | None = option(None, Text("NAME"), "As the server calls it; its first model if not given.")
+    endpoint: str = option(
+        "auto", Choice(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can."
+    )
+    api_key: str | None = option(
+        None,
+        Text("KEY"),
+        "What the server wants of its clients.",
+        envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
+        kept=False,
+    )
+    rate: str | None = option(
+        None,
+        Parsed(parse_rate, "RATE"),
+        "Other arrivals: a Poisson process, or inf for all at once.",
+        names=("--request-rate",),
+        section=CLIENTS,
+    )
+    scale: float = option(
+        1.0, Real(0, 1e6, above=True), "Let requests arrive this many times as fast.", section=CLIENTS
+    )
+    clients: int | None = option(
+        None,
+        Whole(1, 2**20),
+        "Closed loop: so many clients, each of which asks when it is answered.",
+        names=("--max-concurrency",),
+        section=CLIENTS,
+    )
+    timeout: float | None = option(
+        None,
+        Real(0, 1e9, above=True),
+        "Clients give up a request that has not ended after so many seconds.",
+        names=("--client-timeout",),
+        section=CLIENTS,
+    )
+    simulate: str | None = option(
+        None,
+        Text("GPU", is_path=True),
+        "Say beside it what is predicted for this GPU, or for the profile.toml of `sundog calibrate`.",
+        section="Prediction",
+    )
+    shape: str | None = option(
+        None,
+        Text("MODEL", is_path=True),
+        "The known model, or folder, that is simulated; what the server calls it if not given.",
+        section="Prediction",
+    )
+
+
+@command
+@config_option
+@takes(Bench, Reading, Terms, Costs, Engine)
+@click.argument("url")
+@click.argument("trace", metavar="TRACE|WORKLOAD.toml")
+def bench(
+    asked: Bench, reading: Reading, terms: Terms, costs: Costs, engine: Engine, url: str, trace: str
+) -> None:
+    """Put a load on a server, and measure what its clients see.
+
+    URL is any server that speaks OpenAI's API. Requests are sent when TRACE says, whatever became of
+    those before them, and their times count from there. With --simulate, options of the engine say what
+    is simulated beside it.
+    """
+    from sim.cost.doubt import step_doubt
+    from sim.record.client_record import ClientRecord
+    from sim.show.beside import print_beside
+    from sim.show.console import console_for
+    from sim.show.summary_table import print_summary
+    from sundog.builds.measured import profile_of, simulated_target
+    from sundog.builds.measuring import Load, as_answered, find, predict
+    from sundog.builds.simulated import Simulated
+
+    if asked.simulate is None:
+        _refuse_what_says_nothing(engine, costs)
+    rows = _rows(asked, reading, engine.seed, trace)
+    load = Load(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key, asked.clients, asked.timeout)
+    server = find(load)
+    simulated = None
+    if asked.simulate is not None:
+        target = simulated_target(asked.shape, asked.simulate, costs)
+        if asked.shape is None and profile_of(target) is None:
+            target = replace(target, model=server.model)
+        simulated = Simulated.of(engine, target)
+    for text in (*server.remarks, *(simulated.remarks if simulated else ())):
+        remark(text)
+    record = ClientRecord(server.model)
+    summary = _measured(asked, terms, load, server, rows, record)
+    _warn(summary)
+    answered = as_answered(rows, record)
+    predicted = None if simulated is None else predict(load, simulated, terms, answered)
+    if asked.as_json:
+        click.echo(_json(summary, predicted))
+        return
+    print_summary(summary, f"{Path(trace).name} on {server.model} at {url}")
+    if simulated is not None and predicted is not None:
+        doubt = f"steps within {step_doubt(simulated.kernels):.0%}"
+        title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
+        print_beside(summary, predicted, console_for(), title)
+
+
+def _refuse_what_says_nothing(engine: Engine, costs: Costs) -> None:
+    """Options of an engine are those of the simulated one: the server has its own."""
+    given = {**vars(costs), **asdict(engine)}
+    for row in _of_engines():
+        if given[row.name] != row.default:
+            raise ConfigError(f"{row.flag} says what is simulated: give --simulate GPU, too, or leave it out")
+
+
+def _of_engines() -> "list[Row]":
+    return [row for record in (Engine, Costs) for row in table_rows(record) if row.name != "seed"]
+
+
+def _rows(asked: Bench, reading: Reading, seed: int, trace: str) -> "list[TraceRequest]":
+    """The requests, with the arrivals that were asked for."""
+    from sim.trace.read import read_trace
+    from sim.workload.retime import retimed
+    from sim.workload.spec import read_spec
+
+    arrivals = {
+        "--rate": asked.rate is not None,
+        "--clients": asked.clients is not None,
+        "--scale": asked.scale != 1,
+    }
+    if len(given := [flag for flag, is_given in arrivals.items() if is_given]) > 1:
+        raise ConfigError(f"{given[0]} says when requests arrive, and so does {given[1]}: leave one out")
+    if trace.endswith(".toml"):
+        if reading.tokenizer is not None:
+            raise ConfigError(f"--tokenizer is for a trace of texts, and {trace} describes a workload")
+        found: Iterable[TraceRequest] = read_spec(trace).requests(seed)
+    else:
+        found = read_trace(trace, reading.tokenizer)
+    rows = islice(found, reading.limit)
+    if asked.rate is not None:
+        return list(retimed(rows, parse_rate(asked.rate), seed)) or _nothing(trace)
+    speed = math.inf if asked.clients is not None else asked.scale
+    return [row._replace(arrival_s=row.arrival_s / speed) for row in rows] or _nothing(trace)
+
+
+def _nothing(trace: str) -> "list[TraceRequest]":
+    raise ConfigError(f"{trace} has no request: nothing can be measured")
+
+
+def _measured(
+    asked: Bench,
+    terms: Terms,
+    load: "Load",
+    server: "Server",
+    rows: "list[TraceRequest]",
+    record: "ClientRecord",
+) -> "Summary":
+    """Run the load, and write the run if a folder was given."""
+    from runtime.load.clients import ServerGone
+    from sim.figures.metrics import summarize_client
+    from sim.figures.terms import Terms as HeldAgainst
+    from sim.show.progress import progress
+    from sundog.builds.measuring import measure
+
+    slo = terms.limits_s
+    limits = HeldAgainst(slo.get("ttft"), slo.get("tpot"), slo.get("e2e"))
+    unused = () if asked.simulate is not None else {row.name for row in _of_engines()}
+    try:
+        with client_output(asked.out, unused) as output, progress(lambda: len(rows)) as on_progress:
+            is_whole = False
+            try:
+                measure(load, server, rows, record, on_progress)
+                is_whole = True
+            finally:
+                record.spill(output.sink)
+                output.rows()
+                summary = summarize_client(record, limits)
+                if not is_whole:
+                    output.finish_part(summary.to_json(), record.until_s)
+            output.finish(summary.to_json())
+    except ServerGone as gone:
+        raise ConfigError(str(gone)) from None
+    except KeyboardInterrupt:
+        done = sum(reason is not None for reason in record.columns.reason)
+        raise Stopped(f"interrupted after {done:,} of {len(rows):,} requests") from None
+    return summary
+
+
+def _warn(summary: "Summary") -> None:
+    """Say where the client itself may have spoilt the figures."""
+    late = None if summary.client is None else summary.client.lateness_s
+    if late is not None and late.p99 > LATE_S:
+        remark(
+            f"this machine sent requests up to {late.p99 * 1e3:,.0f} ms late (p99), which is part of TTFT and"
+            " E2E: give it less load, or more processors"
+        )
+
+
+def _json(measured: "Summary", predicted: "Summary | None") -> str:
+    if predicted is None:
+        return measured.to_json()
+    both = {"measured": json.loads(measured.to_json()), "predicted": json.loads(predicted.to_json())}
+    return json.dumps(both, indent=2, allow_nan=False)

@@ -1,0 +1,74 @@
+"""`sundog calibrate`: a cost model from an engine at hand, or from a log of steps or requests."""
+
+from os.path import isdir, isfile  # unlike a Path's, they take any name
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import click
+
+from actors.config import ConfigError
+from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
+from sundog.options.row import rows
+from sundog.options.takes import command, takes
+
+
+@command
+@takes(Measuring, Engine)
+@click.argument("source", metavar="MODEL|LOG")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The .toml to write, for `--cost FILE`.",
+)
+def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -> None:
+    """Fit a cost model to this machine's engine, or to a log.
+
+    MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
+    sizes, and behind HTTP (docs/calibration.md). The other options are those of `sundog serve`.
+
+    LOG is the folder of a run, or of a server's log of requests, which has meta.json and
+    requests.jsonl.gz (sim/figures/validate/logs.py says which fields); or a file of forward-pass
+    metrics, one step a line, as `--step-log` and engines write them (docs/records.md).
+    """
+    path = Path(source)
+    _check_writable(output)
+    if source == "sundog-tiny" or isfile(path / "config.json"):
+        from sundog.commands.calibrate.engine import from_engine
+
+        return from_engine(source, engine, measuring, output)
+    _refuse_options(measuring, engine)
+    from sundog.commands.calibrate.logs import from_requests, from_steps
+
+    if isfile(path):
+        from_steps(path, output)
+    elif isdir(path):
+        from_requests(path, output)
+    else:
+        raise ConfigError(
+            f"{source} is not there: give a model's folder, sundog-tiny (the embedded model), a folder of"
+            " requests, or a log of steps"
+        )
+
+
+def _check_writable(output: Path) -> None:
+    """Refuse before the work what could not be written after it: a file beside it is tried."""
+    if isdir(output):
+        raise ConfigError(f"cannot write {output}: it is a folder")
+    if not isdir(output.parent):
+        raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
+    try:
+        with NamedTemporaryFile(dir=output.parent, prefix=f"{output.name}."):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
+
+
+def _refuse_options(measuring: Measuring, engine: Engine) -> None:
+    for record in (measuring, engine):
+        for row in rows(type(record)):
+            if getattr(record, row.name) != row.default:
+                raise ConfigError(f"{row.flag} is for a MODEL that is measured: leave it out with a log")

@@ -1,0 +1,218 @@
+"""An engine of this machine, measured through its Runner, as a cost file."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import trio
+
+from actors.config import ConfigError, EngineConfig
+from actors.config.hop_costs import NO_HOPS, HopCosts
+from actors.engine.backend import Backend
+from actors.engine.executor import Executor
+from actors.engine.runner import Runner
+from actors.kernel.actor import Ref
+from actors.messages import Batch, Capacity, Interrupt, Load
+from runtime.serve import RealModel, torch_backends
+from runtime.worker.hop_probe import measured_hops
+from sim.cost.cost_file import MEASURED, write_cost
+from sim.cost.profile import ENGINE, HOPS, HOST, Host, MeasuredEngine
+from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
+from sim.figures.calibrate.prober import Prober
+from sim.figures.calibrate.shapes import Limits
+from sim.show.progress import runs_progress
+from sundog.builds.torch_limits import refuse_what_torch_cannot
+from sundog.commands.calibrate.logs import in_words
+from sundog.commands.calibrate.machine import machine
+from sundog.commands.calibrate.served import measure_host
+from sundog.commands.calibrate.tried import Tried, try_served
+from sundog.ends import remark
+from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
+from sundog.sweeps.cores import Cores
+
+SEED = 11
+LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0
+"""Of written context; as many as the engine writes in these seconds."""
+LEAST_CONTEXT, GROWTH = 32, 16
+"""Tokens that contexts may grow by while they are measured."""
+
+
+def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path) -> None:
+    """Measure the engine that `serve` would run with these options, and write its file."""
+    _refuse_unmeasured(engine)
+    model = RealModel.open(source)
+    if model.embedding is not None:
+        raise ConfigError(f"{model.name} makes vectors: what is measured are models that generate text")
+    cores = Cores()
+    config = engine.config(model.max_position_embeddings)
+    if config.scheduler.max_model_len < LEAST_CONTEXT:
+        raise ConfigError(
+            f"max_model_len is {config.scheduler.max_model_len}, too short to be measured: give at least"
+            f" {LEAST_CONTEXT}"
+        )
+    new_backend = torch_backends(
+        model,
+        config,
+        device=measuring.device,
+        dtype=engine.dtype,
+        seed=engine.seed,
+        num_threads=measuring.num_threads,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        quantization=engine.quantization,
+    )
+    with runs_progress("shapes of steps") as on_progress:
+        capacity, fitted = trio.run(
+            partial(
+                _measure, new_backend(0), config, model.tokenizer.vocab_size, measuring.seconds, on_progress
+            )
+        )
+    scheduler = config.with_blocks(capacity.num_blocks)
+    known = MeasuredEngine(
+        model.name,
+        capacity.num_blocks,
+        capacity.block_size,
+        scheduler.max_model_len,
+        scheduler.max_num_batched_tokens,
+        scheduler.max_num_seqs,
+        scheduler.async_scheduling,
+    )
+    evidence = {**machine(measuring.device), "dtype": engine.dtype, **_evidence(fitted)}
+    tried, hops = None, NO_HOPS
+    if measuring.http:
+        remark("measuring what a server adds")
+        limits = (scheduler.max_num_running, scheduler.max_model_len)
+        served = measure_host(source, measuring, engine, fitted.model, limits)
+        with TemporaryDirectory(prefix="sundog-") as scratch:
+            known_so_far = Path(scratch) / "profile.toml"
+            hops = measured_hops()
+            _write(known_so_far, model.name, fitted, known, served.host, hops, {})
+            tried = try_served(known_so_far, engine, served)
+        evidence |= _trial(tried)
+    shares = cores.shares()
+    if shares is not None:
+        evidence["others"] = round(shares.others, 3)
+    _write(output, model.name, fitted, known, Host() if tried is None else tried.host, hops, evidence)
+    _say(output, fitted)
+    if tried is not None:
+        _say_served(tried, hops)
+    if shares is not None and shares.remark is not None:
+        remark(shares.remark)
+
+
+def _write(
+    path: Path,
+    name: str,
+    fitted: EngineFitted,
+    known: MeasuredEngine,
+    host: Host,
+    hops: HopCosts,
+    evidence: dict[str, object],
+) -> None:
+    tables = {ENGINE: asdict(known), HOST: asdict(host), HOPS: asdict(hops), MEASURED: evidence}
+    write_cost(path, fitted.model, f"sundog calibrate {name}", fitted.measured, tables)
+
+
+def _refuse_unmeasured(engine: Engine) -> None:
+    refuse_what_torch_cannot(engine)
+    if (size := engine.tensor_parallel_size) != 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {size}: an engine of one rank is measured; leave it at 1"
+        )
+    if engine.replicas != 1:
+        raise ConfigError(f"--replicas is {engine.replicas}: one engine is measured; leave it out")
+    if engine.speculation is not None:
+        raise ConfigError("--speculative-config is given, and drafts are not measured: leave it out")
+
+
+@asynccontextmanager
+async def _executor(backend: Backend) -> AsyncIterator[Ref[Batch | Interrupt | Load]]:
+    """The Executor over a Runner of this backend, as an engine core has it."""
+    try:
+        async with trio.open_nursery() as nursery:
+            runner = Runner("runner", backend)
+            executor = Executor("executor", [runner.ref("executor")])
+            address = executor.ref("calibrate")
+            await nursery.start(runner.live)
+            await nursery.start(executor.live)
+            yield address
+            address.close()
+    finally:
+        await backend.close()
+
+
+async def _measure(
+    backend: Backend,
+    config: EngineConfig,
+    vocab_size: int,
+    seconds: float,
+    on_progress: Callable[[int, int], None] | None,
+) -> tuple[Capacity, EngineFitted]:
+    async with _executor(backend) as executor:
+        capacity = await executor.ask(Load())
+        scheduler = config.with_blocks(capacity.num_blocks)
+        remark(f"measuring steps for about {seconds:.0f} s")
+        prober = Prober(executor, capacity, vocab_size, SEED)
+        longest = scheduler.max_model_len - GROWTH
+        most = min(capacity.num_blocks - 1, MOST_TOKENS // capacity.block_size)
+        least = min(most, LEAST_TOKENS // capacity.block_size)
+        chunk_tokens = scheduler.max_num_batched_tokens
+        num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
+        limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
+        return capacity, await fit_engine(prober, limits, seconds, SEED, on_progress or _unseen)
+
+
+def _unseen(done: int, total: int) -> None:
+    """No terminal, no progress."""
+
+
+def _evidence(fitted: EngineFitted) -> dict[str, object]:
+    """How well the fit explains steps that it was not fitted to."""
+    shape, error = fitted.worst
+    return {
+        "shapes": fitted.num_shapes,
+        "rounds": fitted.num_rounds,
+        "quantile": fitted.quantile,
+        "unrest": round(fitted.unrest, 4),
+        "held_out_shapes": len(fitted.held_out),
+        "held_out_error_median": round(fitted.error(0.5), 4),
+        "held_out_error_p90": round(fitted.error(0.9), 4),
+        "held_out_error_worst": round(error, 4),
+        "held_out_worst_shape": str(shape),
+    }
+
+
+def _say(output: Path, fitted: EngineFitted) -> None:
+    remark(f"{output}: {in_words(fitted.model)}, from {fitted.num_shapes} shapes of steps")
+    shape, error = fitted.worst
+    remark(
+        f"{len(fitted.held_out)} other shapes are explained to {fitted.error(0.5):.1%} (median),"
+        f" {fitted.error(0.9):.1%} (p90), {error:+.1%} at worst ({shape})"
+    )
+    if fitted.quantile == BUSY:
+        remark(
+            f"the machine was busy: steps took {fitted.unrest:.0%} longer in the median than at their best;"
+            " calibrate again when it is quiet"
+        )
+
+
+def _trial(tried: Tried) -> dict[str, object]:
+    """How far the whole profile is off on a load to which nothing was fitted."""
+    errors = {f"trial_error_{name.lower()}": round(error, 4) for name, error in tried.errors.items()}
+    front_s = [(name, round(seconds, 6)) for name, seconds in tried.front_s]
+    return {"trial_requests": tried.num_requests, **errors, "front_s": front_s}
+
+
+def _say_served(tried: Tried, hops: HopCosts) -> None:
+    host = tried.host
+    remark(
+        f"served, steps take {host.slowdown:.2f} times as long as alone, {host.step_s * 1e3:.2f} ms more,"
+        f" {host.token_s * 1e6:.0f} us a token, {host.chunk_s * 1e3:.2f} ms a chunk; a request's way takes"
+        f" {host.request_s * 1e3:.2f} ms, and {(hops.submit + hops.output) * 1e6:.0f} us to the"
+        " engine's process and back"
+    )
+    errors = ", ".join(f"{name} {error:+.1%}" for name, error in tried.errors.items())
+    remark(f"{tried.num_requests} requests at random, not fitted to, are predicted with {errors} (means)")

@@ -1,0 +1,176 @@
+"""What a server adds to the steps of its engine: a real one, with clients of its own, on this machine.
+
+`sundog serve` runs in processes of its own, clients in this one. Steps are logged from end to end: what they
+take beyond the engine's own time is the host's, and what is left of TTFT is the way to the engine and back.
+Then comes one more load, to which nothing is fitted: it says what predictions are worth.
+"""
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from actors.config import ConfigError
+from runtime.load.clients import ServerGone
+from runtime.load.server import Server
+from sim.cost.profile import Host
+from sim.cost.work import CostModel
+from sim.figures.calibrate.from_served import fit_host
+from sim.figures.calibrate.from_steps import logged_works
+from sim.figures.metrics import Summary, summarize_client
+from sim.record.client_record import ClientRecord
+from sim.trace.record import TraceRequest
+from sundog.builds.measuring import Load, as_answered, find, measure
+from sundog.child import STEPS, counters, serving
+from sundog.ends import Stopped
+from sundog.options import Switch
+from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
+from sundog.options.row import rows
+from sundog.sweeps.cores import LOADED, Cores
+
+CLIENTS = (1, 4, 16, 32)
+SHARES, TRIAL = (0.25, 0.65), 0.5
+"""Loads of requests at random, in shares of what many clients in a closed loop get."""
+CLOSED_S, OPEN_S, WARM_S = 2.5, 7.0, 1.5
+"""How long new requests come."""
+PATIENCE_S = 300.0
+LONGEST_PROMPT, LONGEST_ANSWER = 384, 128
+SEED = 12
+TRIES = 3
+"""At a load, if other processes had the cores meanwhile; the quietest one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One load on the server: `num_clients` in a closed loop, None if they came at random."""
+
+    num_clients: int | None
+    rows: Sequence[TraceRequest]
+    """With the lengths that the server counted."""
+    measured: Summary
+    steps: range
+    """Of the server's log."""
+    others: float
+    """The share of the cores that other processes had; 0 where that is not known."""
+
+    @property
+    def name(self) -> str:
+        if self.num_clients is None:
+            return f"{self.measured.requests_per_s:.1f} a second"
+        return f"{self.num_clients} clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What was served and seen."""
+
+    host: Host
+    fitted: tuple[Stage, ...]
+    trial: Stage
+
+
+def measure_host(
+    source: str, measuring: Measuring, engine: Engine, cost: CostModel, limits: tuple[int, int]
+) -> Served:
+    """The host's share of steps; `limits` are most requests at once, and the longest context."""
+    most, context = limits
+    lengths = max(4, min(LONGEST_PROMPT, context // 4)), max(4, min(LONGEST_ANSWER, context // 6))
+    with TemporaryDirectory(prefix="sundog-") as name:
+        log = Path(name) / "steps.jsonl"
+        options = [*_options(engine), "--device", measuring.device, "--step-log", str(log)]
+        if measuring.num_threads is not None:
+            options += ["--num-threads", str(measuring.num_threads)]
+        with serving(source, Path(name), *options) as url:
+            clients = Clients(url, lengths)
+            clients.once(min(CLIENTS[-1], most), WARM_S)
+            stages = [clients.stage(each, CLOSED_S) for each in sorted({min(n, most) for n in CLIENTS})]
+            most_per_s = max(stage.measured.requests_per_s for stage in stages)
+            stages += [clients.stage(None, OPEN_S, share * most_per_s) for share in SHARES]
+            trial = clients.stage(None, OPEN_S, TRIAL * most_per_s)
+        steps = logged_works(log)
+    fitted = [step for stage in stages for step in steps[stage.steps.start : stage.steps.stop]]
+    return Served(fit_host(fitted, cost), tuple(stages), trial)
+
+
+class Clients:
+    """Puts one load after another on a server."""
+
+    def __init__(self, url: str, lengths: tuple[int, int]) -> None:
+        self._url, self._lengths = url, lengths
+        self._load = Load(url, timeout_s=PATIENCE_S)
+        self._server: Server = find(self._load)
+        self._rng = random.Random(SEED)
+        self._num_rows = 0
+
+    def stage(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+        """The load of `num_clients`, or of requests at random, for some seconds, as quiet as may be."""
+        tries = list[Stage]()
+        while len(tries) < TRIES and (not tries or tries[-1].others > LOADED):
+            tries.append(self.once(num_clients, seconds, rate_per_s))
+        return min(tries, key=lambda each: each.others)
+
+    def once(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+        """The same, however disturbed. ConfigError if it fails."""
+        asked: list[TraceRequest] = []
+        source = (
+            self._open(rate_per_s, seconds) if num_clients is None else self._closed(seconds, num_clients)
+        )
+
+        def remembered() -> Iterator[TraceRequest]:
+            for row in source:
+                asked.append(row)
+                yield row
+
+        record, before, cores = ClientRecord(self._server.model), counters(self._url), Cores()
+        measured = seen(replace(self._load, num_clients=num_clients), self._server, remembered(), record)
+        if measured.num_finished < len(asked):
+            raise ConfigError(f"the server did not answer all of {len(asked)} requests: {dict(record.said)}")
+        shares = cores.shares()
+        steps = range(round(before[STEPS]), round(counters(self._url)[STEPS]))
+        return Stage(
+            num_clients, as_answered(asked, record), measured, steps, shares.others if shares else 0.0
+        )
+
+    def _closed(self, seconds: float, least: int) -> Iterator[TraceRequest]:
+        """Requests for as long as it takes, one for each client at least."""
+        end_s, first = time.monotonic() + seconds, self._num_rows
+        while time.monotonic() < end_s or self._num_rows < first + least:
+            yield self._row(0.0)
+
+    def _open(self, rate_per_s: float, seconds: float) -> Iterator[TraceRequest]:
+        """Requests at random; one at least."""
+        arrival_s = 0.0
+        while arrival_s <= seconds:
+            yield self._row(arrival_s)
+            arrival_s += self._rng.expovariate(rate_per_s)
+
+    def _row(self, arrival_s: float) -> TraceRequest:
+        prompt, answer = (self._rng.randint(2, longest) for longest in self._lengths)
+        self._num_rows += 1
+        return TraceRequest(f"calibrate-{self._num_rows}", arrival_s, prompt, answer)
+
+
+def seen(load: Load, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
+    """What the clients of a load saw. ConfigError where the server is gone."""
+    try:
+        measure(load, server, requests, record)
+    except ServerGone as gone:
+        raise ConfigError(str(gone)) from None
+    except KeyboardInterrupt:
+        raise Stopped("interrupted while the server was measured") from None
+    return summarize_client(record)
+
+
+def _options(engine: Engine) -> Iterator[str]:
+    """The same options on a command line."""
+    for row in rows(Engine):
+        value = getattr(engine, row.name)
+        if value == row.default:
+            continue
+        if isinstance(row.kind, Switch):
+            yield row.flag if value else f"--no-{row.flag[2:]}"
+        else:
+            yield from (row.flag, str(value))

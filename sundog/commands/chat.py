@@ -1,0 +1,159 @@
+"""`sundog chat`: talk with a model on a server, in the terminal."""
+
+import sys
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from actors.config import ConfigError
+from actors.core.records import dataclass
+from sundog.ends import Stopped, leaves, remark
+from sundog.options import Real, Text, Whole, option
+from sundog.options.takes import command, takes
+
+if TYPE_CHECKING:
+    from runtime.load.conversation import Conversation, Part
+    from runtime.load.http import Connections
+
+COMMANDS = (
+    "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer, or drops a line"
+)
+PROMPT = "> "
+STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+"""Control characters, and what they become: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """Which model answers, and how."""
+
+    model: str | None = option(None, Text("NAME"), "As the server calls it; its first model if not given.")
+    system: str | None = option(None, Text("TEXT"), "Said before everything else.")
+    max_tokens: int | None = option(None, Whole(1, 2**27), "Most tokens of an answer.")
+    temperature: float | None = option(None, Real(0, 1e6), "How free the choice of words is; 0 is greedy.")
+    api_key: str | None = option(
+        None,
+        Text("KEY"),
+        "What the server wants of its clients.",
+        envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
+    )
+
+
+@command
+@takes(Chat)
+@click.argument("url", default="http://127.0.0.1:8000")
+def chat(asked: Chat, url: str) -> None:
+    """Talk with a model on a server.
+
+    URL is any server that speaks OpenAI's API; without it, `sundog serve` on this machine. What is not
+    typed at a terminal is one question, and its answer goes to stdout; what
+    the model thinks before it goes to stderr.
+    """
+    from runtime.load.conversation import Conversation
+    from runtime.load.http import Connections, Site
+    from sundog.builds.measuring import PROBE_S
+
+    headers = {} if asked.api_key is None else {"Authorization": f"Bearer {asked.api_key}"}
+    connections = Connections(Site.of(url), headers)
+    model = asked.model or _first_model(connections, PROBE_S)
+    given: dict[str, Any] = {"max_tokens": asked.max_tokens, "temperature": asked.temperature}
+    fields = {name: value for name, value in given.items() if value is not None}
+    conversation = Conversation(model, asked.system, fields)
+    if sys.stdin.isatty():
+        remark(f"{model} at {url}: {COMMANDS}")
+        return _talk(connections, conversation)
+    try:
+        question = sys.stdin.buffer.read().decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"stdin is not UTF-8 at byte {error.start}: give the question as text") from None
+    if not question:
+        raise ConfigError("stdin is empty: write a question there, or run this at a terminal")
+    if (trouble := _answer(connections, conversation, question)) is not None:
+        raise ConfigError(f"{url}: {trouble}")
+
+
+def _talk(connections: "Connections", conversation: "Conversation") -> None:
+    """Question after question, until the end of input."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # gives input() its history and keys
+    while True:
+        try:
+            line = input(PROMPT).strip()
+        except EOFError:
+            return click.echo()
+        except KeyboardInterrupt:
+            click.echo()
+            remark(COMMANDS)
+            continue
+        if line == "/exit":
+            return None
+        if line == "/reset":
+            conversation.turns.clear()
+        elif line.startswith("/"):
+            remark(COMMANDS)
+        elif line and (trouble := _answer(connections, conversation, line)) is not None:
+            remark(f"sundog: {trouble}")
+
+
+class Shown:
+    """What is shown of an answer: its reasoning faintly at a terminal, and on stderr where stdout is data.
+
+    Signs that steer a terminal are left out: a model may have been told to write them.
+    """
+
+    def __init__(self, at_terminal: bool) -> None:
+        self._at_terminal, self._is_thinking = at_terminal, False
+
+    def show(self, part: "Part") -> None:
+        """Part after part; an answer begins a line of its own."""
+        text = part.text.translate(STEERING)
+        if self._is_thinking and not part.is_thought:
+            click.echo("\n", err=not self._at_terminal)
+        self._is_thinking = part.is_thought
+        if not part.is_thought:
+            click.echo(text, nl=False)
+        elif self._at_terminal:
+            click.secho(text, nl=False, dim=True)
+        else:
+            click.echo(text, nl=False, err=True)
+
+
+def _first_model(connections: "Connections", timeout_s: float) -> str:
+    """What the server calls its first model; raises ConfigError where there is none."""
+    import trio
+
+    from runtime.load.server import find_model
+
+    return trio.run(find_model, connections, timeout_s)
+
+
+def _answer(connections: "Connections", conversation: "Conversation", question: str) -> str | None:
+    """Print the answer as it comes; returns what went wrong, if anything did. Ctrl-C stops it."""
+    import trio
+
+    from runtime.load.http import Failed
+
+    async def read() -> None:
+        try:
+            async with aclosing(conversation.say(connections, question)) as parts:
+                async for part in parts:
+                    shown.show(part)
+        finally:
+            with trio.CancelScope(shield=True):
+                await connections.close()
+
+    trouble, shown = None, Shown(sys.stdin.isatty())
+    try:
+        trio.run(read)
+    except BaseException as error:
+        causes = list(leaves(error))
+        failed = next((cause for cause in causes if isinstance(cause, Failed)), None)
+        if failed is not None:
+            trouble = str(failed)
+        elif not any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+            raise
+        elif not sys.stdin.isatty():
+            raise Stopped("interrupted in the answer") from None
+    click.echo()
+    return trouble

@@ -1,0 +1,27 @@
+"""`sundog demo`: the main job on one page."""
+
+import sys
+from dataclasses import dataclass
+
+from sundog.options import Whole, option
+from sundog.options.takes import command, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """What a demonstration may vary."""
+
+    seed: int = option(0, Whole(0, 2**32 - 1), "Seed of the sampler.")
+
+
+@command
+@takes(Demo)
+def demo(asked: Demo) -> None:
+    """Serve a small model, and see its simulation agree.
+
+    The embedded model answers six questions over HTTP; the same requests are predicted by simulation,
+    and both worlds are compared batch by batch.
+    """
+    from sundog.commands.demo.page import run_demo
+
+    sys.exit(run_demo(asked.seed))

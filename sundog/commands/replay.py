@@ -1,0 +1,174 @@
+"""`sundog replay`: a trace on simulated hardware."""
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from actors.core.records import dataclass
+from sundog.blas import one_thread
+from sundog.ends import remark
+from sundog.options import Switch, Text, option
+from sundog.options.config_file import config_option
+from sundog.options.engine import Engine
+from sundog.options.simulation import Load, Logging, Reading, Target, Terms, parse_rate
+from sundog.options.takes import command, takes
+from sundog.outputs import run_output, step_logs
+
+if TYPE_CHECKING:
+    from sim.figures.metrics import Summary
+    from sim.predictor import Predictor
+    from sim.trace.record import TraceRequest
+    from sundog.builds.simulated import Simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is replayed, and what it leaves."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
+    out: str | None = option(
+        None, Text("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
+    )
+    messages: bool = option(
+        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+    )
+    journal: bool | None = option(
+        None,
+        Switch(),
+        "With --out: keep what explain and perfetto read. If not given: of up to 100,000 requests.",
+        kept=False,
+    )
+    decode_runs: bool = option(
+        True,
+        Switch(),
+        "Let one event stand for many decode steps; same results.",
+        section="Cost of steps",
+        kept=False,
+    )
+
+
+@command
+@config_option
+@takes(Target, Replay, Logging, Reading, Load, Terms, Engine)
+@click.argument("trace")
+def replay(
+    target: Target,
+    asked: Replay,
+    logging: Logging,
+    reading: Reading,
+    load: Load,
+    terms: Terms,
+    engine: Engine,
+    trace: str,
+) -> None:
+    """Replay a trace on simulated hardware.
+
+    Prints what the requests of TRACE would have seen: TTFT, TPOT, inter-token latency, queueing, use of
+    the KV cache. `traces/README.md` lists the formats.
+    """
+    one_thread()
+    from sundog.builds.simulated import Simulated
+
+    simulated = Simulated.of(engine, target)
+    summary = _played(simulated, asked, logging, reading, load, terms, engine.seed, trace)
+    _warn(simulated, summary)
+    if asked.as_json:
+        click.echo(summary.to_json())
+        return
+    from sim.cost.doubt import step_doubt
+    from sim.show.summary_table import print_summary
+
+    replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
+    title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
+    print_summary(summary, title, doubt=step_doubt(simulated.kernels))
+
+
+def _played(
+    simulated: "Simulated",
+    asked: Replay,
+    logging: Logging,
+    reading: Reading,
+    load: Load,
+    terms: Terms,
+    seed: int,
+    trace: str,
+) -> "Summary":
+    """Run the trace, and write the run if a folder was given."""
+    from dataclasses import replace
+
+    from sim.figures.metrics import summarize
+    from sim.interrupt import Interrupted
+    from sim.replay import replay as replay_trace
+    from sim.show.progress import progress
+    from sim.trace.read import read_trace
+
+    source = read_trace(trace, reading.tokenizer)
+    config = replace(simulated.config, decode_runs=asked.decode_runs)
+    predictor = None if load.predictor is None else _predictor(load.predictor, seed)
+    held_against = simulated.terms(terms)
+    with (
+        run_output(asked.out, asked.messages, asked.journal, config, simulated.capacity.num_blocks) as output,
+        progress(lambda: sum(1 for _ in islice(source, reading.limit))) as on_progress,
+    ):
+        try:
+            recorder = replay_trace(
+                _arrivals(islice(source, reading.limit), load, seed),
+                config,
+                simulated.cost,
+                simulated.capacity,
+                predictor=predictor,
+                front_end_s=simulated.front_end_s,
+                max_concurrency=load.max_concurrency,
+                client_timeout_s=load.client_timeout,
+                sink=output.sink,
+                on_progress=on_progress,
+                listeners=(*output.listeners, *step_logs(logging.step_log)),
+                tap=output.tap,
+            )
+        except Interrupted as end:
+            part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
+            output.finish_part(part.to_json(), end.until_s)
+            raise
+        summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
+        output.finish(summary.to_json())
+    if output.has_left_out_journal:
+        from sim.record.run_output import MOST_JOURNALLED
+
+        what = "no journal was kept for explain and perfetto; --journal keeps it"
+        remark(f"more than {MOST_JOURNALLED:,} requests: {what}")
+    return summary
+
+
+def _predictor(name: str, seed: int) -> "Predictor":
+    from sim.predictor import find_predictor
+
+    return find_predictor(name, seed)
+
+
+def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterable[TraceRequest]":
+    """The trace's own, or a Poisson process of the rate that was asked for."""
+    if load.request_rate is None:
+        return rows
+    from sim.workload.retime import retimed
+
+    return retimed(rows, parse_rate(load.request_rate), seed)
+
+
+def _warn(simulated: "Simulated", summary: "Summary") -> None:
+    """Say where the prediction stands on thin ground."""
+    from sim.cost.doubt import outside_measured, step_doubt
+    from sim.figures.saturation import KNEE, of_capacity
+
+    for text in simulated.remarks:
+        remark(text)
+    for operator, factor in outside_measured(simulated.kernels).items():
+        remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
+    if summary.saturation is not None and summary.saturation >= KNEE:
+        doubt = step_doubt(simulated.kernels)
+        remark(
+            f"the load is {of_capacity(summary.saturation)}: a small error in step time moves waiting a lot"
+            f" here; see how far with --step-scale {1 - doubt:.2f} and {1 + doubt:.2f}"
+        )

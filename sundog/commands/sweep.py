@@ -1,0 +1,229 @@
+"""`sundog sweep`: an experiment over settings and seeds, on all cores."""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from actors.config import ConfigError
+from actors.core.names import unknown
+from actors.core.records import dataclass
+from sundog.blas import one_thread
+from sundog.ends import Stopped, interrupted, remark
+from sundog.options import Real, Switch, Text, Whole, option
+from sundog.options.config_file import recorded
+from sundog.options.engine import Engine
+from sundog.options.placement import on_ray
+from sundog.options.simulation import Load, Reading, Target, Terms
+from sundog.options.takes import command, takes
+from sundog.sweeps.axes import NAMED, axes, with_fields
+from sundog.sweeps.cell import Plan, changed
+from sundog.sweeps.experiment import Experiment
+from sundog.sweeps.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    from sim.figures.sweep.outcome import Settings
+    from sim.figures.sweep.sweep import Cell, Rule
+
+SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
+PRECISION = "Replications"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What is tried, and how often."""
+
+    vary: tuple[str, ...] = option(
+        (),
+        Text("NAME=VALUE,…"),
+        "Settings to try: an option of engines, targets or clients, or workload.TABLE.KEY; several make a"
+        " grid.",
+        many=True,
+    )
+    metric: tuple[str, ...] = option(
+        (), Text("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
+    )
+    jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
+    as_json: bool = option(
+        False, Switch(pair=False), "Every run's figures as JSON.", flag="--json", kept=False
+    )
+    out: str | None = option(
+        None,
+        Text("DIR"),
+        "Keep every run there, and the table; the same command goes on after a break.",
+        names=("-o",),
+        kept=False,
+    )
+    messages: bool = option(
+        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+    )
+
+    resample: bool = option(
+        False,
+        Switch(pair=False),
+        "Draw blocks of the recorded trace anew for each seed, for intervals.",
+        section=PRECISION,
+    )
+    replications: int = option(5, Whole(2, 10_000), "Seeds that every setting is given.", section=PRECISION)
+    max_replications: int = option(
+        30, Whole(2, 10_000), "At most this many, where precision asks for more.", section=PRECISION
+    )
+    precision: float | None = option(
+        None,
+        Real(0, 1, above=True),
+        "Replicate until the metric's relative error is at most this.",
+        section=PRECISION,
+    )
+    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=PRECISION)
+    warmup_s: float | None = option(
+        None, Real(0, 1e9), "Leave out what arrives before; found by MSER-5 if not given.", section=PRECISION
+    )
+
+
+@command
+@takes(Sweep, Target, Reading, Load, Terms, Engine)
+@click.argument("source", metavar="TRACE|SPEC.toml")
+def sweep(
+    asked: Sweep, target: Target, reading: Reading, load: Load, terms: Terms, engine: Engine, source: str
+) -> None:
+    """Try settings on a trace or a workload, and rank them.
+
+    A trace is replayed once for each setting, or resampled for each seed (--resample); a workload
+    (SPEC.toml, docs/workloads.md) is drawn for each seed. Every setting is given the same requests, so
+    that a difference is that of the settings. docs/experiments.md says how to read the table.
+    """
+    one_thread()
+    from sim.figures.sweep.sweep import Rule, grid
+    from sim.show.sweep_table import as_rows, print_cells, to_json
+
+    _check_metrics(asked.metric)
+    shown = asked.metric or SHOWN
+    workload = _workload(source, reading, asked.resample)
+    cells = grid(axes(asked.vary))
+    for settings in cells:  # A misspelt table is found before any run.
+        with_fields(workload, settings)
+    most = max(asked.max_replications, asked.replications)
+    if asked.resample and asked.precision is not None:
+        raise ConfigError(
+            "--precision is not reached by drawing from one trace (--resample), however often: leave it out,"
+            " or describe the workload (docs/workloads.md)"
+        )
+    rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence, asked.resample)
+    plan = Plan(
+        workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
+    )
+    trouble: ConfigError | None = None
+    with ExitStack() as stack:
+        if plan.folder is not None:
+            stack.enter_context(plan.folder.alone())
+            plan.folder.begin(_identity(plan, reading))
+        found = _run(plan, cells, rule, asked)
+        _say_what_is_not_measured(plan, cells)
+        if plan.folder is not None:
+            text = to_json(found, shown[0], asked.confidence)
+            try:
+                plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
+            except ConfigError as error:
+                trouble = error  # What hours gave is shown all the same.
+    _check_any(found)
+    if asked.as_json:
+        click.echo(to_json(found, shown[0], asked.confidence))
+    else:
+        print_cells(found, shown, asked.confidence)
+    if trouble is not None:
+        raise trouble
+
+
+def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) -> "list[Cell]":
+    """All cells; Ctrl-C and SIGTERM say how far they came."""
+    from sim.show.progress import runs_progress
+
+    with runs_progress() as on_progress:
+        experiment = Experiment(plan, cells, on_progress)
+        try:
+            here = os.cpu_count() or 1 if asked.on is None else 0
+            return experiment.run(rule, asked.warmup_s, asked.jobs or here, asked.on)
+        except KeyboardInterrupt as error:
+            done = f"{experiment.num_done} of {experiment.num_asked} runs"
+            kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
+            raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
+
+
+def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
+    if asked.out is None:
+        if asked.messages:
+            raise ConfigError("--messages needs a folder to write them to: give --out DIR")
+        return None
+    return SweepFolder(Path(asked.out), tuple(cells))
+
+
+def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
+    """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
+    from sim.record.run_id import content, sundog_version
+
+    assert plan.folder is not None
+    folder = plan.folder.path
+    options = recorded((plan.engine, plan.target, plan.load, plan.terms, reading), plan.where, folder)
+    here = Path.cwd()
+    named = {value: folder for value in options.values() if isinstance(value, str)}
+    named |= {str(cell[name]): here for cell in plan.folder.cells for name in NAMED if name in cell}
+    return {
+        **options,
+        "resample": plan.resample,
+        "vary": list(plan.folder.cells),
+        "files": {name: held for name, seen in named.items() if (held := content(name, seen)) != name},
+        "sundog": sundog_version(),
+    }
+
+
+def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:
+    """The description in a TOML file, or that of a trace as it was recorded."""
+    from sim.trace.read import read_trace
+    from sim.workload.spec import read_values
+
+    if not source.endswith(".toml"):
+        read_trace(source, reading.tokenizer)
+        return {"scaled": {"trace": source, "limit": reading.limit, "tokenizer": reading.tokenizer}}
+    workload = read_values(source)
+    for name in ("limit", "tokenizer"):
+        if getattr(reading, name) is not None:
+            raise ConfigError(f"--{name} is for a trace, and {source} describes a workload: leave it out")
+    if resample and "scaled" not in workload:
+        raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
+    return workload
+
+
+def _check_metrics(names: Sequence[str]) -> None:
+    from sim.figures.sweep.measure import NAMES, TENANT, TENANT_NAMES
+
+    for name in names:
+        figure = name.rpartition(".")[2]
+        if name.startswith(TENANT) and name.count(".") > 1:
+            if figure not in TENANT_NAMES:
+                raise unknown("figure of a tenant", figure, TENANT_NAMES)
+        elif name not in NAMES:
+            raise unknown("metric", name, NAMES)
+
+
+def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
+    """Each remark on the cost of steps once, whichever settings it is of."""
+    from sundog.builds.simulated import priced
+
+    found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
+    for text in dict.fromkeys(text for texts in found for text in texts):
+        remark(text)
+
+
+def _check_any(cells: "Sequence[Cell]") -> None:
+    """Something ran; the first bug among what did not is shown, to be reported."""
+    failures = [cell.failed for cell in cells if cell.failed is not None]
+    for failed in failures:
+        if failed.traceback is not None:
+            remark(f"sundog: please report this bug of a cell\n{failed.traceback.rstrip()}")
+            break
+    if len(failures) == len(cells):
+        raise ConfigError(f"no setting can run: {failures[0].reason}")

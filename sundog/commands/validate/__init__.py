@@ -1,0 +1,94 @@
+"""`sundog validate`: predicted beside real."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from actors.core.config import ConfigError
+from sundog.ends import remark
+from sundog.options import Real, Switch, Text, option
+from sundog.options.takes import command, takes
+
+OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
+"""The records that come with Sundog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validate:
+    """What is predicted with."""
+
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
+    cost: str = option("auto", Text("COST"), "tables, roofline or auto; with --self the file of a profile.")
+    host_overhead: bool = option(True, Switch(), "Time that the host adds to each step and request.")
+    own: bool = option(
+        False,
+        Switch(pair=False),
+        "Calibrate this machine's engine, serve a load, and compare; [DIR] is then the MODEL.",
+        flag="--self",
+    )
+    seconds: float = option(20.0, Real(1, 86_400), "With --self: how long each of two loads comes.")
+    page: str | None = option(None, Text("FILE", is_path=True), "Write the accuracy page there, in Markdown.")
+
+
+@command
+@takes(Validate)
+@click.argument("source", required=False, metavar="[DIR|MODEL]")
+def validate(asked: Validate, source: str | None) -> None:
+    """Compare predictions with what real servers measured.
+
+    DIR holds records of servers (docs/records.md says which there are); those that come with Sundog
+    are always among them.
+
+    With --self MODEL, a model's folder or the embedded one, is calibrated, served, and put under load; the
+    same load is simulated, and predicted stands beside measured.
+    """
+    if asked.own:
+        _refuse_of_records(asked)
+        from sundog.commands.validate.own import validate_self
+
+        return validate_self(source, asked.cost, asked.seconds, asked.as_json)
+    directory = None if source is None else Path(source)
+    from sim.cost.overhead import NO_OVERHEAD, host_overhead
+    from sim.figures.validate.predict import predict
+    from sim.figures.validate.records import find_servers
+    from sim.show.accuracy_page import accuracy_page
+    from sim.show.console import console_for
+    from sim.show.validation_table import Refusal, Row, print_validation, to_json
+
+    rows, refusals = [], []
+    for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
+        remark(f"{server.name}: {len(server.requests):,} requests")
+        try:
+            overhead = host_overhead(server.plans_ahead) if asked.host_overhead else NO_OVERHEAD
+            predictions = predict(server, overhead, asked.cost)
+        except ConfigError as error:
+            refusals.append(Refusal(server.name, str(error)))
+            continue
+        rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
+    if asked.page is not None:
+        _write(Path(asked.page), accuracy_page(rows, refusals))
+    if asked.as_json:
+        click.echo(to_json(rows, refusals))
+    else:
+        print_validation(rows, refusals, console_for())
+
+
+def _refuse_of_records(asked: Validate) -> None:
+    """What only records of servers have."""
+    for flag, given in (
+        ("--page", asked.page is not None),
+        ("--no-host-overhead", not asked.host_overhead),
+        (f"--cost {asked.cost}", asked.cost != "auto" and not asked.cost.endswith(".toml")),
+    ):
+        if given:
+            raise ConfigError(f"{flag} is for records of servers: leave it out with --self")
+
+
+def _write(path: Path, text: str) -> None:
+    from sim.files.whole_file import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,206 @@
+"""`sundog validate --self`: this machine's engine is calibrated, loaded over HTTP, and simulated beside it.
+
+The server is a process of its own, as anybody's. Loads are half and nine tenths of what it gives many clients
+in a closed loop. And both worlds, torch and the cost model, run on the virtual clock, where their
+batches must be the same.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from actors.config import ConfigError
+from runtime.load.server import Server
+from runtime.serve import RealModel
+from sim.cost.doubt import step_doubt
+from sim.cost.scaled import Scaled
+from sim.cost.work import StepWork
+from sim.figures.calibrate.from_steps import logged_works
+from sim.figures.metrics import Summary
+from sim.figures.validate.predict import FRONT_END_DOUBT
+from sim.record.client_record import ClientRecord
+from sim.show.beside import print_beside
+from sim.show.console import console_for
+from sim.trace.record import TraceRequest
+from sim.workload.arrivals import Poisson
+from sim.workload.lengths import LogNormal
+from sim.workload.workload import Workload
+from sundog.builds.measuring import Load, as_answered, find, predict
+from sundog.builds.simulated import Simulated
+from sundog.child import E2E_COUNT, E2E_SUM, STEPS, counters, serving
+from sundog.commands.calibrate.served import seen
+from sundog.commands.validate.ledger import Ledger
+from sundog.commands.validate.worlds import same_batches
+from sundog.ends import remark
+from sundog.options.engine import Engine
+from sundog.options.measuring import Measuring
+from sundog.options.simulation import Target, Terms
+from sundog.sweeps.cores import Cores, Shares
+
+SHARES = (0.5, 0.9)
+"""Of what the engine can do."""
+NUM_CLIENTS, ENOUGH = 32, 128
+"""In the closed loop that warms the server up, and how many requests they have."""
+CALIBRATE_S, TIMEOUT_S = 20.0, 300.0
+NUM_COMPARED = 24
+"""Requests that both worlds run on the virtual clock."""
+LONGEST_PROMPT, LONGEST_ANSWER = 256, 96
+"""Tokens on average, however long the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One load: its share of what the engine can do, what was measured, and what was predicted.
+
+    `others` are predictions whose steps are shorter, and longer, by what the profile is in doubt.
+    """
+
+    share: float
+    rate_per_s: float
+    measured: Summary
+    predicted: Summary
+    others: tuple[Summary, Summary]
+    in_server_s: float
+    """Of a request on average."""
+    steps: range
+    """Of the server's log."""
+    cores: Shares | None
+
+
+def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -> None:
+    """Print predicted beside measured. Raises ConfigError where there is nothing to measure."""
+    real = RealModel.open(model)
+    if real.embedding is not None:
+        raise ConfigError(f"{real.name} makes vectors: what is predicted are models that generate text")
+    with TemporaryDirectory(prefix="sundog-") as name:
+        scratch = Path(name)
+        profile = cost if cost.endswith(".toml") else _calibrated(model or real.name, scratch)
+        simulated = Simulated.of(Engine(), Target(cost=profile))
+        num_batches = same_batches(real, simulated, _workload(simulated, 10.0, 60.0)[:NUM_COMPARED])
+        loads, log = [], scratch / "steps.jsonl"
+        for loaded in _loads(model, simulated, seconds, scratch, log):
+            loads.append(loaded)
+            if not as_json:
+                _print(real.name, loaded)
+        ledgers = [_ledger(loaded, logged_works(log), simulated) for loaded in loads]
+    if as_json:
+        click.echo(_json(loads, ledgers, num_batches))
+        return
+    for loaded, ledger in zip(loads, ledgers, strict=True):
+        click.echo(f"At {loaded.share:.0%}:")
+        for line in ledger.lines():
+            click.echo(f"  {line}.")
+    click.echo(
+        f"On the virtual clock torch and the cost model formed the same {num_batches:,} batches at the same"
+        f" instants ({NUM_COMPARED} requests)."
+    )
+
+
+def _ledger(loaded: Loaded, steps: Sequence[tuple[StepWork, float]], simulated: Simulated) -> Ledger:
+    """Where the time of a load went."""
+    e2e_s = 0.0 if loaded.measured.e2e_s is None else loaded.measured.e2e_s.mean
+    own = steps[loaded.steps.start : loaded.steps.stop]
+    return Ledger.of(own, simulated.cost, e2e_s, loaded.in_server_s, loaded.cores)
+
+
+def _calibrated(model: str, folder: Path) -> str:
+    from sundog.commands.calibrate.engine import from_engine
+
+    path = folder / "profile.toml"
+    from_engine(model, Engine(), Measuring(seconds=CALIBRATE_S), path)
+    return str(path)
+
+
+def _workload(simulated: Simulated, rate_per_s: float, seconds: float) -> list[TraceRequest]:
+    """Requests that come at random, of many lengths that fit into the context."""
+    context = simulated.config.scheduler.max_model_len
+    prompt, output = min(context // 8, LONGEST_PROMPT), min(context // 12, LONGEST_ANSWER)
+
+    def lengths(mean: int) -> LogNormal:
+        return LogNormal(mean=mean, median=round(mean * 0.8), smallest=4, largest=context // 3)
+
+    return Workload(seconds, Poisson(rate_per_s), lengths(prompt), lengths(output)).requests(seed=1)
+
+
+def _loads(
+    model: str | None, simulated: Simulated, seconds: float, scratch: Path, log: Path
+) -> Iterator[Loaded]:
+    """Serve, find out what the server can do, and put both loads on it; its steps are in `log` then."""
+    with serving(model, scratch, "--step-log", str(log)) as url:
+        load = Load(url, timeout_s=TIMEOUT_S)
+        server = find(load)
+        rows = [row._replace(arrival_s=0.0) for row in _workload(simulated, ENOUGH, 1.0)]
+        limit_per_s = _seen(replace(load, num_clients=NUM_CLIENTS), server, rows)[0].requests_per_s
+        for share in SHARES:
+            rate_per_s = share * limit_per_s
+            remark(f"{rate_per_s:,.1f} requests/s for {seconds:g} s")
+            rows = _workload(simulated, rate_per_s, seconds)
+            before, cores = counters(url), Cores()
+            measured, record = _seen(load, server, rows)
+            shares, after = cores.shares(), counters(url)
+            num_ended = after[E2E_COUNT] - before[E2E_COUNT]
+            answered = as_answered(rows, record)
+            predicted, *others = (
+                predict(load, each, Terms(), answered) for each in (simulated, *_doubted(simulated))
+            )
+            yield Loaded(
+                share,
+                rate_per_s,
+                measured,
+                predicted,
+                (others[0], others[1]),
+                (after[E2E_SUM] - before[E2E_SUM]) / max(num_ended, 1.0),
+                range(round(before[STEPS]), round(after[STEPS])),
+                shares,
+            )
+
+
+def _doubted(simulated: Simulated) -> Iterator[Simulated]:
+    """The same with steps and the way to the engine as short, and as long, as they may be."""
+    doubt = step_doubt(simulated.kernels)
+    for side in (-1, 1):
+        cost = Scaled(simulated.cost, (1 + doubt) ** side)
+        yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
+
+
+def _seen(load: Load, server: Server, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
+    """What the clients of one load saw."""
+    record = ClientRecord(server.model)
+    summary = seen(load, server, rows, record)
+    if not summary.num_finished:
+        raise ConfigError(f"the server answered none of {len(rows):,} requests: {dict(record.said)}")
+    return summary, record
+
+
+def _print(name: str, loaded: Loaded) -> None:
+    title = f"{name} at {loaded.share:.0%} of what it can do, {loaded.rate_per_s:,.1f} requests/s"
+    print_beside(loaded.measured, loaded.predicted, console_for(), title, loaded.others)
+    client = loaded.measured.client
+    assert client is not None
+    if client.lateness_s is not None:
+        late = client.lateness_s
+        remark(f"sent late by {late.mean * 1e3:.1f} ms on average, {late.p99 * 1e3:.1f} ms p99")
+    for kind, count in client.errors.items():
+        remark(f"{count:,} {kind}")
+    if loaded.cores is not None and loaded.cores.remark is not None:
+        remark(loaded.cores.remark)
+
+
+def _json(loads: list[Loaded], ledgers: list[Ledger], num_batches: int) -> str:
+    rows = [
+        {
+            "share": loaded.share,
+            "rate_per_s": loaded.rate_per_s,
+            "measured": json.loads(loaded.measured.to_json()),
+            "predicted": json.loads(loaded.predicted.to_json()),
+            "predicted_from_to": [json.loads(each.to_json()) for each in loaded.others],
+            "shares": {"engine": ledger.engine, "host": ledger.host, "way": ledger.way},
+            "steps": asdict(ledger),
+        }
+        for loaded, ledger in zip(loads, ledgers, strict=True)
+    ]
+    return json.dumps({"same_batches": num_batches, "loads": rows}, indent=1)

@@ -1,0 +1,1 @@
+"""Sweeps: settings and seeds as cells, and the processes that run them."""

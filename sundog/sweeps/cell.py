@@ -1,0 +1,215 @@
+"""One replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
+
+import traceback
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.config import ConfigError
+from actors.core.records import dataclass
+from actors.policy_file import find_policy, find_router
+from sundog.ends import leaves
+from sundog.options.config_file import recorded
+from sundog.options.engine import Engine
+from sundog.options.simulation import Load, Reading, Target, Terms, parse_rate
+from sundog.sweeps.axes import with_fields
+from sundog.sweeps.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    from sim.figures.sweep.outcome import Failed, Job, Settings
+    from sim.figures.sweep.played import Played
+    from sim.record.recorder import Recorder
+    from sim.record.run_output import RunOutput
+    from sim.record.unkept import Unkept
+    from sim.trace.record import TraceRequest
+    from sim.workload.spec import Source
+    from sundog.builds.simulated import Simulated
+
+T = TypeVar("T", Engine, Target, Load)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all cells share; `where` names the workload in errors."""
+
+    workload: dict[str, Any]
+    where: str
+    engine: Engine
+    target: Target
+    load: Load
+    terms: Terms
+    resample: bool = False
+    folder: SweepFolder | None = None
+    messages: bool = False
+
+    def source(self, settings: "Settings") -> "Source":
+        """The cell's workload; raises ConfigError."""
+        from sim.workload.spec import parse_spec
+
+        return parse_spec(with_fields(self.workload, settings), self.where)
+
+    def is_fixed(self, settings: "Settings") -> bool:
+        """Whether every seed gives the cell the same run: nothing in it is drawn."""
+        load = changed(self.load, settings)
+        rate_per_s = None if load.request_rate is None else parse_rate(load.request_rate)
+        if self.resample or load.predictor == "noisy" or rate_per_s not in (None, float("inf")):
+            return False
+        engine = changed(self.engine, settings)
+        try:
+            if draws(find_policy(engine.policy)):
+                return False
+            if engine.replicas * engine.data_parallel_size > 1 and draws(find_router(engine.router)):
+                return False
+            return self.source(settings).repeats
+        except ConfigError:
+            return False  # Its run says why.
+
+
+def draws(decider: object) -> bool:
+    """Whether a policy or a router names the seed's random numbers in one of its methods."""
+    own = type(getattr(decider, "inner", decider))
+    codes = [getattr(value, "__code__", None) for cls in own.__mro__ for value in vars(cls).values()]
+    return any("random" in code.co_names for code in codes if code is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the options that a setting gives it; the engine's seed is its own."""
+
+    settings: "Settings"
+    engine: Engine
+    target: Target
+    load: Load
+
+
+class Runner:
+    """Runs jobs, one after another; a copy of it is in every process of a sweep.
+
+    It keeps the requests it made last, which most often are those of the next job, too.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._last: tuple[Source, int, list[TraceRequest]] | None = None
+
+    def __call__(self, job: "Job") -> "Played | Failed":
+        """One run, or why there is none: an error crosses processes as text."""
+        from sim.figures.sweep.outcome import Failed
+
+        try:
+            return self._played(job)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it ends one run and not the sweep
+            cause = next(leaves(error))
+            if isinstance(cause, ConfigError):
+                return Failed(" ".join(str(cause).split()))
+            reason = f"a bug in Sundog, {type(cause).__name__}: {cause}"
+            return Failed(" ".join(reason.split()), "".join(traceback.format_exception(error)))
+
+    def _played(self, job: "Job") -> "Played":
+        from sim.figures.sweep.played import load_of, played
+        from sim.record.unkept import Unkept
+        from sundog.builds.simulated import Simulated
+
+        plan, (settings, number) = self._plan, job
+        engine = changed(plan.engine, settings)
+        run = Run(
+            settings,
+            replace(engine, seed=engine.seed + number),
+            changed(plan.target, settings),
+            changed(plan.load, settings),
+        )
+        simulated = Simulated.of(run.engine, run.target)
+        terms = simulated.terms(plan.terms)
+        requests = self._arriving(run)
+        load = load_of(requests)
+        if plan.folder is None:
+            return played(self._replayed(run, requests, simulated, Unkept()), terms, load)
+        place = plan.folder.run(settings, run.engine.seed)
+        if not place.exists():
+            self._keep(run, requests, simulated, place)
+        from sim.figures.sweep.stored import read_played
+
+        return read_played(
+            place,
+            front_end_s=simulated.front_end_s,
+            num_replicas=simulated.config.replicas,
+            num_blocks=simulated.capacity.num_blocks - 1,
+            terms=terms,
+            load=load,
+        )
+
+    def _keep(self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", place: Path) -> None:
+        """Make the run and leave it in its folder, from where `replay --config` makes it again."""
+        from sim.figures.metrics import summarize
+        from sim.record.journal_rows import Header
+        from sim.record.run_id import replay_id
+        from sim.record.run_output import RunOutput
+
+        plan = self._plan
+        trace, reading = self._trace(run)
+        options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
+        header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
+        with RunOutput(place, header, options, plan.messages) as output:
+            recorder = self._replayed(run, requests, simulated, output)
+            output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
+
+    def _replayed(
+        self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", output: "RunOutput | Unkept"
+    ) -> "Recorder":
+        from sim.predictor import find_predictor
+        from sim.replay import replay
+
+        load, seed = run.load, run.engine.seed
+        return replay(
+            requests,
+            replace(simulated.config, decode_runs=True),
+            simulated.cost,
+            simulated.capacity,
+            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
+            front_end_s=simulated.front_end_s,
+            max_concurrency=load.max_concurrency,
+            client_timeout_s=load.client_timeout,
+            sink=output.sink,
+            listeners=output.listeners,
+            tap=output.tap,
+        )
+
+    def _trace(self, run: "Run") -> tuple[str, Reading]:
+        """A file with the requests that the run is given, and how it is read."""
+        from sim.workload.spec import Scaled
+
+        plan, source = self._plan, self._plan.source(run.settings)
+        if isinstance(source, Scaled) and source.is_plain and not plan.resample:
+            return source.trace, Reading(limit=source.limit, tokenizer=source.tokenizer)
+        assert plan.folder is not None
+        return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), Reading()
+
+    def _arriving(self, run: "Run") -> "list[TraceRequest]":
+        """The requests at the instants that the setting gives them."""
+        from sim.workload.retime import retimed
+
+        requests, rate = self._requests(run), run.load.request_rate
+        return requests if rate is None else list(retimed(requests, parse_rate(rate), run.engine.seed))
+
+    def _requests(self, run: "Run") -> "list[TraceRequest]":
+        from sim.workload.resample import resampled
+
+        seed = run.engine.seed
+        requests = self._given(self._plan.source(run.settings), seed)
+        if not requests:
+            raise ConfigError(f"{self._plan.where} gives no request with seed {seed}")
+        return resampled(requests, seed) if self._plan.resample else requests
+
+    def _given(self, source: "Source", seed: int) -> "list[TraceRequest]":
+        from sim.workload.spec import Scaled
+
+        seed = 0 if isinstance(source, Scaled) else seed
+        if self._last is None or self._last[:2] != (source, seed):
+            self._last = source, seed, source.requests(seed)
+        return self._last[2]
+
+
+def changed(record: T, settings: "Settings") -> T:
+    """The record with those settings that are its own."""
+    own = {f.name for f in fields(record)}
+    return replace(record, **{name: value for name, value in settings.items() if name in own})

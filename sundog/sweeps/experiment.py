@@ -1,0 +1,95 @@
+"""A sweep while it runs: its cells' jobs on all processes, in order, each run made once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from sundog.sweeps.cell import Plan, Runner
+from sundog.sweeps.sweep_on_ray import on_cluster
+from sundog.sweeps.workers import Died, Workers, here
+
+if TYPE_CHECKING:
+    from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
+    from sim.figures.sweep.played import Played
+    from sim.figures.sweep.sweep import Cell, Rule
+
+Progress = Callable[[int, int], None]
+"""Told how many runs are done, and how many are asked for so far."""
+
+
+class Experiment:
+    """Cells to run; `num_done` runs are over."""
+
+    def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
+        self._plan, self._cells = plan, cells
+        self._fixed = [plan.is_fixed(settings) for settings in cells]
+        self._kept: dict[int, Played | Failed] = {}
+        """What came of fixed cells, and of cells that cannot run: the same for every seed."""
+        self._first: dict[int, Played] = {}
+        """The first run of each cell that may draw something."""
+        self._compared: set[int] = set()
+        """Cells that have more than one run."""
+        self._varies: set[int] = set()
+        """Cells of which some seed gave another run than the first."""
+        self._on_progress = on_progress or (lambda done, all: None)
+        self.num_done = self.num_asked = 0
+
+    def run(
+        self, rule: "Rule", warmup_s: float | None, num_processes: int, on: str | None = None
+    ) -> "list[Cell]":
+        """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
+        from sim.figures.sweep.measure import measured
+        from sim.figures.sweep.sweep import sweep
+
+        with ExitStack() as stack:
+            crew = here(Runner(self._plan))
+            if on is not None:
+                crew, num_processes = on_cluster(self._plan, on, num_processes, stack)
+            workers = stack.enter_context(Workers(crew, num_processes))
+
+            def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | Failed]":
+                return measured(jobs, self._outcomes(workers, jobs), warmup_s)
+
+            return sweep(self._cells, rule, run_all, self._gave_one_run)
+
+    def _gave_one_run(self, settings: "Settings") -> bool:
+        """Whether every seed gives, or at least two seeds gave, the cell the same run."""
+        number = self._cells.index(settings)
+        return self._fixed[number] or (number in self._compared and number not in self._varies)
+
+    def _outcomes(
+        self, workers: "Workers[Job, Played | Failed]", jobs: "Sequence[Job]"
+    ) -> "Iterator[Played | Failed]":
+        """In the order of the jobs, whichever is done first."""
+        numbers = [self._cells.index(settings) for settings, _ in jobs]
+        new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
+        self.num_asked += len(new)
+        results = workers.results(
+            [jobs[p] for p in new], lambda job: self._kept.get(self._cells.index(job[0]))
+        )
+        done: dict[int, Played | Failed] = {}
+        for place, number in enumerate(numbers):
+            if self._fixed[number] and jobs[place][1] > 0:
+                yield self._kept[number]
+                continue
+            while place not in done:
+                which, result = next(results)
+                done[new[which]] = self._taken(numbers[new[which]], result)
+            yield done.pop(place)
+
+    def _taken(self, number: int, result: "Played | Failed | Died") -> "Played | Failed":
+        """What came of a job of this cell, as text if its process died."""
+        from sim.figures.sweep.outcome import Failed
+
+        outcome = Failed(str(result)) if isinstance(result, Died) else result
+        if isinstance(outcome, Failed) or self._fixed[number]:
+            self._kept.setdefault(number, outcome)
+        elif number not in self._first:
+            self._first[number] = outcome
+        else:
+            self._compared.add(number)
+            if not self._first[number].is_same_run(outcome):
+                self._varies.add(number)
+        self.num_done += 1
+        self._on_progress(self.num_done, self.num_asked)
+        return outcome
