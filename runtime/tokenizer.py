@@ -111,8 +111,17 @@ class Tokenizer:
         return " " * max(0, num_spaces - (len(text) - len(text.lstrip(" ")))) + text
 
     def info(self) -> dict[str, object]:
-        """The tokenizer's own configuration file, with the names that vLLM's answer has."""
-        return {**self._config, "tokenizer_class": self._config.get("tokenizer_class", "TokenizersBackend")}
+        """Return the tokenizer's own configuration with the keys that vLLM adds, and tokens as their text."""
+        loaded: dict[str, object] = {
+            "added_tokens_decoder": {str(token): text for token, text in sorted(self._added.items())},
+            "backend": "tokenizers",
+            "extra_special_tokens": self._config.get("additional_special_tokens", []),
+            "is_local": True,
+            "local_files_only": False,
+            "name_or_path": str(self.folder),
+            "tokenizer_class": "TokenizersBackend",
+        }
+        return loaded | {name: _as_text(value) for name, value in self._config.items()}
 
     def token_name(self, token_id: int) -> str | None:
         """How the vocabulary spells a token; None if it has none."""
@@ -177,6 +186,14 @@ def _special_tokens(folder: Path, config: dict[str, object]) -> dict[str, str]:
         if isinstance(token, str):
             tokens[name] = token
     return tokens
+
+
+def _as_text(value: object) -> object:
+    """Tokens that a configuration writes as objects, alone or in lists, as their text."""
+    if isinstance(value, dict):
+        texts = {key: _as_text(each) for key, each in value.items()}
+        return texts.get("content", texts)
+    return [_as_text(each) for each in value] if isinstance(value, list) else value
 
 
 def _space_mark(pre_tokenizer: object) -> str | None:

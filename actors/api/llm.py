@@ -8,6 +8,7 @@ from actors.messages import (
     CheckHealth,
     Done,
     Drain,
+    Freeze,
     Generate,
     Health,
     Refused,
@@ -26,6 +27,9 @@ class LLM(Protocol):
 
     @overload
     async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
+
+    @overload
+    async def ask(self, message: Freeze, /) -> Done | Refused: ...
 
     @overload
     async def ask(self, message: Drain, /) -> Done | Refused: ...

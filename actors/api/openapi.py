@@ -53,7 +53,7 @@ RESETS: tuple[tuple[str, Json], ...] = (
     ("reset_external", {"enum": [False], "default": False}),
 )
 PAUSES: tuple[tuple[str, Json], ...] = (
-    ("mode", {"enum": ["abort", "wait"], "default": "abort"}),
+    ("mode", {"enum": ["abort", "wait", "keep"], "default": "abort"}),
     ("clear_cache", {"type": "boolean", "default": True}),
 )
 ENGINE: tuple[tuple[str, Json], ...] = (("engine", {"type": "integer", "minimum": 0, "maximum": 99999}),)
@@ -71,6 +71,7 @@ OPERATIONS = (
     Operation(
         "post", "/v1/responses", "Answer, in the shape of OpenAI's responses.", ResponseBody, (JSON, EVENTS)
     ),
+    Operation("post", "/v1/responses/input_tokens", "How many tokens its input has.", ResponseBody),
     Operation("get", "/v1/responses/{name}", "A response again.", parameters=("name",)),
     Operation("delete", "/v1/responses/{name}", "Forget a response.", parameters=("name",)),
     Operation("post", "/v1/responses/{name}/cancel", "Go on with it no more.", parameters=("name",)),
@@ -89,6 +90,7 @@ OPERATIONS = (
     Operation("post", "/ping", "The same, for load balancers."),
     Operation("get", "/ready", "Whether requests may be sent: not while the server drains."),
     Operation("get", "/readyz", "The same."),
+    Operation("get", "/is_sleeping", "Whether the model sleeps: it never does."),
     Operation("get", "/load", "How many requests are being answered."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
     Operation("get", "/version", "The server's version."),

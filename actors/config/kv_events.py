@@ -32,6 +32,11 @@ class KvEventsConfig:
     def publishes(self) -> bool:
         return self.enable_kv_cache_events and self.publisher == "zmq"
 
+    @property
+    def binds(self) -> bool:
+        """True if this end binds the address of its events, false if it connects to a subscriber's."""
+        return is_bound(self.endpoint)
+
     def of_rank(self, endpoint: str, rank: int) -> str:
         """An engine's own address; port 0 takes a free one for each."""
         if endpoint.startswith("ipc://"):
@@ -50,6 +55,11 @@ class KvEventsConfig:
                     f"{name} is {endpoint}, and engine {last} needs the port {last} after it: give a port of"
                     f" at most {MOST_PORT - last}"
                 )
+
+
+def is_bound(endpoint: str) -> bool:
+    """True for an address that a publisher binds, by vLLM's rule; it connects to any other."""
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
 
 
 def parse_kv_events_config(text: str) -> KvEventsConfig:

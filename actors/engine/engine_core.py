@@ -22,7 +22,7 @@ from actors.engine.reports import Roster, report
 from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
 from actors.kernel.actor import Actor, Ref, Tap
-from actors.messages import Abort, Batch, EngineRefs, Interrupt, Load, PolicyFailed, Submit
+from actors.messages import Abort, Batch, EngineRefs, Freeze, Interrupt, Load, PolicyFailed, Submit
 
 log = logging.getLogger("sundog.engine")
 
@@ -133,7 +133,7 @@ async def _run_actors(
             tap=tap,
         )
         manager.connect(scheduler.ref(manager.name))
-        entrance: Ref[Submit | Abort] = scheduler.ref("router")
+        entrance: Ref[Submit | Abort | Freeze] = scheduler.ref("router")
         manager_ref = manager.ref("router")  # addresses before starts: an actor without callers ends
         await start(manager)
         await start(scheduler)

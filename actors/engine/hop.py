@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from actors.config.hop_costs import HopCosts
 from actors.core.records import dataclass
-from actors.kernel.actor import Actor, ActorDied, Ref, Tap
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from actors.kernel.clock import Event
-from actors.messages import Abort, Submit
+from actors.messages import Abort, Freeze, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Arrived:
     message: Submit | Abort
 
 
-class Hop(Actor[Submit | Abort | Arrived]):
+class Hop(Actor[Submit | Abort | Freeze | Arrived]):
     """Passes on what it is told, later."""
 
     def __init__(
-        self, name: str, costs: HopCosts, scheduler: Ref[Submit | Abort], *, tap: Tap | None = None
+        self, name: str, costs: HopCosts, scheduler: Ref[Submit | Abort | Freeze], *, tap: Tap | None = None
     ) -> None:
         super().__init__(name, tap=tap)
         self._costs = costs
@@ -36,7 +36,7 @@ class Hop(Actor[Submit | Abort | Arrived]):
     def idle(self) -> bool:
         return not self._num_under_way
 
-    def handle(self, message: Submit | Abort | Arrived) -> None:
+    def handle(self, message: Submit | Abort | Freeze | Arrived) -> Handled:
         match message:
             case Submit():
                 self._pass_on(message, self._costs.submit + self._costs.token * message.num_prompt_tokens)
@@ -46,8 +46,11 @@ class Hop(Actor[Submit | Abort | Arrived]):
                 self._num_under_way -= 1
                 with suppress(ActorDied):
                     self._scheduler.tell(message.message)
+            case Freeze():
+                return answer(message, self._scheduler.request(message))
             case _:
                 self.unknown(message)
+        return None
 
     async def closed(self) -> None:
         self._scheduler.close()

@@ -9,7 +9,18 @@ from typing import NamedTuple, Protocol
 
 from actors.core.step.state import SchedulerState
 from actors.kernel.actor import Reply
-from actors.messages import Abort, Batch, Blocked, Done, Finish, Refused, ResetPrefixCache, StepResult, Submit
+from actors.messages import (
+    Abort,
+    Batch,
+    Blocked,
+    Done,
+    Finish,
+    Freeze,
+    Refused,
+    ResetPrefixCache,
+    StepResult,
+    Submit,
+)
 
 
 class Tracer(Protocol):
@@ -31,15 +42,29 @@ class Reset(NamedTuple):
     reply: Reply[Done | Refused]
 
 
+class Hold(NamedTuple):
+    """An order to freeze or go on that is due, and where its answer goes."""
+
+    message: Freeze
+    reply: Reply[Done | Refused]
+
+
+Due = Submit | Abort | Reset | Hold
+
+
 class Inbox:
     """Messages for one scheduler's state."""
 
-    __slots__ = ("_messages", "_state", "_tracer")
+    __slots__ = ("_messages", "_state", "_tracer", "held", "is_frozen")
 
     def __init__(self, state: SchedulerState, tracer: Tracer | None) -> None:
         self._state = state
         self._tracer = tracer
-        self._messages: list[Submit | Abort | Reset] = []
+        self._messages: list[Due] = []
+        self.is_frozen = False
+        """True while no step may begin."""
+        self.held: list[Reply[Done | Refused]] = []
+        """Answers that are due when no step runs any more."""
 
     @property
     def is_empty(self) -> bool:
@@ -51,7 +76,7 @@ class Inbox:
         messages = self._messages
         return sum([isinstance(message, Submit) for message in messages]) if messages else 0
 
-    def put(self, message: Submit | Abort | Reset) -> None:
+    def put(self, message: Due) -> None:
         self._messages.append(message)
 
     def take_all(self) -> list[Finish]:
@@ -62,8 +87,11 @@ class Inbox:
                 self._arrive(message, finished)
             elif isinstance(message, Abort):
                 finished += self._abort(message)
-            else:
+            elif isinstance(message, Reset):
                 self._reset(message)
+            else:
+                self.is_frozen = message.message.is_frozen
+                self.held.append(message.reply)
         self._messages.clear()
         return finished
 
@@ -88,7 +116,7 @@ class Inbox:
                 self._tracer.refused(refused)
 
     def _add_those_of(self, abort: Abort) -> None:
-        kept: list[Submit | Abort | Reset] = []
+        kept: list[Due] = []
         for message in self._messages:
             if isinstance(message, Submit) and message.request_id in abort.request_ids:
                 self._state.add(message)
@@ -101,6 +129,12 @@ class Inbox:
         if self._tracer is not None:
             self._tracer.aborted(abort, finished)
         return finished
+
+    def tell_held(self) -> None:
+        """Answer those who wait for the last step to end."""
+        for reply in self.held:
+            reply.set(Done())
+        self.held.clear()
 
     def _reset(self, reset: Reset) -> None:
         if self._state.reset_prefix_cache(reset_running=reset.message.reset_running):

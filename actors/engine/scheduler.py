@@ -15,7 +15,7 @@ from actors.core.step.progress import Progress
 from actors.core.step.speculate import cut
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import update
-from actors.engine.inbox import Inbox, Reset, Tracer
+from actors.engine.inbox import Due, Hold, Inbox, Reset, Tracer
 from actors.engine.phase import Phase
 from actors.engine.planned import Planned
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
@@ -26,6 +26,7 @@ from actors.messages import (
     Batch,
     Done,
     Finish,
+    Freeze,
     Interrupt,
     Refused,
     ResetPrefixCache,
@@ -43,7 +44,10 @@ class BeginStep:
 BEGIN_STEP = BeginStep()
 
 
-class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep]):
+ToScheduler = Submit | Abort | ResetPrefixCache | Freeze | StepResult | BeginStep
+
+
+class Scheduler(Actor[ToScheduler]):
     """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
 
     The `start_s` that listeners are told is when the step's own work began, even if it was planned earlier.
@@ -87,7 +91,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     def idle(self) -> bool:
         return self.phase is Phase.IDLE
 
-    def handle(self, message: Submit | Abort | ResetPrefixCache | StepResult | BeginStep) -> Handled:
+    def handle(self, message: ToScheduler) -> Handled:
         match message:
             case StepResult():
                 self._results.append(message)
@@ -98,7 +102,13 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             case Submit() | Abort():
                 self._take(message)
             case ResetPrefixCache():
-                return answer(message, self._reset(message))
+                reset: Reply[Done | Refused] = Reply()
+                self._take(Reset(message, reset))
+                return answer(message, reset)
+            case Freeze():
+                held: Reply[Done | Refused] = Reply()
+                self._take(Hold(message, held))
+                return answer(message, held)
             case _:
                 self.unknown(message)
         return None
@@ -106,18 +116,18 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
     async def closed(self) -> None:
         self._executor.close()
 
-    def _take(self, message: Submit | Abort | Reset) -> None:
+    @property
+    def _has_work(self) -> bool:
+        """True while there is something to plan, and planning is allowed."""
+        return self._state.has_work and not self._inbox.is_frozen
+
+    def _take(self, message: Due) -> None:
         """Keep a message until it takes effect; a run ends for it."""
         self._inbox.put(message)
         if self.phase is Phase.IDLE:
             self._begin_soon()
         elif self.phase is Phase.RUN:
             self._interrupt()
-
-    def _reset(self, message: ResetPrefixCache) -> Reply[Done | Refused]:
-        reply: Reply[Done | Refused] = Reply()
-        self._take(Reset(message, reply))
-        return reply
 
     def _begin_soon(self) -> None:
         self.phase = Phase.BEGINNING
@@ -141,15 +151,17 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
             self._interrupt()
         self._aborted += self._inbox.take_all()
         # Who ended is told of it when the step ends: in a run, steps too late.
-        num_tokens = self._plan(may_run=not self._aborted) if self._state.has_work else 0
+        num_tokens = self._plan(may_run=not self._aborted) if self._has_work else 0
+        if self._inbox.held and not self._steps:
+            self._inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
-        goes_on = num_tokens or (self._state.is_pipelined and self._state.has_work)
+        goes_on = num_tokens or (self._state.is_pipelined and self._has_work)
         if self._steps and (len(self._steps) == self._depth or not goes_on):
             is_run = self._depth == 1 and self._steps[0].batch.max_steps > 1
             self.phase = Phase.RUN if is_run else Phase.EXECUTING
             if self._results:
                 self._end_step()
-        elif self._steps or self._state.has_work:
+        elif self._steps or self._has_work:
             self._begin_soon()
         else:
             self._fall_idle()
@@ -226,7 +238,7 @@ class Scheduler(Actor[Submit | Abort | ResetPrefixCache | StepResult | BeginStep
                 listener.tell(output)
         if self._progress.is_stalled(state):
             self._progress.give_up(state, planned.blocked)
-        if self._steps or state.has_work or not self._inbox.is_empty:
+        if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
             self._begin_soon()
         else:
             self._fall_idle()

@@ -31,6 +31,7 @@ from actors.messages import (
     EngineNews,
     EngineUp,
     Finish,
+    Freeze,
     Generate,
     PolicyFailed,
     PromptRead,
@@ -45,7 +46,7 @@ from actors.messages import (
     Undelivered,
 )
 
-FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Drain
+FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
 FrontMessage = FromClients | PromptRead | StepOutput | EngineNews
 
 
@@ -91,7 +92,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._cancel(message.request_id)
             case CheckHealth():
                 return answer(message, self._replicas.health())
-            case ResetPrefixCache():
+            case ResetPrefixCache() | Freeze():
                 return answer(message, self._router.request(message))
             case Drain():
                 return answer(message, self._drain(message))

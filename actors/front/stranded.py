@@ -4,9 +4,19 @@ from actors.front.active_request import ActiveRequest
 from actors.front.told import Told
 from actors.kernel.actor import Ref
 from actors.kernel.stream import Delta
-from actors.messages import Abort, Drain, Health, Released, ResetPrefixCache, Siblings, Submit, Unserved
+from actors.messages import (
+    Abort,
+    Drain,
+    Freeze,
+    Health,
+    Released,
+    ResetPrefixCache,
+    Siblings,
+    Submit,
+    Unserved,
+)
 
-ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Drain]
+ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Freeze | Drain]
 
 
 class Stranded:

@@ -74,6 +74,20 @@ class ResetPrefixCache:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """Anyone asks AsyncLLM, it the Router, and it every Scheduler, to begin no step, or to go on.
+
+    Requests keep their places and blocks meanwhile. The answer comes when no step runs any more.
+    """
+
+    is_frozen: bool = True
+
+    def answered_by(self, answer: "Done | Refused") -> "Freeze":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What was asked for has been done."""
 
@@ -102,7 +116,7 @@ class Refused:
 class EngineRefs:
     """Where to reach an engine core that is up. Closing both lets it end."""
 
-    scheduler: Ref[Submit | Abort]
+    scheduler: Ref[Submit | Abort | Freeze]
     kv_cache_manager: Ref[ResetPrefixCache]
     capacity: Capacity
 

@@ -1,11 +1,11 @@
-"""A reset of all replicas' prefix caches: one answer of many."""
+"""A question to all replicas: one answer of many."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from actors.kernel.actor import ActorDied, Reply
 from actors.kernel.reply import Reader
-from actors.messages import Done, EngineRefs, Refused, ResetPrefixCache
+from actors.messages import Done, EngineRefs, Refused
 
 
 class _Every(Reader):
@@ -26,14 +26,16 @@ class _Every(Reader):
             self._reply.set(self._refused or Done())
 
 
-def reset_all(reset: ResetPrefixCache, engines: Iterable[EngineRefs | None]) -> Reply[Done | Refused]:
-    """Pass a reset on to every engine that is up."""
+def ask_all(
+    engines: Iterable[EngineRefs | None], ask: Callable[[EngineRefs], Reply[Done | Refused]]
+) -> Reply[Done | Refused]:
+    """Ask every engine that is up; the one answer comes with the last of theirs."""
     reply: Reply[Done | Refused] = Reply()
     asked = []
     for engine in engines:
         if engine is not None:
             with suppress(ActorDied):
-                asked.append(engine.kv_cache_manager.request(reset))
+                asked.append(ask(engine))
     if not asked:
         reply.set(Done())
     every = _Every(reply, len(asked))

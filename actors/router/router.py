@@ -23,6 +23,7 @@ from actors.messages import (
     EngineDown,
     EngineRefs,
     EngineUp,
+    Freeze,
     PolicyFailed,
     Refused,
     Released,
@@ -34,12 +35,12 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
-from actors.router.reset import reset_all
+from actors.router.reset import ask_all
 
 log = logging.getLogger("sundog")
 
 Work = Submit | Siblings | Released | Abort
-RouterMessage = Work | ResetPrefixCache | Drain | EngineDown | EngineUp | StepOutput | PolicyFailed
+RouterMessage = Work | ResetPrefixCache | Freeze | Drain | EngineDown | EngineUp | StepOutput | PolicyFailed
 
 
 class Router(Actor[RouterMessage]):
@@ -69,6 +70,8 @@ class Router(Actor[RouterMessage]):
         """Whether the policy is asked: of one replica only a user's, who may want to see it asked."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
         """Who waits for the last request of a replica to end."""
+        self._freeze: Freeze | None = None
+        """The last order to freeze or go on; an engine that comes back is told of it, too."""
         self._listeners = listeners
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
@@ -115,7 +118,14 @@ class Router(Actor[RouterMessage]):
             case PolicyFailed():
                 pass  # A replica's, that goes on with another.
             case ResetPrefixCache():
-                return answer(message, reset_all(message, self._engines))
+                return answer(
+                    message, ask_all(self._engines, lambda engine: engine.kv_cache_manager.request(message))
+                )
+            case Freeze():
+                self._freeze = message
+                return answer(
+                    message, ask_all(self._engines, lambda engine: engine.scheduler.request(message))
+                )
             case Drain():
                 return answer(message, self._drain(message))
             case _:
@@ -211,6 +221,8 @@ class Router(Actor[RouterMessage]):
     def _engine_up(self, up: EngineUp) -> None:
         self._engines[up.replica] = up.engine
         self._state.regain(up.replica)
+        if self._freeze is not None and self._freeze.is_frozen:
+            ask_all([up.engine], lambda engine: engine.scheduler.request(Freeze()))
         self._report(up)
 
     def _policy_failed(self, error: PolicyError) -> None:

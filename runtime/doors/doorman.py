@@ -16,7 +16,7 @@ from actors.front.async_llm import FromClients
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.reply import Ask
 from actors.kernel.stream import DeltaStream
-from actors.messages import Accepted, Cancel, CheckHealth, Drain, Refused, ResetPrefixCache
+from actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
 from runtime.doors.asking import Asked, Taken, generate_of
 from runtime.doors.messages import (
     Answered,
@@ -83,9 +83,7 @@ class Doorman(Actor[ToServer]):
                 self._cancel(message.request_id)
             case CheckHealth():
                 return answer(message, self._request(message))
-            case ResetPrefixCache():
-                return answer(message, self._request(message))
-            case Drain():
+            case ResetPrefixCache() | Freeze() | Drain():
                 return answer(message, self._request(message))
             case Fetch():
                 return answer(message, self._later(partial(self._server.fetch, message)))

@@ -22,6 +22,7 @@ from actors.messages import (
     CheckHealth,
     Done,
     Drain,
+    Freeze,
     Generate,
     Health,
     Refused,
@@ -71,10 +72,12 @@ class FarLLM:
     @overload
     async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
     @overload
+    async def ask(self, message: Freeze, /) -> Done | Refused: ...
+    @overload
     async def ask(self, message: Drain, /) -> Done | Refused: ...
 
     async def ask(
-        self, message: Generate | CheckHealth | ResetPrefixCache | Drain, /
+        self, message: Generate | CheckHealth | ResetPrefixCache | Freeze | Drain, /
     ) -> Accepted | Refused | Health | Done:
         match message:
             case Generate():
@@ -82,6 +85,8 @@ class FarLLM:
             case CheckHealth():
                 return await self._server.ask(message)
             case ResetPrefixCache():
+                return await self._server.ask(message)
+            case Freeze():
                 return await self._server.ask(message)
             case Drain():
                 return await self._server.ask(message)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.kernel.stream import Delta
-from actors.messages import Cancel, CheckHealth, Done, Drain, Health, Refused, ResetPrefixCache
+from actors.messages import Cancel, CheckHealth, Done, Drain, Freeze, Health, Refused, ResetPrefixCache
 from runtime.doors.asking import Asked, Taken
 
 
@@ -130,11 +130,11 @@ class Stop:
     """The server tells a door to turn new requests away, finish what is under way, and end."""
 
 
-FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Drain
+FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
 ToServer = FromClient | Fetch | TakeSeat | LeaveSeat | Answered | Order | Ready | Failed
 ToDoor = Deltas | Order | Stop
 
 DOOR_MESSAGES: tuple[type, ...] = (
-    *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Drain, Done),
+    *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Freeze, Drain, Done),
     *(Fetch, Fetched, TakeSeat, Seated, LeaveSeat, Answered, Order, Number, Ready, Failed, Deltas, Stop),
 )

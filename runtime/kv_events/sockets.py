@@ -11,7 +11,7 @@ from collections import deque
 import zmq
 
 from actors.config import ConfigError
-from actors.config.kv_events import KvEventsConfig
+from actors.config.kv_events import KvEventsConfig, is_bound
 
 log = logging.getLogger("sundog.kv_events")
 
@@ -80,9 +80,8 @@ class EngineSockets:
 
 def _attach(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     """Bind or connect; the address, with the port that was free. Raises ConfigError where it cannot."""
-    binds = "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
     try:
-        if not binds:
+        if not is_bound(endpoint):
             socket.connect(endpoint)
             return endpoint
         socket.bind(endpoint)

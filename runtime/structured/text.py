@@ -12,9 +12,9 @@ from actors.core.params.constraint import Constraint, ConstraintKind
 from runtime.structured.closed import closed
 from runtime.structured.tags import tags_grammar
 
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}|\x0D?\x0A[\x20\x09]{1,64}"
-"""Of JSON, unless a client says otherwise: bounded, so that no answer is whitespace to its end, with room for
-the indentation of a deep one."""
+WHITESPACE = r"[\x20\x09]|\x0D?\x0A[\x20\x09]{0,64}"
+"""Between two tokens of JSON, unless a client says otherwise, one blank or one line break with an indentation
+may stand: a model that goes astray writes few of them, and a deep answer can still be indented."""
 OPTIONS = re.compile(r"(?m)^\s*%llguidance\b.*")
 FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
 """At the end, so that errors name the lines of what a client wrote."""

@@ -5,6 +5,7 @@ from actors.messages import (
     Batch,
     Capacity,
     Done,
+    Freeze,
     Interrupt,
     Load,
     PolicyFailed,
@@ -28,4 +29,5 @@ MESSAGES: tuple[type, ...] = (
     Interrupt,
     Load,
     Capacity,
+    Freeze,
 )

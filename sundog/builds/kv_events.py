@@ -45,5 +45,9 @@ def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list
     asked = parse_kv_events_config(serving.kv_events_config)
     size, first = config.scheduler.block_size, serving.data_parallel_rank
     with kv_event_publisher(asked, config.replicas, size, first) as (publisher, endpoints):
-        remark(f"KV events are published at {', '.join(endpoints)}")
+        where = ", ".join(endpoints)
+        if asked.binds:
+            remark(f"KV events are published at {where}")
+        else:
+            remark(f"KV events are sent to {where}, which must be bound")
         yield [publisher]

@@ -144,7 +144,10 @@ class ChatBody(Templated, SamplingBody):
 
     @property
     def chosen_tools(self) -> ToolChoice:
-        """Whether and what the answer calls; raises 400 for what the tools do not allow."""
+        """Return what the answer calls, if anything; raises 400 for what the tools do not allow."""
+        lists_none = not self.tools and "tools" in self.model_fields_set
+        if lists_none and self.tool_choice is not None and self.tool_choice.kind == "auto":
+            return ToolChoice("none")  # as clients send it that list their tools and have none today
         return choice_of(self.tool_choice, self.tools)
 
     def _constraint(self) -> Constraint | None:

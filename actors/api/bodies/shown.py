@@ -6,7 +6,6 @@ from pydantic import Field
 
 from actors.api.bodies.bounds import INT32_MAX, WHOLE
 from actors.api.bodies.parsing import JsonObject
-from actors.api.errors import invalid
 from actors.messages import Reading
 
 UsageWanted = Literal["never", "last", "always"]
@@ -43,11 +42,7 @@ class ShownBody(JsonObject):
         )
 
     def usage_wanted(self) -> UsageWanted:
-        """Which chunks of a stream carry usage; raises 400 for stream options without a stream."""
-        if self.stream_options is None:
-            return "never"
-        if not self.stream:
-            raise invalid("stream_options is only allowed when stream is true.", "stream_options")
-        if not self.stream_options.include_usage:
+        """Return which chunks of a stream carry usage; a whole answer always has it."""
+        if not self.stream or self.stream_options is None or not self.stream_options.include_usage:
             return "never"
         return "always" if self.stream_options.continuous_usage_stats else "last"

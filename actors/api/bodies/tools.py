@@ -94,7 +94,7 @@ def as_tool_choice(value: object) -> ToolChoice:
     return ToolChoice("named", name)
 
 
-Tools = Annotated[list[ToolBody], Field(min_length=1, max_length=MAX_TOOLS)]
+Tools = Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)]
 ToolChoiceField = Annotated[
     ToolChoice, PlainValidator(as_tool_choice, json_schema_input_type=str | dict[str, object])
 ]

@@ -16,8 +16,9 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import json_response
 from actors.api.errors import ApiError, invalid, shown
-from actors.messages import Done, Drain, Refused, ResetPrefixCache
+from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
 
+PAUSE_MODES = ("abort", "wait", "keep")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -48,16 +49,17 @@ def admin_routes(context: ApiContext) -> Blueprint:
     @routes.post("/pause")
     async def pause() -> Response:
         mode = request.args.get("mode", "abort")
-        if mode not in ("abort", "wait"):
-            raise invalid(f"mode is {shown(mode)}: abort and wait are supported.", "mode")
+        if mode not in PAUSE_MODES:
+            raise invalid(f"mode is {shown(mode)}: send {' or '.join(PAUSE_MODES)}.", "mode")
         clears = _flag("clear_cache", True)
-        await _pause(context, aborts=mode == "abort")
+        await _pause(context, mode)
         if clears:
             await context.llm.ask(ResetPrefixCache(reset_running=True))
         return json_response({"status": "paused"})
 
     @routes.post("/resume")
     async def resume() -> Response:
+        await context.llm.ask(Freeze(is_frozen=False))
         await desk.release()
         return json_response({"status": "resumed"})
 
@@ -76,10 +78,13 @@ def admin_routes(context: ApiContext) -> Blueprint:
     return routes
 
 
-async def _pause(context: ApiContext, *, aborts: bool) -> None:
-    """Returns when nothing is under way any more."""
+async def _pause(context: ApiContext, mode: str) -> None:
+    """Return when nothing is under way any more; with `keep`, when no engine computes any more."""
     await context.desk.hold()
-    if aborts:
+    if mode == "keep":
+        await context.llm.ask(Freeze())
+        return
+    if mode == "abort":
         await context.desk.abort(None)
     await context.desk.until_empty()
 

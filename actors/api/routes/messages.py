@@ -42,11 +42,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
         body = await _parsed(PromptBody, context)
-        if context.codec is None:
-            raise ApiError(501, "This server counts tokens and has no tokenizer.")
-        chat = as_chat(body.prompt())
-        encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
-        num_tokens = len(await run_blocking(encode))
+        num_tokens = await count_prompt(context, as_chat(body.prompt()))
         original = {"original_input_tokens": num_tokens}
         return json_response({"input_tokens": num_tokens, "context_management": original})
 
@@ -60,6 +56,14 @@ async def _parsed(body_type: type[BodyT], context: ApiContext) -> BodyT:
     check_extras(not_passed(body.model_extra, SHARED | HARMLESS), context, UNSUPPORTED)
     context.check_model(body.model)
     return body
+
+
+async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
+    """Return how many tokens a chat's prompt has; raises 501 where there is no tokenizer."""
+    if context.codec is None:
+        raise ApiError(501, "This server counts tokens and has no tokenizer.")
+    encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
+    return len(await run_blocking(encode))
 
 
 def as_chat(chat: Json) -> ChatBody:

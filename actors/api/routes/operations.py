@@ -45,6 +45,10 @@ def operations_routes(context: ApiContext) -> Blueprint:
             return json_response({"status": "ready"})
         return json_response({"status": "draining" if drains else health.status}, 503)
 
+    @routes.get("/is_sleeping")
+    async def show_sleeping() -> Response:
+        return json_response({"is_sleeping": False})
+
     @routes.get("/version")
     async def show_version() -> dict[str, object]:
         return {"version": server_version()}

@@ -12,8 +12,9 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import invalid
+from actors.api.json_object import Json
 from actors.api.routes.chat import Chat
-from actors.api.routes.messages import as_chat
+from actors.api.routes.messages import as_chat, count_prompt
 from actors.api.routes.renamed import renamed
 from actors.api.stored import StoredResponse, StoredResponses
 from actors.api.translated.repeated import repeated
@@ -34,13 +35,17 @@ def responses_routes(context: ApiContext) -> Blueprint:
     routes = Blueprint("responses", __name__)
     kept = StoredResponses(context.keeps_responses)
 
-    @routes.post("/v1/responses")
-    async def create_response() -> Response:
+    async def parsed() -> tuple[ResponseBody, list[Json]]:
+        """The request's checked body, and the messages of the response that it goes on from."""
         context.must_generate("Responses API")
         body = await parse_request(ResponseBody, current_request(), context)
         check_extras(not_passed(body.model_extra, SAMPLED | HARMLESS), context, UNSUPPORTED)
         previous = body.previous_response_id
-        before = [] if previous is None else kept.get(previous, "previous_response_id").so_far
+        return body, [] if previous is None else kept.get(previous, "previous_response_id").so_far
+
+    @routes.post("/v1/responses")
+    async def create_response() -> Response:
+        body, before = await parsed()
         with renamed(NAMES):
             chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
         room_tokens = context.model.max_model_len - chat.num_prompt_tokens
@@ -52,6 +57,15 @@ def responses_routes(context: ApiContext) -> Blueprint:
         if not body.stream:
             return json_response(whole_response(response, await chat.whole()))
         return fed_response(chat.chunks(ResponseEvents(response)))
+
+    @routes.post("/v1/responses/input_tokens")
+    async def count_input() -> Response:
+        body, before = await parsed()
+        with renamed(NAMES):
+            chat = as_chat(body.chat(before))
+            context.check_model(chat.model)
+            num_tokens = await count_prompt(context, chat)
+        return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     @routes.get("/v1/responses/<name>")
     async def show_response(name: str) -> Response:

@@ -1,5 +1,6 @@
 """What operators may do, through a live server that takes its time."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,11 +90,37 @@ def test_a_paused_server_holds_up_new_requests(server: Live) -> None:
     assert do(server, "POST", "pause", params={"mode": "wait"}).status_code == 200
     assert finishing.whole()[-1]["choices"][0]["finish_reason"] == "length"
     do(server, "POST", "resume")
-    assert do(server, "POST", "pause", params={"mode": "keep"}).json()["error"]["param"] == "mode"
+    assert do(server, "POST", "pause", params={"mode": "sleep"}).json()["error"]["param"] == "mode"
     assert (
         do(server, "POST", "pause", params={"clear_cache": "maybe"}).json()["error"]["param"] == "clear_cache"
     )
     assert do(server, "GET", "is_paused").json() == {"is_paused": False}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [EMULATED, (*EMULATED, "--api-processes", "2"), ("sundog", "serve", "--port", "0")],
+    ids=["emulated", "two doors", "torch"],
+)
+@pytest.mark.parametrize("clears", ["true", "false"])
+def test_answers_are_kept_while_a_server_is_paused(command: tuple[str, ...], clears: str) -> None:
+    """No token comes until it is resumed, and then the rest of the same answer; new requests wait."""
+    with live(*command, "--admin-key", "secret") as server:
+        alone = Stream(server, max_tokens=400, ignore_eos=True).text
+        kept = Stream(server, max_tokens=400, ignore_eos=True)
+        kept.begun.wait()
+        paused = do(server, "POST", "pause", params={"mode": "keep", "clear_cache": clears})
+        assert paused.json() == {"status": "paused"}
+        time.sleep(0.2)
+        num_events, held = len(kept.events), Stream(server, max_tokens=3, ignore_eos=True)
+        assert not held.begun.wait(0.5)
+        assert len(kept.events) == num_events < 400 and server.health().status_code == 200
+        assert do(server, "POST", "resume").json() == {"status": "resumed"}
+        assert "--simulate" in command or kept.text == alone
+        assert [stream.whole()[-1]["choices"][0]["finish_reason"] for stream in (kept, held)] == [
+            "length"
+        ] * 2
+        assert server.stop() == 0
 
 
 def test_an_engine_is_drained_and_given_requests_again(server: Live) -> None:

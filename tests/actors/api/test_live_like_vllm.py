@@ -53,8 +53,8 @@ def test_the_last_chunk_says_who_answered(torch_server: Live) -> None:
         ({"temperature": 3}, "BadRequestError", "temperature"),
         ({"max_tokens": 0}, "BadRequestError", "max_tokens"),
         ({"stop": [""]}, "BadRequestError", "stop"),
-        ({"tools": []}, "BadRequestError", "tools"),
         ({"tool_choice": "auto"}, "BadRequestError", "tool_choice"),
+        ({"tools": [], "tool_choice": "required"}, "BadRequestError", "tool_choice"),
     ],
 )
 def test_a_body_of_another_shape_is_a_bad_request(
@@ -63,6 +63,21 @@ def test_a_body_of_another_shape_is_a_bad_request(
     """Its `param` is a place in the body; a value that is out of bounds is named by its field."""
     error = refused(torch_server, "chat/completions", **fields)
     assert (error["type"], error["param"], error["code"]) == (kind, param, 400)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": []},
+        {"tools": [], "tool_choice": "auto"},
+        {"stream_options": {"include_usage": True}},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "stream": False},
+    ],
+)
+def test_fields_that_clients_always_send_change_nothing(torch_server: Live, fields: Any) -> None:
+    """An empty list of tools, and what a stream would show where none is asked for."""
+    plain, answer = chat(torch_server), chat(torch_server, **fields)
+    assert answer["choices"] == plain["choices"] and answer["usage"] == plain["usage"]
 
 
 def test_a_path_may_end_with_a_slash(torch_server: Live) -> None:

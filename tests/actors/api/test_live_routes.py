@@ -3,6 +3,7 @@
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from tests.actors.api.test_live_fields import CHAT, FOX, chat, complete
@@ -58,8 +59,11 @@ def test_what_cannot_be_tokenised_is_refused_by_name(
 
 
 def test_the_tokenizer_shows_its_configuration(any_server: Live) -> None:
-    """With its class, as vLLM does."""
-    assert "tokenizer_class" in httpx.get(f"{any_server.url}/tokenizer_info").json()
+    """With its class and what loading it adds, as vLLM does; each token is its text."""
+    info = httpx.get(f"{any_server.url}/tokenizer_info").json()
+    assert info["tokenizer_class"] and info["backend"] == "tokenizers" and info["name_or_path"]
+    assert (info["is_local"], info["local_files_only"]) == (True, False)
+    assert "<|end|>" in info["added_tokens_decoder"].values() and "<|user|>" in info["extra_special_tokens"]
 
 
 def test_the_load_is_the_number_of_requests_being_answered(emulated_server: Live) -> None:
@@ -85,6 +89,23 @@ def test_operators_see_health_and_version(any_server: Live) -> None:
     for method in ("GET", "POST"):
         assert httpx.request(method, f"{any_server.url}/ping").status_code == 200
     assert httpx.get(f"{any_server.url}/version").json().keys() == {"version"}
+
+
+def test_a_model_never_sleeps(any_server: Live) -> None:
+    """Gateways of vLLM's ask before they send requests."""
+    assert httpx.get(f"{any_server.url}/is_sleeping").json() == {"is_sleeping": False}
+
+
+def test_the_tokens_of_an_input_are_counted(any_server: Live) -> None:
+    """As OpenAI's client asks for them: those that the same response would use."""
+    asked: Any = {"model": "", "input": "Tell me a story.", "instructions": "Be brief."}
+    with openai.OpenAI(base_url=f"{any_server.url}/v1", api_key="none", max_retries=0) as client:
+        counted = client.responses.input_tokens.count(**asked)
+        used = client.responses.create(**asked, max_output_tokens=1).usage
+    assert counted.object == "response.input_tokens"
+    assert used is not None and counted.input_tokens == used.input_tokens
+    refused = post(any_server, "v1/responses/input_tokens", model="other", input="x")
+    assert refused.status_code == 404
 
 
 def test_a_model_has_its_permissions(any_server: Live) -> None:

@@ -85,6 +85,15 @@ def subscribed(server: Live, rank: int) -> Iterator[Subscriber]:
         yield heard
 
 
+def test_an_address_that_is_connected_to_must_be_bound() -> None:
+    """The server says so: a subscriber that connects, too, would hear nothing."""
+    config = CONFIG | {"endpoint": "tcp://127.0.0.1:5999", "replay_endpoint": None}
+    with live(*EMULATED, "--kv-events-config", json.dumps(config)) as server:
+        said = [line.strip() for line in server.said if "KV events" in line]
+        assert said == ["KV events are sent to tcp://127.0.0.1:5999, which must be bound"]
+        assert server.stop() == 0
+
+
 @pytest.fixture(scope="module", params=["simulate", "torch"])
 def server(request: pytest.FixtureRequest) -> Iterator[Live]:
     """One that publishes; torch's engine is a process of its own."""

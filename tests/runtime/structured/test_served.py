@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import jsonschema
@@ -62,6 +62,28 @@ def refusal(server: Live, **fields: Any) -> dict[str, Any]:
     assert response.status_code == 400, response.text
     error: dict[str, Any] = response.json()["error"]
     return error
+
+
+class Visit(BaseModel):
+    """What a client may ask for first."""
+
+    town: Literal["Rome", "Oslo"]
+    rainy: bool
+    people: Literal[1, 2, 3]
+
+
+def test_the_first_thing_that_a_client_parses_comes_to_an_end(server: Live) -> None:
+    """Between two tokens of JSON stands a blank or a line break with its indentation, and no run of them."""
+    asked: Any = {"model": "", "messages": [{"role": "user", "content": "Tell me of a town."}]}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        for seed in range(4):
+            answer = client.chat.completions.parse(
+                **asked, response_format=Visit, max_tokens=400, seed=seed
+            ).choices[0]
+            assert answer.finish_reason == "stop" and answer.message.parsed is not None
+            assert not re.search(
+                r"[\x20\t]\s|\n\s*\n", re.sub(r"\n[\x20\t]*", "\n", answer.message.content or "")
+            )
 
 
 def test_a_schema_is_kept_at_every_seed_and_others_in_the_batch_notice_nothing(server: Live) -> None:
