@@ -9,6 +9,7 @@ long answers will be, what waiting prompts will find in the prefix cache (nothin
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from actors.config import EngineConfig
 from actors.core.batch import Batch, StepResult
@@ -93,11 +94,13 @@ class Ahead(Actor[Heard]):
 
 
 def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
-    """How many times longer these steps took than they should: an emulating machine may fall behind."""
+    """Return how many times longer steps take than they should: an emulating machine may fall behind.
+
+    That is the median: a few steps that were held up, as when a burst arrives, say nothing of those to come.
+    """
     if len(observed) < FEWEST_OBSERVED:
         return 1.0
-    due_s = sum(cost.step_s(work) for work, _ in observed)
-    return sum(took_s for _, took_s in observed) / due_s if due_s else 1.0
+    return median([took_s / cost.step_s(work) for work, took_s in observed])
 
 
 class _Run:

@@ -11,7 +11,7 @@ import trio
 
 from actors.engine.reports import Roster
 from actors.kernel.clock import now_s, run_blocking
-from actors.metrics.forecast import Accuracy, Forecast, Known
+from actors.metrics.forecast import SHARES, Accuracy, AnswerLengths, FirstToken, Forecast, Known, look_ahead
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
@@ -48,7 +48,7 @@ class Live:
     accuracy: Accuracy = field(default_factory=Accuracy)
     _event: bytes = b""
     _made_s: float = float("-inf")
-    _forecasts: dict[str, float] = field(default_factory=dict)
+    _forecasts: dict[str, FirstToken] = field(default_factory=dict)
     """When requests will have their first tokens, on the run's clock."""
     _forecast_s: float = float("-inf")
     _is_forecasting: bool = False
@@ -66,18 +66,11 @@ class Live:
         time_s, metrics = now_s(), self.metrics
         self.accuracy.settle(metrics.requests)
         is_up = any(engine.is_up for engine in metrics.engines)
-        left = {name: max(at_s - time_s, 0.0) for name, at_s in self._forecasts.items() if is_up}
+        left = {name: at.less(time_s) for name, at in self._forecasts.items() if is_up}
         shown = snapshot(metrics, time_s, left, self.accuracy)
         actors = actors_shown(self.roster.reports())
         shown |= {"facts": self.facts, "at": time.time(), "actors": actors}
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
-
-    def _known(self, replica: int, requests: Iterable[Measured], *, is_running: bool) -> list[Known]:
-        """What is known of a replica's requests, in order."""
-        chosen = [
-            each for each in requests if (each.replica or 0) == replica and each.is_running == is_running
-        ]
-        return [Known.of(each, self.metrics.recent) for each in chosen]
 
     async def _look_ahead(self, forecast: Forecast) -> None:
         """In a thread: hundreds of steps ahead take a while."""
@@ -86,20 +79,31 @@ class Live:
         metrics, begin_s = self.metrics, now_s()
         waiting = waiting_in_order(metrics)
         self._forecast_s, self._is_forecasting = begin_s, True
-        forecasts: dict[str, float] = {}
+        forecasts: dict[str, FirstToken] = {}
+        lengths = AnswerLengths(metrics.recent, metrics.requests.values())
+
+        def known(requests: Iterable[Measured], share: float | None, *, is_running: bool) -> list[Known]:
+            chosen = [each for each in requests if each.is_running == is_running]
+            return [Known.of(each, lengths, share) for each in chosen if (each.replica or 0) == replica]
+
         try:
             for replica in sorted({request.replica or 0 for request in waiting}):
                 if not metrics.engines[replica].is_up:
                     continue  # those are answered when it is back, and nobody knows when that is
-                running = self._known(replica, metrics.requests.values(), is_running=True)
-                ahead = self._known(replica, waiting, is_running=False)
-                found = await run_blocking(forecast.first_tokens_s, replica, running, ahead)
-                forecasts |= {name: begin_s + in_s for name, in_s in found.items()}
+                looks = [
+                    (
+                        known(metrics.requests.values(), share, is_running=True),
+                        known(waiting, share, is_running=False),
+                    )
+                    for share in SHARES
+                ]
+                found = await run_blocking(look_ahead, forecast, replica, looks)
+                forecasts |= {name: each.less(-begin_s) for name, each in found.items()}
         except Exception:  # a user's policy runs there, and a page is no reason to fail
             log.warning("the forecast failed, and there is none from now on", exc_info=True)
             self.forecast, forecasts = None, {}
         finally:
             self._forecasts, self._is_forecasting = forecasts, False
         for request in waiting:
-            if (at_s := self._forecasts.get(request.request_id)) is not None:
-                self.accuracy.forecast(request, at_s - request.arrival_s)
+            if (at := self._forecasts.get(request.request_id)) is not None:
+                self.accuracy.forecast(request, at.expected_s - request.arrival_s)

@@ -61,6 +61,13 @@ class Measured:
         return bool(self.block_ids)
 
     @property
+    def has_known_length(self) -> bool:
+        """True for an answer that nothing but its limit ends."""
+        sampling = self.sampling
+        may_stop = sampling.stop or sampling.stop_token_ids or sampling.constraint or sampling.repetition
+        return sampling.ignore_eos and not may_stop
+
+    @property
     def num_known_tokens(self) -> int:
         """Its prompt, and what was generated."""
         return self.num_prompt_tokens + self.num_tokens

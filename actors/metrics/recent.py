@@ -18,19 +18,6 @@ class Recent:
         self.gaps: deque[tuple[float, int]] = deque(maxlen=1000)
         self.ended: deque[tuple[Measured, str, float]] = deque(maxlen=300)
 
-    def remaining_tokens(self, num_tokens: int, most: int) -> int:
-        """How many tokens a request that has `num_tokens` may yet bring, by those that ended; 1 to `most`.
-
-        With the share of them that ended by their length, it goes on to `most`. Otherwise it stops as the
-        others did: at the mean of what longer answers had beyond that point, or after as many again.
-        """
-        stopped = [request.num_tokens for request, reason, _ in self.ended if reason == "stop"]
-        num_limited = sum(reason == "length" for _, reason, _ in self.ended)
-        longer = [count - num_tokens for count in stopped if count > num_tokens]
-        stops_after = sum(longer) / len(longer) if longer else max(num_tokens, 16)
-        limited = num_limited / max(num_limited + len(stopped), 1)
-        return max(1, round(limited * most + (1 - limited) * min(stops_after, most)))
-
 
 def percentiles(values: Iterable[tuple[float, int]]) -> tuple[float, ...]:
     """The 50th, 95th and 99th percentile of values that each occurred so often; nothing of none."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actors.engine.reports import ActorReport
 from actors.metrics.engine_totals import EngineTotals
-from actors.metrics.forecast import Accuracy
+from actors.metrics.forecast import Accuracy, FirstToken
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.recent import percentiles
@@ -20,7 +20,7 @@ Json = dict[str, object]
 
 
 def snapshot(
-    metrics: Metrics, time_s: float, forecasts: Mapping[str, float], accuracy: Accuracy | None = None
+    metrics: Metrics, time_s: float, forecasts: Mapping[str, FirstToken], accuracy: Accuracy | None = None
 ) -> Json:
     """The instant `time_s`; `forecasts` are seconds from then to first tokens."""
     running = [request for request in metrics.requests.values() if request.is_running]
@@ -129,7 +129,7 @@ def _waiting(
     request: Measured,
     time_s: float,
     lacks: Mapping[str, str],
-    forecast_s: float | None,
+    forecast: FirstToken | None,
     before: Measured | None,
 ) -> Json:
     age_s = time_s - request.arrival_s
@@ -139,7 +139,8 @@ def _waiting(
         "behind": None if before is None else before.request_id,
         "rank": request.rank,
         "num_losses": request.num_losses,
-        "forecast_ttft_s": None if forecast_s is None else age_s + forecast_s,
+        "forecast_ttft_s": None if forecast is None else age_s + forecast.expected_s,
+        "forecast_range_s": None if forecast is None else (age_s + forecast.least_s, age_s + forecast.most_s),
     }
 
 

@@ -166,6 +166,7 @@ class Instants:
             "rank": request.rank_at(output),
             "num_losses": 0,
             "forecast_ttft_s": None if first_s is None else first_s - request.arrival.time_s,
+            "forecast_range_s": None,
         }
 
 

@@ -87,6 +87,43 @@ def test_who_waits_is_told_why_and_how_long(narrow_server: Live) -> None:
     assert running["num_blocks"] == sum(count for _, count, _ in now["blocks"][0])
 
 
+def burst(server: Live, **more: Any) -> tuple[float | None, list[list[float]]]:
+    """Twelve short answers, then sixty long ones: how far first forecasts were off, and all ranges."""
+
+    def ask(max_tokens: int) -> int:
+        body = {"prompt": "Once", "max_tokens": max_tokens, "ignore_eos": True, **more}
+        return httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code
+
+    ranges: list[list[float]] = []
+    with ThreadPoolExecutor(60) as pool:
+        assert set(pool.map(ask, [16] * 12)) == {200}
+        asked = pool.map(ask, [240] * 60)
+        for now in events(server.url):
+            ranges += [each["forecast_range_s"] for each in now["waiting"] if each["forecast_range_s"]]
+            if ranges and not now["waiting"]:
+                break
+        assert set(asked) == {200}
+    return now["forecast_error"], ranges
+
+
+def test_a_burst_of_longer_answers_is_forecast() -> None:
+    """Their length is known: the first forecasts are at most 15 % off, in the median, and no range."""
+    with live(*EMULATED, "--max-num-seqs", "12") as server:
+        error, ranges = burst(server)
+    assert error is not None and error <= 0.15
+    assert all(low == high for low, high in ranges)
+
+
+def test_answers_that_may_stop_are_forecast_as_a_range() -> None:
+    """Some have stopped at a blank, so others may."""
+    with live(*EMULATED, "--max-num-seqs", "12") as server:
+        for _ in range(8):
+            stopped = server.complete(max_tokens=100, stop=[" "]).json()["choices"][0]
+            assert stopped["finish_reason"] == "stop"
+        _, ranges = burst(server, stop=["a text that never comes"])
+    assert all(0 < low <= high for low, high in ranges) and any(low < high for low, high in ranges)
+
+
 def test_each_replica_is_run_ahead_for_its_own_queue() -> None:
     """Two slots and four requests: two wait, each behind its own."""
     body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True, "stream": True}

@@ -11,8 +11,9 @@ import trio
 from actors.api.live import Live
 from actors.core.policies import ShortestPrompt
 from actors.engine.reports import Roster
-from actors.messages import Cancel, Generate, Sampling
-from actors.metrics.forecast import Known
+from actors.messages import Cancel, Generate, Sampling, Submit
+from actors.metrics.forecast import SHARES, AnswerLengths, FirstToken, Known
+from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.recent import Recent, percentiles
 from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
@@ -27,12 +28,60 @@ def test_percentiles_count_how_often() -> None:
     assert percentiles([(5.0, 1)]) == (5.0, 5.0, 5.0)
 
 
-def test_what_is_expected_follows_from_what_ended() -> None:
-    """Nothing known: as many again; the limit is never exceeded."""
+def measured(num_tokens: int, **fields: Any) -> Measured:
+    """A request that has so many tokens."""
+    request = Measured(Submit("a", 0.0, 4, 1000, sampling=Sampling(**fields)))
+    request.num_tokens = num_tokens
+    return request
+
+
+def lengths(
+    stopped: Sequence[int] = (), cut: Sequence[int] = (), running: Sequence[int] = ()
+) -> AnswerLengths:
+    """What is known after these have stopped and have been cut, while these run."""
     recent = Recent()
-    assert recent.remaining_tokens(40, 1000) == 40
-    assert recent.remaining_tokens(40, 7) == 7
-    assert recent.remaining_tokens(0, 1000) == 16
+    recent.ended.extend((measured(count), "stop", 1.0) for count in stopped)
+    recent.ended.extend((measured(count), "length", 1.0) for count in cut)
+    return AnswerLengths(recent, [measured(count) for count in running])
+
+
+def test_what_is_expected_without_any_that_ended_is_as_much_again() -> None:
+    """The limit is never exceeded; those that run are half done; those that were cut go on to it."""
+    for share in SHARES:
+        assert lengths().remaining(40, 1000, share) == 40
+        assert lengths().remaining(40, 7, share) == 7
+        assert lengths().remaining(0, 1000, share) == 16
+        assert lengths(running=[100, 200]).remaining(0, 1000, share) == 300
+        assert lengths(cut=[50]).remaining(10, 1000, share) == 1000
+
+
+def test_what_is_expected_follows_from_those_that_stopped() -> None:
+    """The mean of what the longer ones had beyond that point, and its quartiles."""
+    known = lengths(stopped=[10, 20, 30, 40])
+    assert [known.remaining(0, 1000, share) for share in SHARES] == [25, 10, 30]
+    assert [known.remaining(20, 1000, share) for share in SHARES] == [15, 10, 20]
+    assert known.remaining(20, 12) == 11, "half of them ten, half of them cut at twelve"
+    assert known.remaining(90, 1000) == 25, "longer than any: at the mean rate"
+
+
+def test_those_that_still_run_are_longer_than_they_are() -> None:
+    """A dozen short answers say little about sixty that have long outlived them."""
+    known = lengths(stopped=[10] * 12, running=[200] * 60)
+    assert known.remaining(200, 1000) == 635, "one stops in about 1,000 tokens"
+    assert known.remaining(0, 1000) > 500
+    low, high = known.remaining(0, 1000, 0.25), known.remaining(0, 1000, 0.75)
+    assert low < known.remaining(0, 1000) < high
+
+
+def test_a_length_that_nothing_but_the_limit_ends_is_known() -> None:
+    """Whatever others do, which it says nothing of; a stop string may end it sooner."""
+    short = lengths(stopped=[10] * 100)
+    for share in SHARES:
+        assert Known.of(measured(100, ignore_eos=True), short, share).num_expected_tokens == 900
+    assert Known.of(measured(0, ignore_eos=True, stop=("x",)), short).num_expected_tokens == 10
+    recent = Recent()
+    recent.ended.append((measured(1000, ignore_eos=True), "length", 1.0))
+    assert AnswerLengths(recent, []).remaining(0, 1000) == 16
 
 
 async def test_blocks_are_those_of_the_running_requests() -> None:
@@ -42,7 +91,7 @@ async def test_blocks_are_those_of_the_running_requests() -> None:
         answers = [await ask(client, name, max_tokens=60) for name in ("a", "b", "c")]
         for answer in answers[:2]:
             await anext(answer.stream)
-        shown = snapshot(metrics, metrics.clock.now_s(), {"c": 2.0})
+        shown = snapshot(metrics, metrics.clock.now_s(), {"c": FirstToken(2.0, 1.0, 4.0)})
         engine = metrics.engines[0]
         (spans,) = shown["blocks"]  # type: ignore[misc]
         held = [block for first, count, _ in spans for block in range(first, first + count)]
@@ -51,6 +100,7 @@ async def test_blocks_are_those_of_the_running_requests() -> None:
         (waiting,) = shown["waiting"]  # type: ignore[misc]
         assert waiting["id"] == "c" and waiting["lacks"] == "max_num_seqs" and waiting["behind"] is None
         assert waiting["forecast_ttft_s"] == waiting["age_s"] + 2.0
+        assert waiting["forecast_range_s"] == (waiting["age_s"] + 1.0, waiting["age_s"] + 4.0)
         assert [each["id"] for each in shown["running"]] == ["a", "b"]  # type: ignore[attr-defined]
         for answer in answers:
             await read(answer)
