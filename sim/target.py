@@ -16,8 +16,8 @@ from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import plan_memory
+from sim.hardware.parallel import stages_of
 from sim.hardware.shape import ModelShape
-from sim.hardware.stages import stages_of
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
-from sim.hardware.layers import Latent, Layer
-from sim.hardware.shape import ModelShape
+from sim.hardware.shape import Latent, Layer, ModelShape
 
 LATENT_FLOPS = 0.67
 """Of the dense peak, in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, on an H800)."""

@@ -30,9 +30,8 @@ from sim.cost.layer_roofline import LATENT_FLOPS, LayerRoofline, Rates
 from sim.cost.work import CostModel, Seconds, StepWork
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
-from sim.hardware.layers import Latent
 from sim.hardware.memory import check_parallel
-from sim.hardware.shape import ModelShape
+from sim.hardware.shape import Latent, ModelShape
 
 LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
 """Share of a link's bandwidth that an all-reduce reaches for large messages: on NVLink NCCL's

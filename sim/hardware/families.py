@@ -11,27 +11,25 @@ from typing import Any
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from sim.hardware.fields import Fields
-from sim.hardware.layers import Experts, Heads, Latent, Layer, Mlp
-from sim.hardware.mlps import (
-    deepseek_experts,
-    dense,
-    ernie_experts,
-    granite_experts,
-    llama4_experts,
-    mixtral_experts,
-    qwen_experts,
-)
-from sim.hardware.windows import (
+from sim.hardware.layer_fields import (
     attention_in_all_layers,
     by_pattern,
     chunks_where_rope,
+    deepseek_experts,
+    dense,
+    ernie_experts,
     every_nth_is_full,
     every_other,
     from_layer,
     from_layer_if_any,
+    granite_experts,
     in_all_layers,
+    llama4_experts,
+    mixtral_experts,
     no_window,
+    qwen_experts,
 )
+from sim.hardware.shape import Experts, Heads, Latent, Layer, Mlp
 
 
 @dataclass(frozen=True, slots=True)

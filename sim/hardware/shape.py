@@ -6,7 +6,198 @@ from math import ceil
 
 from actors.core.records import dataclass
 from sim.hardware.formats import DTYPE_BYTES, Format
-from sim.hardware.layers import Heads, Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention of `num_heads` queries over `num_kv_heads` keys and values of `head_dim` each.
+
+    With a `window` a query sees that many keys, its own included; where the window `is_chunked`, those from
+    the last whole multiple of it on. `has_norms` says that queries and keys are normalised. Sinks are one
+    weight a head, and cost nothing that could be measured.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+    has_norms: bool = False
+    is_chunked: bool = False
+
+    def num_weights(self, hidden: int) -> int:
+        """Of the query, key, value and output projections."""
+        return hidden * (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    def projections(self, hidden: int) -> dict[str, int]:
+        """Weights by the name of the projection."""
+        query, key = hidden * self.num_heads * self.head_dim, hidden * self.num_kv_heads * self.head_dim
+        return {"q": query, "k": key, "v": key, "o": query}
+
+    def replicated_weights(self, hidden: int, ranks: int) -> int:
+        """What the ranks hold in all beyond one copy: keys and values of heads that are too few."""
+        heads = max(ranks, self.num_kv_heads) - self.num_kv_heads
+        return 2 * hidden * heads * self.head_dim
+
+    def kv_values(self, ranks: int = 1) -> int:
+        """Numbers that a rank keeps of a token."""
+        return 2 * -(-self.num_kv_heads // ranks) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values in one vector.
+
+    A token keeps `kv_rank` latent numbers and `rope_dim` of a key that all heads share; every rank
+    keeps them whole. `query_rank` None projects queries directly.
+    """
+
+    num_heads: int
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    window: int | None = None
+    is_chunked: bool = False
+
+    def num_weights(self, hidden: int) -> int:
+        """Of the projections down to the latents, up from them, and of the output."""
+        query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
+        return query + self._down_weights(hidden) + self.up_weights + self._output_weights(hidden)
+
+    def projections(self, hidden: int) -> dict[str, int]:
+        """Weights by the name of the projection."""
+        query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
+        queries = {"q_a": hidden * self.query_rank, "q_b": query} if self.query_rank else {"q": query}
+        down = hidden * (self.kv_rank + self.rope_dim)
+        return {**queries, "kv_a": down, "kv_b": self.up_weights, "o": self._output_weights(hidden)}
+
+    @property
+    def up_weights(self) -> int:
+        """From a latent to the keys and values of all heads."""
+        return self.kv_rank * self.num_heads * (self.nope_dim + self.value_dim)
+
+    def replicated_weights(self, hidden: int, ranks: int) -> int:
+        """What the ranks hold in all beyond one copy: the projections down to the latents."""
+        return (ranks - 1) * self._down_weights(hidden)
+
+    def kv_values(self, ranks: int = 1) -> int:
+        """Numbers that a rank keeps of a token."""
+        return self.kv_rank + self.rope_dim
+
+    def _down_weights(self, hidden: int) -> int:
+        return hidden * (self.kv_rank + self.rope_dim + (self.query_rank or 0))
+
+    def _output_weights(self, hidden: int) -> int:
+        return self.num_heads * self.value_dim * hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """A gated MLP of `inner` neurons that every token meets."""
+
+    inner: int
+    num_experts: int = 1
+    per_token: int = 1
+
+    @property
+    def shared(self) -> int:
+        """Neurons that every token meets."""
+        return self.inner
+
+    @property
+    def inner_per_token(self) -> int:
+        """Neurons that a token meets."""
+        return self.inner
+
+    def dense_weights(self, hidden: int) -> int:
+        """Gate, up and down projections that every token meets."""
+        return 3 * hidden * self.inner
+
+    def expert_weights(self, hidden: int) -> int:
+        """Of one routed expert: there is none."""
+        return 0
+
+    def router_weights(self, hidden: int) -> int:
+        """There is none."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """`num_experts` gated MLPs of `inner` neurons, `per_token` of which a token is sent to.
+
+    Every token also meets `shared` neurons of experts that all share, in Qwen2-MoE through a gate.
+    """
+
+    inner: int
+    num_experts: int
+    per_token: int
+    shared: int = 0
+    gates_shared: bool = False
+
+    @property
+    def inner_per_token(self) -> int:
+        """Neurons that a token meets."""
+        return self.inner * self.per_token + self.shared
+
+    def dense_weights(self, hidden: int) -> int:
+        """Of the shared experts."""
+        return 3 * hidden * self.shared
+
+    def expert_weights(self, hidden: int) -> int:
+        """Gate, up and down projections of one routed expert."""
+        return 3 * hidden * self.inner
+
+    def router_weights(self, hidden: int) -> int:
+        """Of the choice of experts."""
+        return hidden * (self.num_experts + self.gates_shared)
+
+
+MLP_PROJECTIONS = {"gate": 1, "up": 1, "down": 1}
+"""Of equal size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer; `num_small` counts the weights of its norms and biases.
+
+    `unquantised` are those of its `parts`, or of their projections (`attention.q`, `dense.down`), that the
+    model's format leaves in 16 bits in this layer.
+    """
+
+    attention: Heads | Latent
+    mlp: Mlp | Experts
+    num_small: int
+    unquantised: frozenset[str] = frozenset()
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """What it has of what a format may be of: `attention`, a `dense` or shared MLP, routed `experts`."""
+        mlp = self.mlp
+        kinds = {"attention": True, "dense": mlp.shared > 0, "experts": mlp.num_experts > 1}
+        return frozenset(part for part, has in kinds.items() if has)
+
+    def quantised_share(self, hidden: int, part: str) -> float:
+        """The share of a part's weights that are in the model's format, if that format is of this part."""
+        if part in self.unquantised:
+            return 0.0
+        if not any(name.startswith(part + ".") for name in self.unquantised):
+            return 1.0
+        sizes = self.attention.projections(hidden) if part == "attention" else MLP_PROJECTIONS
+        left = sum(size for name, size in sizes.items() if f"{part}.{name}" in self.unquantised)
+        return 1 - left / sum(sizes.values())
+
+    def num_weights(self, hidden: int, num_experts: int) -> int:
+        """All weights, with this many of the routed experts."""
+        mlp = self.mlp
+        return (
+            self.attention.num_weights(hidden)
+            + mlp.dense_weights(hidden)
+            + mlp.router_weights(hidden)
+            + num_experts * mlp.expert_weights(hidden)
+            + self.num_small
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.scaled import scaled
 from sim.cost.work import CostModel
 from sim.figures.terms import Terms
-from sim.hardware.data_parallel import sharing_ranks
-from sim.hardware.draft import draft_of
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
+from sim.hardware.model import draft_of, load_model
+from sim.hardware.parallel import sharing_ranks
 from sim.hardware.quantization import quantised
 from sim.target import Target as Hardware
 from sundog.builds.measured import as_measured, profile_of

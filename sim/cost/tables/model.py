@@ -25,9 +25,8 @@ from sim.cost.tables.store import has_tables, load
 from sim.cost.work import L2, CostModel, Seconds, StepWork
 from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
-from sim.hardware.layers import Experts, Heads, Latent, Mlp
 from sim.hardware.memory import check_parallel
-from sim.hardware.shape import ModelShape
+from sim.hardware.shape import Experts, Heads, Latent, Mlp, ModelShape
 
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4

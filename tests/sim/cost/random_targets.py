@@ -14,10 +14,9 @@ from sim.cost.tables import has_tables
 from sim.cost.work import CostModel, StepWork
 from sim.hardware.formats import Format
 from sim.hardware.gpu import Gpu, known_gpus, load_gpu
-from sim.hardware.layers import Experts, Heads, Layer, Mlp
 from sim.hardware.model import known_models, load_model
 from sim.hardware.quantization import BLOCK_FP8, FORMATS
-from sim.hardware.shape import ModelShape
+from sim.hardware.shape import Experts, Heads, Layer, Mlp, ModelShape
 from sim.target import Target
 
 NUM_CASES = 120

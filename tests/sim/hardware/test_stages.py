@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from actors.core.config import ConfigError
-from sim.hardware.config_json import shape_of
 from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.hardware.stages import layers_of_stages, stages_of
+from sim.hardware.model import load_model, shape_of
+from sim.hardware.parallel import layers_of_stages, stages_of
 from sim.target import Target
 
 

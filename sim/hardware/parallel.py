@@ -1,4 +1,4 @@
-"""A model's layers split over the stages of a pipeline, as vLLM splits them."""
+"""How a model is split over GPUs: its layers over stages, and what data-parallel ranks share."""
 
 from collections import Counter
 from dataclasses import replace
@@ -45,3 +45,23 @@ def stages_of(model: ModelShape, num_stages: int) -> tuple[ModelShape, ...]:
         )
         first += count
     return tuple(stages)
+
+
+def sharing_ranks(model: ModelShape, num_ranks: int, whole_experts: bool, num_stages: int) -> int:
+    """How many data-parallel ranks go in step, for they share experts; 1 where each goes alone.
+
+    Raises ConfigError for experts in parts, and for stages.
+    """
+    if num_ranks == 1 or not model.has_experts:
+        return 1
+    if not whole_experts:
+        raise ConfigError(
+            f"--data-parallel-size is {num_ranks}: experts of {model.name} cut into parts over all ranks are"
+            " not predicted; add --enable-expert-parallel"
+        )
+    if num_stages > 1:
+        raise ConfigError(
+            f"--data-parallel-size is {num_ranks}: ranks that share experts are not predicted with stages;"
+            " leave --pipeline-parallel-size at 1"
+        )
+    return num_ranks
