@@ -14,7 +14,7 @@ from actors.kernel.actor import Reply
 from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
 from sim.backend import Pace
-from sim.cost.in_step import InStep
+from sim.cost.composed import InStep
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
 from sim.ticks import instant, to_s, to_ticks

@@ -16,7 +16,7 @@ from actors.kernel.actor import Reply
 from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
 from sim.backend import CostBackend, Pace
-from sim.cost.pipeline import Pipeline
+from sim.cost.composed import Pipeline
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
 from sim.ticks import instant, to_s, to_ticks

@@ -17,7 +17,7 @@ from sim.acceptance import AcceptanceModel
 from sim.backend import Pace
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
-from sim.cost.in_step import InStep
+from sim.cost.composed import InStep
 from sim.cost.work import CostModel
 from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping

@@ -6,11 +6,9 @@ from dataclasses import replace
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from actors.messages import Capacity
-from sim.cost.captured import MOST_TOKENS, largest_graph
-from sim.cost.cost_file import read_cost
-from sim.cost.drafting import WithDrafts
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead, WithOverhead
-from sim.cost.pipeline import Pipeline
+from sim.cost.composed import Pipeline, WithDrafts
+from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
+from sim.cost.profile import read_cost
 from sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
@@ -124,7 +122,7 @@ class Target:
         return WithOverhead(kernels, overhead, launches_s, self.captured_tokens)
 
     def _tables(self, model: ModelShape) -> CostModel:
-        from sim.cost.tables import TablesCost
+        from sim.cost.tables.model import TablesCost
 
         return TablesCost(
             model,
@@ -184,9 +182,8 @@ class Target:
 
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
-        from sim.cost.tables import has_tables
+        from sim.cost.tables.interpolate import has_tables, load
         from sim.cost.tables.model import lacks_format, unlike_tables
-        from sim.cost.tables.store import load
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"

@@ -86,7 +86,6 @@ MODULES = (
     "sim/cost/tables/model.py",
     "sim/cost/tables/attention.py",
     "sim/cost/tables/interpolate.py",
-    "sim/cost/tables/mixed.py",
     "sim/cost/work.py",
     "sim/cost/work_fold.py",
     "sim/oracle.py",

@@ -6,10 +6,12 @@ T tokens computed, C context tokens read by decodes, D decoding requests, P (que
 prefill attention, N chunks of prefills and R the tokens of context that these read; all coefficients at least
 zero, because no work makes a step shorter. A log of steps or requests tells no chunks apart, and leaves the
 last two at zero. What a token takes, computed or read, may change where there are more of them (bends).
+
+An `InRange` also knows to which sizes of steps its model was fitted.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, field
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
+from sim.cost.tables.interpolate import Coverage
 from sim.cost.work import CostModel, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
@@ -151,3 +154,44 @@ def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:
             active &= x > 1e-14
             x[~active] = 0.0
     return x
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The largest step that was observed, by each of its sizes."""
+
+    tokens: float
+    context_tokens: float
+    decodes: float
+    prefill_pairs: float
+
+
+@dataclass(frozen=True, slots=True)
+class InRange(CostModel):
+    """`model`, and in `coverage` how far beyond `measured` it was asked.
+
+    `doubt` is how far its steps were off where nothing was fitted, as a share; 0 where that is not known.
+    """
+
+    model: Calibrated
+    measured: Range
+    coverage: Coverage = field(default_factory=Coverage)
+    doubt: float = 0.0
+
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of one step."""
+        self._note(work, work.decode_context_tokens)
+        return self.model.step_s(work)
+
+    def run_s(self, work: StepWork, num_steps: int) -> Seconds:
+        """Seconds of each step of a decode run."""
+        self._note(work, work.decode_context_tokens + (num_steps - 1) * work.num_decodes)
+        return self.model.run_s(work, num_steps)
+
+    def _note(self, work: StepWork, context_tokens: int) -> None:
+        most, note = self.measured, self.coverage.note
+        note("tokens of a step", work.num_tokens, 0.0, max(most.tokens, 1.0))
+        note("context of its decodes", context_tokens, 0.0, max(most.context_tokens, 1.0))
+        note("its decodes", work.num_decodes, 0.0, max(most.decodes, 1.0))
+        if work.chunks:
+            note("prefill attention", work.prefill_pairs, 0.0, max(most.prefill_pairs, 1.0))

@@ -5,13 +5,10 @@ The parts are not fitted server by server; they are errors of whole kinds of pre
 
 import math
 
-from sim.cost.calibrated import Calibrated
-from sim.cost.drafting import WithDrafts
-from sim.cost.in_range import InRange
+from sim.cost.calibrated import Calibrated, InRange
+from sim.cost.composed import Pipeline, Scaled, WithDrafts
 from sim.cost.overhead import WithOverhead
-from sim.cost.pipeline import Pipeline
 from sim.cost.roofline import Roofline
-from sim.cost.scaled import Scaled
 from sim.cost.tables.model import TablesCost
 from sim.cost.work import CostModel
 

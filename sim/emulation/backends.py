@@ -7,7 +7,7 @@ from actors.messages import Capacity
 from actors.metrics.lag import Lag
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend
-from sim.cost.in_step import InStep
+from sim.cost.composed import InStep
 from sim.cost.work import CostModel
 from sim.emulation.answers import Answers
 from sim.emulation.made_up_logprobs import MadeUpLogprobs

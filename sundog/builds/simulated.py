@@ -10,10 +10,9 @@ from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.core.records import dataclass
 from actors.messages import Capacity
-from sim.cost.in_step import in_step
+from sim.cost.composed import in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
-from sim.cost.scaled import scaled
 from sim.cost.work import CostModel
 from sim.figures.terms import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name

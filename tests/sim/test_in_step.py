@@ -7,7 +7,7 @@ import pytest
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.routers import RoundRobin
 from actors.messages import Capacity
-from sim.cost.in_step import InStep
+from sim.cost.composed import InStep
 from sim.cost.overhead import NO_OVERHEAD
 from sim.cost.work import CostModel, StepWork
 from sim.hardware.gpu import load_gpu

@@ -6,9 +6,8 @@ import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.messages import Capacity
+from sim.cost.composed import Pipeline, scaled
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
-from sim.cost.pipeline import Pipeline
-from sim.cost.scaled import scaled
 from sim.cost.work import CostModel, StepWork
 from sim.record.recorder import Recorder
 from sim.replay import replay

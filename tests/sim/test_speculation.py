@@ -17,7 +17,7 @@ from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate, StepOutput
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend, Pace
-from sim.cost.drafting import WithDrafts
+from sim.cost.composed import WithDrafts
 from sim.cost.roofline import Roofline
 from sim.cost.work import StepWork
 from sim.explain.load import load

@@ -8,10 +8,8 @@ import pytest
 
 from actors.config import ConfigError
 from runtime.serve import RealModel
-from sim.cost.calibrated import Calibrated
-from sim.cost.cost_file import write_cost
-from sim.cost.in_range import Range
-from sim.cost.profile import ENGINE, MeasuredEngine
+from sim.cost.calibrated import Calibrated, Range
+from sim.cost.profile import ENGINE, MeasuredEngine, write_cost
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
 from sundog.commands.validate.own import _workload

@@ -1,14 +1,35 @@
-"""Between measured sizes: straight lines in log space, rising curves, and how far outside one was."""
+"""The distilled tables of each GPU as arrays, and what lies between their measured sizes.
+
+Between sizes are straight lines in log space, or rising curves; `Coverage` notes how far outside one was.
+"""
 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import field
+from functools import cache
+from importlib.resources import as_file, files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.records import dataclass
+
+FOLDER = files("sim.cost.tables") / "data"
+
+
+def has_tables(gpu: str) -> bool:
+    """Whether there are tables of the GPU of this name (as `sim.hardware` calls its file)."""
+    return (FOLDER / f"{gpu}.npz").is_file()
+
+
+@cache
+def load(gpu: str) -> dict[str, Any]:
+    """The arrays of one GPU's file."""
+    with as_file(FOLDER / f"{gpu}.npz") as path, np.load(path) as data:
+        return {name: data[name] for name in data.files}
+
 
 Floats = NDArray[np.float64]
 Points = NDArray[np.int64]

@@ -13,15 +13,12 @@ import math
 import numpy as np
 
 from actors.core.config import ConfigError
-from sim.cost.captured import MOST_TOKENS, graph_sizes
+from sim.cost.overhead import MOST_TOKENS, graph_sizes
 from sim.cost.roofline import LOGIT_PASSES
-from sim.cost.tables.attention import ContextAttention, GenerationAttention
-from sim.cost.tables.collectives import AllReduce, tables_of_link
-from sim.cost.tables.experts import Experts as RoutedExperts
-from sim.cost.tables.interpolate import Coverage, Lines, log_interp
-from sim.cost.tables.mixed import MixedAttention
-from sim.cost.tables.products import Products
-from sim.cost.tables.store import has_tables, load
+from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sim.cost.tables.interpolate import Coverage, Lines, has_tables, load, log_interp
+from sim.cost.tables.products import AllReduce, Products, tables_of_link
+from sim.cost.tables.products import Experts as RoutedExperts
 from sim.cost.work import L2, CostModel, Seconds, StepWork
 from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu

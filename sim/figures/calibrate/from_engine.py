@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from actors.core.records import dataclass
 from actors.kernel.clock import now_s
-from sim.cost.calibrated import Calibrated, chunk_context_tokens, nonnegative_least_squares
-from sim.cost.in_range import Range
+from sim.cost.calibrated import Calibrated, Range, chunk_context_tokens, nonnegative_least_squares
 from sim.cost.work import StepWork
 from sim.figures.calibrate.prober import Prober, Seen
 from sim.figures.calibrate.shapes import Limits, Shape, grid, held_out

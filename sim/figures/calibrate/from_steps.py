@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated, coefficients, fit_sums
-from sim.cost.in_range import Range
+from sim.cost.calibrated import Calibrated, Range, coefficients, fit_sums
 from sim.cost.work import StepWork
 from sim.files.json_lines import JsonLines, Row
 

@@ -7,8 +7,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.records import dataclass
 from actors.core.routers.least import LeastRequests
 from actors.messages import Capacity
-from sim.cost.in_step import in_step
-from sim.cost.scaled import scaled
+from sim.cost.composed import in_step, scaled
 from sim.cost.work import CostModel
 from sim.figures.validate.measured import Server
 from sim.hardware.formats import dtype_name, kv_dtype_name

@@ -18,8 +18,7 @@ from actors.kernel.actor import Ref
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
-from sim.cost.cost_file import MEASURED, write_cost
-from sim.cost.profile import ENGINE, HOPS, HOST, Host, MeasuredEngine
+from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
 from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
 from sim.figures.calibrate.prober import Prober
 from sim.figures.calibrate.shapes import Limits

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def from_steps(log: Path, output: Path) -> None:
     """Fit to forward-pass metrics, one step a line."""
-    from sim.cost.cost_file import write_cost
+    from sim.cost.profile import write_cost
     from sim.figures.calibrate.from_steps import fit_steps
 
     model, measured, error, num_steps = fit_steps(log)
@@ -28,7 +28,7 @@ def from_requests(log: Path, output: Path) -> None:
     """Fit to a folder of requests."""
     import numpy as np
 
-    from sim.cost.cost_file import write_cost
+    from sim.cost.profile import write_cost
     from sim.figures.calibrate.from_requests import fit_requests
     from sim.figures.calibrate.observed import read_observed
 

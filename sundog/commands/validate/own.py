@@ -16,8 +16,8 @@ import click
 from actors.config import ConfigError
 from runtime.load.server import Server
 from runtime.serve import RealModel
+from sim.cost.composed import Scaled
 from sim.cost.doubt import step_doubt
-from sim.cost.scaled import Scaled
 from sim.cost.work import StepWork
 from sim.figures.calibrate.from_steps import logged_works
 from sim.figures.metrics import Summary

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
+from sim.cost.composed import Pipeline
 from sim.cost.doubt import kernels_of
 from sim.cost.overhead import NO_OVERHEAD
-from sim.cost.pipeline import Pipeline
 from sim.cost.roofline import Roofline
-from sim.cost.tables import has_tables
+from sim.cost.tables.interpolate import has_tables
 from sim.cost.work import CostModel, StepWork
 from sim.hardware.formats import Format
 from sim.hardware.gpu import Gpu, known_gpus, load_gpu

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.captured import graph_sizes, largest_graph
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+from sim.cost.overhead import NO_OVERHEAD, HostOverhead, graph_sizes, largest_graph
 from sim.cost.work import StepWork
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model

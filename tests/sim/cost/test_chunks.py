@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from sim.cost.layer_roofline import _chunked_pairs
-from sim.cost.roofline import Roofline
+from sim.cost.roofline import Roofline, _chunked_pairs
 from sim.cost.work import StepWork
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model

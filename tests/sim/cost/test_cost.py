@@ -10,7 +10,7 @@ from sim.cost.calibrated import Calibrated, errors, fit, nonnegative_least_squar
 from sim.cost.doubt import ROOFLINE, UNFITTED, step_doubt
 from sim.cost.overhead import HostOverhead, WithOverhead, host_overhead
 from sim.cost.roofline import Roofline
-from sim.cost.tables import TablesCost
+from sim.cost.tables.model import TablesCost
 from sim.cost.work import CostModel, StepWork
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from sim.cost.composed import Pipeline
 from sim.cost.overhead import NO_OVERHEAD, host_overhead
-from sim.cost.pipeline import Pipeline
 from sim.cost.work import StepWork
 from sim.hardware.gpu import known_gpus
 from sim.hardware.memory import plan_memory

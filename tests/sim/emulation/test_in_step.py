@@ -10,7 +10,7 @@ from actors.graph import open_graph
 from actors.messages import Accepted, Capacity, Generate
 from actors.metrics.lag import Lag
 from sim.clock import run_virtual
-from sim.cost.in_step import InStep
+from sim.cost.composed import InStep
 from sim.cost.work import CostModel, StepWork
 from sim.emulation.answers import Answers, picked
 from sim.emulation.backends import emulated_backends

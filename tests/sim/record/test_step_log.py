@@ -10,8 +10,8 @@ import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.messages import Capacity
-from sim.cost.cost_file import read_cost
-from sim.cost.in_range import InRange
+from sim.cost.calibrated import InRange
+from sim.cost.profile import read_cost
 from sim.record.journal import Journal, observations
 from sim.record.step_counts import Sizes
 from sim.record.step_log import StepLog

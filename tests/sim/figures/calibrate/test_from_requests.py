@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated
-from sim.cost.cost_file import read_cost, write_cost
+from sim.cost.profile import read_cost, write_cost
 from sim.cost.work import StepWork
 from sim.figures.calibrate.from_requests import Observed, fit_requests
 from sim.record.recorder import Recorder
