@@ -51,7 +51,7 @@ class Noisy:
     """`noisy`: the truth times a log-normal error of median 1 and this sigma."""
 
     def __init__(self, seed: int = 0, sigma: float = 0.5) -> None:
-        from sim.workload.streams import stream
+        from sim.workload import stream
 
         self._rng = stream(seed, "length predictions")
         self._sigma = sigma

@@ -14,7 +14,7 @@ from actors.core.batch import Blocked, Chunk
 from actors.core.records import dataclass
 from sim.explain.journal_reader import Record
 from sim.explain.phases import UNKNOWN
-from sim.files.json_lines import JsonLines, Row
+from sim.files.lines import JsonLines, Row
 from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
 
 MOST_STEPS_IN_FLIGHT = 8

@@ -5,7 +5,7 @@ from pathlib import Path
 from actors.config.speculative import Rates
 from sim.explain.history import History
 from sim.explain.journal_reader import find_record, journal_header, journal_records
-from sim.files.json_lines import JsonLines
+from sim.files.lines import JsonLines
 from sim.record.journal_rows import Drafted, JournalError, Step
 
 

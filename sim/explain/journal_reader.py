@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Blocked, Chunk
-from sim.files.json_lines import JsonLines, Row
+from sim.files.lines import JsonLines, Row
 from sim.files.run_files import JOURNAL, SUMMARY, check_same_run, last_number, numbered
 from sim.record.journal_rows import (
     BROKEN_OFF,

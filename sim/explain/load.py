@@ -8,8 +8,7 @@ from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
 from sim.explain.spans import RequestHistory
-from sim.files.json_lines import JsonLines, Row, decode
-from sim.files.lines import read_lines
+from sim.files.lines import JsonLines, Row, decode, read_lines
 from sim.record.journal_rows import JournalError
 
 LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")

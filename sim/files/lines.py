@@ -1,13 +1,23 @@
-"""The lines of a file, gzipped or plain by its content, with damage reported by line."""
+"""The lines of a file, gzipped or plain by its content, with damage reported by line.
 
+JSON is read strictly: NaN and Infinity are no numbers, and an error names its line. Equal lines are written
+to a gzipped file as equal bytes.
+"""
+
+import errno
 import gzip
 import io
+import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from actors.core.config import ConfigError
+from actors.core.records import dataclass
+from sim.files.run_files import RunError
 
 ErrorAt = Callable[[str, int, str], ConfigError]
 """The reader's own error, for a file, a line and a reason."""
@@ -69,3 +79,139 @@ def shown(value: bytes, limit: int = 40) -> str:
     """A value for an error message, cut to `limit` bytes."""
     text = value[:limit].decode("utf-8", "backslashreplace")
     return repr(text + ("…" if len(value) > limit else ""))
+
+
+Row = dict[str, Any]
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
+    """The JSON value of a text that begins with line `number`; raises `error_at` if it is none."""
+    try:
+        return DECODER.decode(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise error_at(path, number, f"not UTF-8: byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        line = text.split(b"\n")[error.lineno - 1]
+        reason = f"not JSON: {error.msg} at character {error.colno} of {shown(line)}"
+        raise error_at(path, number + error.lineno - 1, reason) from None
+    except (ValueError, RecursionError) as error:
+        raise error_at(path, number, f"not JSON: {error}") from None
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can say it: JSON may hold half a surrogate pair."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def parse_object(path: str, number: int, line: bytes, error_at: ErrorAt) -> Row:
+    """The JSON object on a line; raises `error_at` for anything else."""
+    if not line.strip():
+        raise error_at(path, number, "the line is blank; remove it")
+    value = decode(path, number, line, error_at)
+    if not isinstance(value, dict):
+        raise error_at(path, number, f"{shown(line)} is not a JSON object")
+    return value
+
+
+@dataclass(slots=True)
+class JsonLines:
+    """The JSON objects of one file, a line each, gzipped or plain; `number` is the latest line.
+
+    A file that breaks off, because its writer is still at work or was killed, gives its whole lines, and then
+    `cut_off` is set.
+    """
+
+    path: Path
+    error_at: ErrorAt
+    number: int = 0
+    cut_off: bool = False
+
+    def __iter__(self) -> Iterator[Row]:
+        path = str(self.path)
+        try:
+            for line in raw_lines(path, self.error_at, unzipped_to_the_break):
+                if not line.endswith(b"\n"):
+                    # Only a writer that was stopped in the middle leaves such a line.
+                    self.cut_off = True
+                    return
+                self.number += 1
+                yield parse_object(path, self.number, line.rstrip(b"\r\n"), self.error_at)
+        except EOFError:
+            self.cut_off = True
+
+    def error(self, reason: str) -> ConfigError:
+        """What is wrong with the latest line."""
+        return self.error_at(str(self.path), self.number, reason)
+
+    def whole(self) -> Iterator[Row]:
+        """The same where a file that breaks off is an error; its last line may lack its end."""
+        for line in read_lines(str(self.path), self.error_at):
+            self.number += 1
+            yield parse_object(str(self.path), self.number, line, self.error_at)
+
+
+COMPRESSION = 3
+"""Of 1 to 9: the higher ones cost more than they save on lines like these."""
+
+
+class ZippedLines:
+    """A new file in a folder, which it makes; an older file of that name is never overwritten.
+
+    Raises RunError, which names the file, when it cannot write; after that it only closes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_broken = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._raw = path.open("xb")
+        except OSError as error:
+            raise self._trouble(error) from None
+        # No time stamp or name inside, so that equal lines are equal files.
+        self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Add lines, given without their ends."""
+        self._try("".join(line + "\n" for line in lines).encode())
+
+    def flush(self) -> None:
+        """Let readers see all lines so far."""
+        self._try(None)
+
+    def _try(self, data: bytes | None) -> None:
+        if self._is_broken:
+            return
+        try:
+            if data is None:
+                self._file.flush()
+                if os.fstat(self._raw.fileno()).st_nlink == 0:
+                    raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+            else:
+                self._file.write(data)
+        except OSError as error:
+            self._is_broken = True
+            raise self._trouble(error) from None
+
+    def close(self) -> None:
+        """Complete the file, if it could be written so far."""
+        if self._is_broken:
+            with suppress(OSError):
+                self._raw.close()
+            return
+        self._is_broken = True
+        try:
+            self._file.close()
+            self._raw.close()
+        except OSError as error:
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: OSError) -> RunError:
+        return RunError(f"cannot write {self._path}: {error.strerror or error}")

@@ -23,8 +23,8 @@ from pathlib import Path
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
 from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
+from sim.files.lines import ZippedLines
 from sim.files.run_files import JOURNAL
-from sim.files.zipped_lines import ZippedLines
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
 
 FLUSH_LINES = 256

@@ -12,8 +12,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from sim.files.lines import ZippedLines
 from sim.files.run_files import MESSAGES
-from sim.files.zipped_lines import ZippedLines
 
 VERSION = 1
 MOST_ITEMS = 8

@@ -16,7 +16,7 @@ from actors.core.config import ConfigError
 from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.files.run_files import strangers
-from sim.files.whole_folder import WholeFolder
+from sim.files.whole_file import WholeFolder
 from sim.record.client_record import ClientColumns
 from sim.record.columns import Columns
 from sim.record.journal_file import JournalFile

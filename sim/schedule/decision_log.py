@@ -9,8 +9,7 @@ from typing import Any
 from actors.core.batch import Admission, Batch
 from actors.core.config import ConfigError
 from actors.core.step.state import SchedulerState
-from sim.files.json_lines import decode
-from sim.files.lines import read_lines
+from sim.files.lines import decode, read_lines
 from sim.files.whole_file import write_whole
 from sim.schedule.driver import Driver
 from sim.schedule.happenings import (

@@ -15,7 +15,7 @@ from actors.core.queue.policy import Policy
 from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.policy_file import find_policy
-from sim.files.json_lines import is_text
+from sim.files.lines import is_text
 
 T = TypeVar("T")
 When = Literal["input", "executing"]

@@ -17,7 +17,7 @@ from sim.explain.history import History
 from sim.explain.journal_reader import find_record, journal_header, journal_records
 from sim.explain.load import load
 from sim.explain.phases import phases
-from sim.files.json_lines import JsonLines
+from sim.files.lines import JsonLines
 from sim.files.run_files import check_same_run
 from sim.files.whole_file import whole_file
 from sim.record.journal_rows import JournalError, Step

@@ -4,14 +4,21 @@ A quick path takes a chunk of good rows column by column; a chunk that it refuse
 by row, which finds the error. Quoting is not understood, as none of these formats quotes.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import islice
 
 from actors.core.records import dataclass
 from sim.files.lines import shown
-from sim.trace.record import MAX_ARRIVAL_S, MAX_TOKENS, TraceError, TraceRequest, default_id
+from sim.trace.record import (
+    MAX_ARRIVAL_S,
+    MAX_TOKENS,
+    TraceError,
+    TraceRequest,
+    arrival_problem,
+    default_id,
+    tokens_problem,
+)
 
 CHUNK_ROWS = 4096
 """Rows read at once by the quick path; bounds memory."""
@@ -181,28 +188,3 @@ class CsvRows:
 
     def _error(self, reason: str, column: str | None = None) -> TraceError:
         return TraceError(self._path, self._index + 2, reason, column)
-
-
-def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
-    """What is wrong with an arrival in seconds, if anything."""
-    if math.isnan(arrival_s):
-        return "the arrival is NaN"
-    if arrival_s > MAX_ARRIVAL_S:
-        return f"the arrival {arrival_s:g} s is later than {MAX_ARRIVAL_S:.0f} s (48 days)"
-    if arrival_s < 0 and previous_s == 0:
-        return f"the arrival {arrival_s:g} s is negative"
-    if arrival_s < previous_s:
-        above = f"the row above ({previous_s:g} s)"
-        return f"the arrival {arrival_s:g} s is before {above}; sort the rows by arrival"
-    return None
-
-
-def tokens_problem(num_tokens: int, what: str) -> str | None:
-    """What is wrong with a number of tokens, if anything."""
-    if num_tokens < 0:
-        return f"{num_tokens} {what} tokens: a count is not negative"
-    if num_tokens == 0:
-        return f"0 {what} tokens: a request has at least 1; remove the row"
-    if num_tokens > MAX_TOKENS:
-        return f"more than {MAX_TOKENS:,} {what} tokens"
-    return None

@@ -1,10 +1,114 @@
-"""JSON-lines traces: our own (a header line, then rows) and Mooncake's (rows only)."""
+"""JSON-lines traces: our own (a header line, then rows), and Mooncake's and Qwen-Bailian's (rows only).
 
+Every field of a row is checked when it is read. Equal requests are written in our own format as equal bytes,
+gzipped or not.
+"""
+
+import gzip
+import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sim.trace.json_row import JsonRow
-from sim.trace.record import TraceError, TraceRequest, default_id
+from actors.core.config import ConfigError
+from actors.core.names import did_you_mean
+from sim.files.lines import is_text, parse_object
+from sim.files.whole_file import write_whole
+from sim.trace.record import (
+    MAX_ARRIVAL_S,
+    TraceError,
+    TraceRequest,
+    arrival_problem,
+    default_id,
+    tokens_problem,
+)
+
+
+class JsonRow:
+    """One JSON object with the place it came from; every getter refuses by name."""
+
+    __slots__ = ("number", "path", "values")
+
+    def __init__(self, path: str, number: int, line: bytes, keys: set[str]) -> None:
+        self.path, self.number = path, number
+        self.values = parse_object(path, number, line, TraceError)
+        extra = self.values.keys() - keys
+        if extra:
+            name = min(extra)
+            hint = did_you_mean(name, sorted(keys)) or f" Known: {', '.join(sorted(keys))}."
+            raise self.error(f"unknown key.{hint}", name)
+
+    def error(self, reason: str, column: str) -> TraceError:
+        return TraceError(self.path, self.number, reason, column)
+
+    def seconds(self, key: str, scale: float, previous_s: float) -> float:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error("missing" if value is None else f"{value!r} is not a number", key)
+        try:
+            arrival_s = value / scale
+        except OverflowError:
+            arrival_s = math.inf if value > 0 else -math.inf
+        if arrival_s < 0:
+            raise self.error(f"the arrival {arrival_s:g} s is negative", key)
+        reason = arrival_problem(arrival_s, previous_s)
+        if reason:
+            raise self.error(reason, key)
+        return arrival_s
+
+    def span(self, key: str, *, may_be_zero: bool = False) -> float | None:
+        """Return a length of time in seconds, if it is given."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(f"{value!r} is not a number", key)
+        if not 0 <= value <= MAX_ARRIVAL_S or (value == 0 and not may_be_zero):
+            least = "of at least 0 s" if may_be_zero else "above 0 s"
+            raise self.error(f"{value!r} is not a time {least}, and below 48 days", key)
+        return float(value)
+
+    def tokens(self, key: str, what: str) -> int:
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            wrong = "missing" if value is None else f"{value!r} is not a whole number"
+            raise self.error(wrong, key)
+        reason = tokens_problem(value, what)
+        if reason:
+            raise self.error(reason, key)
+        return value
+
+    def number_of(self, key: str) -> int:
+        value = self.values.get(key)
+        if type(value) is not int:
+            wrong = "missing" if value is None else f"{value!r} is not a whole number"
+            raise self.error(wrong, key)
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not (isinstance(value, str) and value):
+            raise self.error(f"{value!r} is not a text", key)
+        if value is not None and not is_text(value):
+            raise self.error(f"{value!r} has half a surrogate pair, which is no text", key)
+        return value
+
+    def hash_ids(self, num_prompt_tokens: int, block_tokens: int) -> tuple[int, ...] | None:
+        value = self.values.get("hash_ids")
+        if value is None:
+            return None
+        whole = isinstance(value, list) and set(map(type, value)) <= {int}
+        if not whole or min(value, default=0) < 0:
+            raise self.error("it must be a list of whole numbers of at least 0", "hash_ids")
+        full = num_prompt_tokens // block_tokens
+        if not full <= len(value) <= full + 1:
+            raise self.error(
+                f"{len(value)} ids for {num_prompt_tokens} prompt tokens, at {block_tokens} each"
+                f" there must be {full} or {full + 1}",
+                "hash_ids",
+            )
+        return tuple(value)
+
 
 OWN_FORMAT = "sundog-trace"
 OWN_VERSION = 1
@@ -146,3 +250,60 @@ def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         yield TraceRequest(
             default_id(index), previous_s, prompt, output, hash_ids, BAILIAN_BLOCK_TOKENS, session=str(root)
         )
+
+
+def write_trace(
+    path: str,
+    requests: Iterable[TraceRequest],
+    *,
+    provenance: str,
+    seed: int | None = None,
+    hash_block_tokens: int = 0,
+) -> int:
+    """Write the requests, gzipped if the name ends in .gz; returns their number.
+
+    `provenance` says where they come from. Default ids and other defaults are left out.
+    """
+    header: dict[str, object] = {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS}
+    header |= {"seed": seed, "provenance": provenance}
+    if hash_block_tokens:
+        header["hash_block_tokens"] = hash_block_tokens
+    lines = [json.dumps(header)]
+    for index, request in enumerate(requests):
+        if request.hash_ids is not None and request.hash_block_tokens != hash_block_tokens:
+            raise ConfigError(
+                f"{request.request_id} names contents by {request.hash_block_tokens} tokens,"
+                f" the file by {hash_block_tokens}"
+            )
+        lines.append(json.dumps(_row(index, request), separators=(",", ":")))
+    data = ("\n".join(lines) + "\n").encode()
+    if path.endswith(".gz"):
+        # No time stamp or name inside, so that equal traces are equal files.
+        data = gzip.compress(data, mtime=0)
+    write_whole(path, data)
+    return len(lines) - 1
+
+
+def _row(index: int, request: TraceRequest) -> dict[str, object]:
+    row: dict[str, object] = {
+        "arrival_s": request.arrival_s,
+        "prompt_tokens": request.num_prompt_tokens,
+        "output_tokens": request.num_output_tokens,
+    }
+    if request.hash_ids is not None:
+        row["hash_ids"] = request.hash_ids
+    if request.priority:
+        row["priority"] = request.priority
+    if request.tenant is not None:
+        row["tenant"] = request.tenant
+    if request.session is not None:
+        row["session"] = request.session
+    for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+        if getattr(request, name) is not None:
+            row[name] = getattr(request, name)
+    if request.after is not None:
+        row["after"] = request.after
+        row["pause_s"] = request.pause_s
+    if request.request_id != default_id(index):
+        row["id"] = request.request_id
+    return row

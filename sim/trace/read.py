@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.core.records import dataclass
-from sim.files.json_lines import parse_object
-from sim.files.lines import read_lines, shown
+from sim.files.lines import parse_object, read_lines, shown
 from sim.trace.csv_rows import DIALECTS, CsvRows
 from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
 from sim.trace.record import TraceError, TraceRequest

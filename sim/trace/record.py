@@ -1,5 +1,6 @@
 """One request of a trace, and what a malformed one raises."""
 
+import math
 from itertools import chain
 from typing import NamedTuple
 
@@ -77,3 +78,28 @@ class TraceRequest(NamedTuple):
 def default_id(index: int) -> str:
     """The id of the `index`-th row of a trace that gives none; sorts in arrival order."""
     return f"r{index:07d}"
+
+
+def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
+    """What is wrong with an arrival in seconds, if anything."""
+    if math.isnan(arrival_s):
+        return "the arrival is NaN"
+    if arrival_s > MAX_ARRIVAL_S:
+        return f"the arrival {arrival_s:g} s is later than {MAX_ARRIVAL_S:.0f} s (48 days)"
+    if arrival_s < 0 and previous_s == 0:
+        return f"the arrival {arrival_s:g} s is negative"
+    if arrival_s < previous_s:
+        above = f"the row above ({previous_s:g} s)"
+        return f"the arrival {arrival_s:g} s is before {above}; sort the rows by arrival"
+    return None
+
+
+def tokens_problem(num_tokens: int, what: str) -> str | None:
+    """What is wrong with a number of tokens, if anything."""
+    if num_tokens < 0:
+        return f"{num_tokens} {what} tokens: a count is not negative"
+    if num_tokens == 0:
+        return f"0 {what} tokens: a request has at least 1; remove the row"
+    if num_tokens > MAX_TOKENS:
+        return f"more than {MAX_TOKENS:,} {what} tokens"
+    return None

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.files.json_lines import decode
+from sim.files.lines import decode
 from sim.files.run_files import REQUESTS
-from sim.trace.csv_rows import arrival_problem, tokens_problem
-from sim.trace.record import TraceError, TraceRequest, default_id
+from sim.trace.record import TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
 
 COLUMNS = ["request_id", "arrival_s", "num_prompt_tokens", "num_output_tokens", "tenant"]
 

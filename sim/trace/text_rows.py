@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sim.files.json_lines import decode, parse_object
+from sim.files.lines import decode, parse_object
 from sim.trace.record import TraceError, TraceRequest, default_id
 
 BLOCK_TOKENS = 16

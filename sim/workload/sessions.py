@@ -13,8 +13,8 @@ from pydantic import ConfigDict
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
 from sim.trace.record import TraceRequest
-from sim.workload.lengths import STRICT, Fixed, Lengths
-from sim.workload.streams import stream
+from sim.workload import stream
+from sim.workload.distributions import STRICT, Fixed, Lengths
 
 BLOCK_TOKENS = 16
 """Tokens that one id of a prompt's contents names."""

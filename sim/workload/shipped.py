@@ -1,10 +1,9 @@
 """The workloads whose traces lie in `traces/`, and how to write them again."""
 
-from sim.trace.write import write_trace
-from sim.workload.arrivals import Diurnal, Gamma, Poisson
-from sim.workload.lengths import Geometric, LogNormal
+from sim.trace.jsonl_rows import write_trace
+from sim.workload.distributions import Diurnal, Gamma, Geometric, LogNormal, Poisson
 from sim.workload.sessions import Sessions, SystemPrompts
-from sim.workload.workload import Tenant, Workload
+from sim.workload.spec import Tenant, Workload
 
 CHAT = Workload(
     300.0,

@@ -156,7 +156,7 @@ def _of_engines() -> "list[Row]":
 def _rows(asked: Bench, reading: Reading, seed: int, trace: str) -> "list[TraceRequest]":
     """The requests, with the arrivals that were asked for."""
     from sim.trace.read import read_trace
-    from sim.workload.retime import retimed
+    from sim.workload.resample import retimed
     from sim.workload.spec import read_spec
 
     arrivals = {

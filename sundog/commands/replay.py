@@ -152,7 +152,7 @@ def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterabl
     """The trace's own, or a Poisson process of the rate that was asked for."""
     if load.request_rate is None:
         return rows
-    from sim.workload.retime import retimed
+    from sim.workload.resample import retimed
 
     return retimed(rows, parse_rate(load.request_rate), seed)
 

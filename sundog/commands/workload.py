@@ -29,7 +29,7 @@ def workload(asked: Workload, spec: Path, output: str) -> None:
 
     SPEC is a TOML file; docs/workloads.md says what it may hold.
     """
-    from sim.trace.write import write_trace
+    from sim.trace.jsonl_rows import write_trace
     from sim.workload.spec import read_spec
 
     source = read_spec(spec)

@@ -186,7 +186,7 @@ class Runner:
 
     def _arriving(self, run: "Run") -> "list[TraceRequest]":
         """The requests at the instants that the setting gives them."""
-        from sim.workload.retime import retimed
+        from sim.workload.resample import retimed
 
         requests, rate = self._requests(run), run.load.request_rate
         return requests if rate is None else list(retimed(requests, parse_rate(rate), run.engine.seed))

@@ -96,7 +96,7 @@ class SweepFolder:
 
     def trace(self, settings: "Settings", seed: int, requests: "Sequence[TraceRequest]") -> Path:
         """The requests as a file, written if it is not there yet."""
-        from sim.trace.write import write_trace
+        from sim.trace.jsonl_rows import write_trace
 
         own = any(name.startswith(WORKLOAD) for name in settings)
         name = f"{self._name(settings)}-seed-{seed}" if own else f"seed-{seed}"

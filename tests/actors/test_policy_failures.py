@@ -16,7 +16,7 @@ from actors.core.step.plan import plan
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import update
 from actors.policy_file import find_policy
-from sim.trace.write import write_trace
+from sim.trace.jsonl_rows import write_trace
 from sundog.cli import main
 from tests.actors.fakes import read
 from tests.actors.test_policy_file import written

@@ -21,9 +21,8 @@ from sim.figures.metrics import Summary, summarize_client
 from sim.figures.statistics.distribution import Distribution
 from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import LogNormal
-from sim.workload.workload import Workload
+from sim.workload.distributions import LogNormal, Poisson
+from sim.workload.spec import Workload
 from sundog.builds.measuring import Load, as_answered, find, measure, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import serving

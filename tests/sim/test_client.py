@@ -9,7 +9,7 @@ from sim.figures.metrics import summarize
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.trace.record import TraceRequest
-from sim.workload.retime import retimed
+from sim.workload.resample import retimed
 from sim.workload.shipped import CHAT, SESSIONS
 from tests.actors.fakes import engine_config
 from tests.sim.test_replay import digest

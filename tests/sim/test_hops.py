@@ -11,8 +11,8 @@ import pytest
 from actors.config import ConfigError
 from actors.config.hop_costs import parse_hop_costs
 from sim.cost.profile import read_profile
+from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
-from sim.trace.write import write_trace
 from tests.test_layers import ROOT
 
 

@@ -17,9 +17,9 @@ from sim.figures.metrics import summarize
 from sim.predictor import PREDICTORS, ClassMean, Noisy, find_predictor
 from sim.record.recorder import Recorder
 from sim.replay import counting_tokens, replay
+from sim.trace.jsonl_rows import write_trace
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
-from sim.trace.write import write_trace
 from tests.core.policies.world import DOCS, EXAMPLES
 from tests.sim.test_replay import COST, digest, random_trace
 

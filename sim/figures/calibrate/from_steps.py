@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated, Range, coefficients, fit_sums
 from sim.cost.work import StepWork
-from sim.files.json_lines import JsonLines, Row
+from sim.files.lines import JsonLines, Row
 
 VERSION = 1
 FEWEST_STEPS = 20

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim.workload.streams import stream
+from sim.workload import stream
 
 
 def exact_poisson(rate_per_s: float, count: int, seed: int, name: str) -> list[float]:

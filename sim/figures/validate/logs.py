@@ -12,8 +12,7 @@ import numpy as np
 from actors.core.engine_version import is_async
 from sim.figures.validate.engine_options import engine_options
 from sim.figures.validate.measured import Figures, MeasuredError, Server, Stage, figures_of, model_of
-from sim.files.json_lines import JsonLines, parse_object
-from sim.files.lines import read_lines
+from sim.files.lines import JsonLines, parse_object, read_lines
 from sim.trace.record import TraceRequest
 
 INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")

@@ -26,9 +26,8 @@ from sim.record.client_record import ClientRecord
 from sim.show.beside import print_beside
 from sim.show.console import console_for
 from sim.trace.record import TraceRequest
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import LogNormal
-from sim.workload.workload import Workload
+from sim.workload.distributions import LogNormal, Poisson
+from sim.workload.spec import Workload
 from sundog.builds.measuring import Load, as_answered, find, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import E2E_COUNT, E2E_SUM, STEPS, counters, serving

@@ -8,7 +8,7 @@ import pytest
 
 from actors.core.config import ConfigError
 from actors.policy_file import find_router
-from sim.trace.write import write_trace
+from sim.trace.jsonl_rows import write_trace
 from sundog.cli import main
 from tests.actors.fakes import read
 from tests.core.routers.test_routers import DOCS, EXAMPLES

@@ -15,7 +15,7 @@ from sim.explain.findings import findings
 from sim.explain.history import History
 from sim.explain.load import load
 from sim.explain.phases import UNDER_WAY, phases, totals
-from sim.files.json_lines import JsonLines
+from sim.files.lines import JsonLines
 from sim.record.journal import Journal
 from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder

@@ -19,9 +19,8 @@ from sim.hardware.model import load_model
 from sim.record.run_directory import Run, open_run
 from sim.replay import replay
 from sim.show.comparison import print_comparison, to_json, verdict
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import Uniform
-from sim.workload.workload import Workload
+from sim.workload.distributions import Poisson, Uniform
+from sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 CONFIG = EngineConfig(

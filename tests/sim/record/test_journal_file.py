@@ -11,7 +11,7 @@ from actors.config import EngineConfig
 from actors.messages import Capacity
 from sim.explain.journal_reader import journal_header, journal_records
 from sim.explain.load import load
-from sim.files.json_lines import JsonLines
+from sim.files.lines import JsonLines
 from sim.files.run_files import JOURNAL as NAME
 from sim.record.journal import Journal
 from sim.record.journal_file import JournalFile

@@ -18,9 +18,8 @@ from sim.record.recorder import Recorder
 from sim.record.run_directory import open_run, read_config
 from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS
 from sim.replay import replay
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import Uniform
-from sim.workload.workload import Workload
+from sim.workload.distributions import Poisson, Uniform
+from sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 FILES = ("requests.parquet", "steps.parquet", "summary.json", "config.toml")

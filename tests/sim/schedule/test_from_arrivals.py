@@ -8,8 +8,8 @@ import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
 from sim.schedule.from_arrivals import by_steps
+from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
-from sim.trace.write import write_trace
 from tests.sundog.test_runs import refused, sundog
 
 LIMITS = ("--num-gpu-blocks", 400, "--max-num-seqs", 8, "--max-model-len", 4096)

@@ -4,9 +4,8 @@ import pytest
 
 from sim.trace.describe import bars, describe
 from sim.trace.record import TraceRequest
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import Uniform
-from sim.workload.workload import Workload
+from sim.workload.distributions import Poisson, Uniform
+from sim.workload.spec import Workload
 
 
 def test_a_poisson_workload_is_described_as_one() -> None:

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.core.config import ConfigError
-from sim.trace.jsonl_rows import UNITS
+from sim.trace.jsonl_rows import UNITS, write_trace
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
-from sim.trace.write import write_trace
 
 HEADER = json.dumps({"format": "sundog-trace", "version": 1, "units": UNITS, "provenance": "test"})
 BLOCK_HEADER = HEADER[:-1] + ', "hash_block_tokens": 16}'

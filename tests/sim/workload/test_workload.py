@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 
 from actors.core.config import ConfigError
+from sim.trace.jsonl_rows import write_trace
 from sim.trace.read import read_trace
-from sim.trace.write import write_trace
-from sim.workload.arrivals import Diurnal, Gamma, OnOff, Poisson
-from sim.workload.lengths import Empirical, Fixed, LogNormal, Uniform, Zipf
+from sim.workload import stream
+from sim.workload.distributions import (
+    Diurnal,
+    Empirical,
+    Fixed,
+    Gamma,
+    LogNormal,
+    OnOff,
+    Poisson,
+    Uniform,
+    Zipf,
+)
 from sim.workload.shipped import CHAT, SESSIONS
-from sim.workload.spec import read_spec
-from sim.workload.streams import stream
-from sim.workload.workload import Workload
+from sim.workload.spec import Workload, read_spec
 
 CHAT_TRACE = Path(__file__).parents[3] / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
 

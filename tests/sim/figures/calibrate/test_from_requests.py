@@ -14,9 +14,8 @@ from sim.cost.work import StepWork
 from sim.figures.calibrate.from_requests import Observed, fit_requests
 from sim.record.recorder import Recorder
 from sim.replay import replay
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import Uniform
-from sim.workload.workload import Workload
+from sim.workload.distributions import Poisson, Uniform
+from sim.workload.spec import Workload
 from sundog.cli import cli
 from tests.actors.fakes import engine_config
 

@@ -24,9 +24,8 @@ from sim.show.html.facts import figures, tenants, worst
 from sim.show.html.page import render, write_page
 from sim.show.html.series import NUM_BUCKETS, PERCENTS, series
 from sim.trace.record import TraceRequest
-from sim.workload.arrivals import Poisson
-from sim.workload.lengths import Uniform
-from sim.workload.workload import Workload
+from sim.workload.distributions import Poisson, Uniform
+from sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
