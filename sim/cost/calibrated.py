@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
 from actors.core.records import dataclass
-from sim.cost.tables.interpolate import Coverage
-from sim.cost.work import CostModel, Seconds, StepWork
+from sim.cost.work import CostModel, Coverage, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
 Bends = tuple[tuple[float, float], ...]

@@ -1,5 +1,7 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
+from dataclasses import field
+
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
@@ -124,3 +126,18 @@ class CostModel:
         `work` is the first of them and has no chunks.
         """
         raise NotImplementedError
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How far outside the measured sizes each operator was asked: the largest factor."""
+
+    factors: dict[str, float] = field(default_factory=dict)
+
+    def note(self, operator: str, value: float, smallest: float, largest: float) -> None:
+        """An operator was asked for `value`, measured from `smallest` to `largest`."""
+        if smallest <= value <= largest:
+            return
+        factor = float(max(value / largest, smallest / max(value, 1e-9)))
+        if factor > self.factors.get(operator, 1.0):
+            self.factors[operator] = factor

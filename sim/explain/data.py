@@ -9,7 +9,7 @@ from sim.explain.history import History
 from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, totals
 from sim.explain.spans import RequestHistory, RunningSpan
-from sim.figures.drafts import SpeculationFigures
+from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header
 
 

@@ -14,21 +14,49 @@ Times are seconds, per request unless said otherwise:
 import json
 from dataclasses import asdict, field, replace
 
+import numpy as np
+
 from actors.core.records import dataclass
-from sim.figures.client import ClientFigures
-from sim.figures.drafts import SpeculationFigures
-from sim.figures.engine import EngineFigures
-from sim.figures.per_request import distributions
-from sim.figures.replicas import ReplicaFigures, Replicas
+from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.saturation import saturation
-from sim.figures.source import InMemory, Source
-from sim.figures.statistics.distribution import Distribution, distribution_of
+from sim.figures.source import InMemory, Source, distributions
+from sim.figures.statistics.distribution import Distribution, distribution, distribution_of
 from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
-from sim.figures.terms import NO_TERMS, Terms
-from sim.figures.totals import Totals
+from sim.figures.totals import NO_TERMS, Terms, Totals
 from sim.record.client_record import ClientRecord
 from sim.record.recorder import Recorder
 from sim.record.rows import RequestTimes, Rows, joined, latencies
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFigures:
+    """`lateness_s` is how much later than due requests were sent: the client's own doing, and part of TTFT.
+
+    `errors` counts requests by the kind of their trouble, refusals and timeouts among them; `said` has the
+    first words of each kind. A refusal asked to wait `retry_after_s` at most.
+    """
+
+    model: str
+    """As the server calls it."""
+    lateness_s: Distribution | None
+    tokens_per_chunk: float | None
+    errors: dict[str, int]
+    said: dict[str, str]
+    retry_after_s: float | None
+
+    @classmethod
+    def of(cls, record: ClientRecord) -> "ClientFigures":
+        columns = record.columns
+        late_s = np.array(columns.sent_s) - np.array(columns.arrival_s)
+        num_tokens = sum(columns.num_output_tokens)
+        return cls(
+            record.model,
+            distribution(np.maximum(late_s[~np.isnan(late_s)], 0.0)),
+            num_tokens / record.num_chunks if record.num_chunks else None,
+            dict(record.errors.most_common()),
+            dict(record.said),
+            record.retry_after_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

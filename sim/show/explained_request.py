@@ -10,7 +10,7 @@ from sim.explain.history import History
 from sim.explain.passing import passings
 from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
 from sim.explain.spans import RequestHistory, RunningSpan, Wait
-from sim.figures.drafts import SpeculationFigures
+from sim.figures.engine import SpeculationFigures
 from sim.show import words
 from sim.show.console import print_table
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.explain.findings import Findings, WorstWait
-from sim.figures.drafts import SpeculationFigures
+from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Header
 from sim.show import words
 from sim.show.console import print_table

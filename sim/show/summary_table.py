@@ -7,9 +7,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from sim.figures.client import ClientFigures
-from sim.figures.metrics import Summary
-from sim.figures.replicas import ReplicaFigures
+from sim.figures.engine import ReplicaFigures
+from sim.figures.metrics import ClientFigures, Summary
 from sim.figures.saturation import KNEE, of_capacity, regime_of
 from sim.figures.statistics.distribution import Distribution
 from sim.figures.tenants import TenantFigures

@@ -8,11 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from sim.figures.statistics.intervals import Interval, all_at_once
-from sim.figures.statistics.warmup import FEWEST
-from sim.figures.sweep.outcome import label
-from sim.figures.sweep.ranking import Place, ranked
-from sim.figures.sweep.sweep import Cell
+from sim.figures.metric import Metric
+from sim.figures.statistics.intervals import FEWEST, Interval, all_at_once
+from sim.figures.sweep.sweep import Cell, Place, label, ranked
 from sim.show.console import console_for, print_table
 
 UNSETTLED = "†"
@@ -20,14 +18,6 @@ UNSETTLED_NOTE = (
     "†: a run did not settle. Times to the first token still rose or fell at its end, so that its figures"
     " depend on how long it is; it leaves nothing out as warm-up."
 )
-
-
-def _in_unit(name: str) -> tuple[str, float]:
-    """A value in the unit shown: milliseconds for seconds."""
-    head, _, part = name.partition(".")
-    if head.endswith("_s") and part:
-        return f"{head[:-2].upper().replace('QUEUEING', 'queueing')} {part} ms", 1000.0
-    return name.replace("_per_s", "/s").replace("_", " "), 1.0
 
 
 def _shown(value: Interval, scale: float, signed: bool = False) -> str:
@@ -39,7 +29,7 @@ def _shown(value: Interval, scale: float, signed: bool = False) -> str:
     return f"{mean:{'+' if signed else ''},.{digits}f}{spread}"
 
 
-def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float) -> None:
+def print_cells(cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float) -> None:
     """To stdout, best first by the first metric; settings that could not run, and why, come last."""
     console = console_for()
     ranking = ranked(cells, metrics[0], confidence)
@@ -57,35 +47,33 @@ def print_cells(cells: Sequence[Cell], metrics: Sequence[str], confidence: float
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _leaderboard(ranking: Sequence[Place], metrics: Sequence[str], confidence: float) -> Table:
+def _leaderboard(ranking: Sequence[Place], metrics: Sequence[Metric], confidence: float) -> Table:
     several = len(ranking) > 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting", no_wrap=True)
-    for name in metrics:
-        table.add_column(_in_unit(name)[0], justify="right")
+    for metric in metrics:
+        table.add_column(metric.title, justify="right")
         if several:
-            table.add_column("to the best" if name == metrics[0] else "change", justify="right")
-    best, of_each = ranking[0].cell, all_at_once(confidence, len(ranking))
+            table.add_column("to the best" if metric == metrics[0] else "change", justify="right")
     for place in ranking:
         texts = [label(place.cell.settings) + (f" {UNSETTLED}" if _is_unsettled(place.cell) else "")]
-        for name in metrics:
-            scale = _in_unit(name)[1]
-            texts.append(_shown(place.cell.interval(name, confidence), scale))
-            if not several:
-                continue
-            change = place.cell.change(best, name, of_each)
-            mark = " *" if change.excludes_zero else " tie" if _ties(place, name, metrics) else ""
-            texts.append(
-                ("best" if name == metrics[0] else "")
-                if place.behind is None
-                else _shown(change, scale, signed=True) + mark
-            )
+        for metric in metrics:
+            texts.append(_shown(place.cell.interval(metric.name, confidence), metric.scale))
+            if several:
+                texts.append(_difference(place, ranking, metric, metric == metrics[0], confidence))
         table.add_row(*texts)
     return table
 
 
-def _ties(place: Place, name: str, metrics: Sequence[str]) -> bool:
-    return name == metrics[0] and place.is_tied
+def _difference(
+    place: Place, ranking: Sequence[Place], metric: Metric, is_first: bool, confidence: float
+) -> str:
+    """A setting's metric less that of the best setting, and its mark; `is_first` where it ranks them."""
+    if place.behind is None:
+        return "best" if is_first else ""
+    change = place.cell.change(ranking[0].cell, metric.name, all_at_once(confidence, len(ranking)))
+    mark = " *" if change.excludes_zero else " tie" if is_first and place.is_tied else ""
+    return _shown(change, metric.scale, signed=True) + mark
 
 
 def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
@@ -144,7 +132,7 @@ def _is_unsettled(cell: Cell) -> bool:
     return any(run["unsettled"] for run in cell.runs)
 
 
-def _why_no_row(cell: Cell, metric: str) -> str:
+def _why_no_row(cell: Cell, metric: Metric) -> str:
     """Explain why a setting that ran has no place in the ranking."""
     least = min(run["num_measured"] for run in cell.runs)
     if least < FEWEST and any(run["num_warmup"] for run in cell.runs):
@@ -152,7 +140,7 @@ def _why_no_row(cell: Cell, metric: str) -> str:
             f"its warm-up leaves {least:.0f} finished requests in a run, and a row needs {FEWEST}: run it for"
             " longer, or give a shorter --warmup-s"
         )
-    return f"it has no {metric}"
+    return f"it has no {metric.name}"
 
 
 def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
@@ -164,17 +152,18 @@ def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
     return f" Latencies are of finished requests alone. Finished: {named}; any other, all."
 
 
-def to_json(cells: Sequence[Cell], metric: str, confidence: float) -> str:
+def to_json(cells: Sequence[Cell], metric: Metric, confidence: float) -> str:
     """Every run's figures and the intervals, in the order asked for; what is absent is null.
 
     `changes` are to the first setting that ran, `to_best` and `rank` by the metric.
     """
     return json.dumps(
-        {"confidence": confidence, "metric": metric, "cells": as_rows(cells, metric, confidence)}, indent=1
+        {"confidence": confidence, "metric": metric.name, "cells": as_rows(cells, metric, confidence)},
+        indent=1,
     )
 
 
-def as_rows(cells: Sequence[Cell], metric: str, confidence: float) -> list[dict[str, Any]]:
+def as_rows(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[dict[str, Any]]:
     """A plain record of each cell."""
     places = ranked(cells, metric, confidence)
     first = next((cell for cell in cells if cell.failed is None), None)

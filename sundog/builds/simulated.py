@@ -14,7 +14,7 @@ from sim.cost.composed import in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.work import CostModel
-from sim.figures.terms import Terms
+from sim.figures.totals import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import draft_of, load_model

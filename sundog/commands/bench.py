@@ -194,7 +194,7 @@ def _measured(
     """Run the load, and write the run if a folder was given."""
     from runtime.load.clients import ServerGone
     from sim.figures.metrics import summarize_client
-    from sim.figures.terms import Terms as HeldAgainst
+    from sim.figures.totals import Terms as HeldAgainst
     from sim.show.progress import progress
     from sundog.builds.measuring import measure
 

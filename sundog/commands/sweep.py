@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors.config import ConfigError
-from actors.core.names import unknown
 from actors.core.records import dataclass
 from sundog.blas import one_thread
 from sundog.ends import Stopped, interrupted, remark
@@ -25,8 +24,7 @@ from sundog.sweeps.experiment import Experiment
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.outcome import Settings
-    from sim.figures.sweep.sweep import Cell, Rule
+    from sim.figures.sweep.sweep import Cell, Rule, Settings
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -97,11 +95,11 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     one_thread()
+    from sim.figures.metric import Metric
     from sim.figures.sweep.sweep import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
 
-    _check_metrics(asked.metric)
-    shown = asked.metric or SHOWN
+    shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = _workload(source, reading, asked.resample)
     cells = grid(axes(asked.vary))
     for settings in cells:  # A misspelt table is found before any run.
@@ -112,7 +110,7 @@ def sweep(
             "--precision is not reached by drawing from one trace (--resample), however often: leave it out,"
             " or describe the workload (docs/workloads.md)"
         )
-    rule = Rule(shown[0], asked.replications, most, asked.precision, asked.confidence, asked.resample)
+    rule = Rule(shown[0].name, asked.replications, most, asked.precision, asked.confidence, asked.resample)
     plan = Plan(
         workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
     )
@@ -195,18 +193,6 @@ def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:
     if resample and "scaled" not in workload:
         raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
     return workload
-
-
-def _check_metrics(names: Sequence[str]) -> None:
-    from sim.figures.sweep.measure import NAMES, TENANT, TENANT_NAMES
-
-    for name in names:
-        figure = name.rpartition(".")[2]
-        if name.startswith(TENANT) and name.count(".") > 1:
-            if figure not in TENANT_NAMES:
-                raise unknown("figure of a tenant", figure, TENANT_NAMES)
-        elif name not in NAMES:
-            raise unknown("metric", name, NAMES)
 
 
 def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:

@@ -16,8 +16,8 @@ from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.outcome import Failed, Job, Settings
     from sim.figures.sweep.played import Played
+    from sim.figures.sweep.sweep import Failed, Job, Settings
     from sim.record.recorder import Recorder
     from sim.record.run_output import RunOutput
     from sim.record.unkept import Unkept
@@ -94,7 +94,7 @@ class Runner:
 
     def __call__(self, job: "Job") -> "Played | Failed":
         """One run, or why there is none: an error crosses processes as text."""
-        from sim.figures.sweep.outcome import Failed
+        from sim.figures.sweep.sweep import Failed
 
         try:
             return self._played(job)
@@ -127,7 +127,7 @@ class Runner:
         place = plan.folder.run(settings, run.engine.seed)
         if not place.exists():
             self._keep(run, requests, simulated, place)
-        from sim.figures.sweep.stored import read_played
+        from sim.figures.sweep.played import read_played
 
         return read_played(
             place,

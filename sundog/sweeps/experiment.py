@@ -9,9 +9,8 @@ from sundog.sweeps.sweep_on_ray import on_cluster
 from sundog.sweeps.workers import Died, Workers, here
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
     from sim.figures.sweep.played import Played
-    from sim.figures.sweep.sweep import Cell, Rule
+    from sim.figures.sweep.sweep import Cell, Failed, Job, Measures, Rule, Settings
 
 Progress = Callable[[int, int], None]
 """Told how many runs are done, and how many are asked for so far."""
@@ -79,7 +78,7 @@ class Experiment:
 
     def _taken(self, number: int, result: "Played | Failed | Died") -> "Played | Failed":
         """What came of a job of this cell, as text if its process died."""
-        from sim.figures.sweep.outcome import Failed
+        from sim.figures.sweep.sweep import Failed
 
         outcome = Failed(str(result)) if isinstance(result, Died) else result
         if isinstance(outcome, Failed) or self._fixed[number]:

@@ -24,7 +24,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.tables.interpolate import Coverage, Floats, Lines, Points, distinct, log_interp, nearest
+from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, log_interp, nearest
+from sim.cost.work import Coverage
 from sim.hardware.gpu import Gpu
 
 KV_BYTES = 2

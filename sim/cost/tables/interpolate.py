@@ -6,15 +6,12 @@ Between sizes are straight lines in log space, or rising curves; `Coverage` note
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import field
 from functools import cache
 from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from actors.core.records import dataclass
 
 FOLDER = files("sim.cost.tables") / "data"
 
@@ -33,21 +30,6 @@ def load(gpu: str) -> dict[str, Any]:
 
 Floats = NDArray[np.float64]
 Points = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Coverage:
-    """How far outside the measured sizes each operator was asked: the largest factor."""
-
-    factors: dict[str, float] = field(default_factory=dict)
-
-    def note(self, operator: str, value: float, smallest: float, largest: float) -> None:
-        """An operator was asked for `value`, measured from `smallest` to `largest`."""
-        if smallest <= value <= largest:
-            return
-        factor = float(max(value / largest, smallest / max(value, 1e-9)))
-        if factor > self.factors.get(operator, 1.0):
-            self.factors[operator] = factor
 
 
 def log_interp(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -16,10 +16,10 @@ from actors.core.config import ConfigError
 from sim.cost.overhead import MOST_TOKENS, graph_sizes
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
-from sim.cost.tables.interpolate import Coverage, Lines, has_tables, load, log_interp
+from sim.cost.tables.interpolate import Lines, has_tables, load, log_interp
 from sim.cost.tables.products import AllReduce, Products, tables_of_link
 from sim.cost.tables.products import Experts as RoutedExperts
-from sim.cost.work import L2, CostModel, Seconds, StepWork
+from sim.cost.work import L2, CostModel, Coverage, Seconds, StepWork
 from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel

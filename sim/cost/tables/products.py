@@ -5,16 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import (
-    Coverage,
-    Floats,
-    Points,
-    around,
-    distinct,
-    log_interp,
-    nearest,
-    rising,
-)
+from sim.cost.tables.interpolate import Floats, Points, around, distinct, log_interp, nearest, rising
+from sim.cost.work import Coverage
 from sim.hardware.formats import DTYPE_BYTES, Format
 from sim.hardware.gpu import Gpu
 

@@ -1,22 +1,207 @@
 """A cost model from an engine at hand: it is measured over a grid of steps, in rounds, and fitted.
 
+Steps of given shapes are asked of an engine's Executor as its Scheduler would ask. The keys that a step reads
+have been written by the engine itself before, each request's in blocks of its own: pages that were never
+written, or that several requests share, would be read from the processor's cache.
+
 Each shape is measured in every round, so that a disturbance spoils a few samples of all shapes, not all
 samples of a few. What disturbs a machine only makes steps longer: where it was busy, the shortest tenth
-of a shape's samples counts, and else their median.
+of a shape's samples counts, and else their median. Other shapes than those of the grid try the fit.
 """
 
+import itertools
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.core.batch import Admission, Batch, Chunk
+from actors.core.params.sampling import Sampling
 from actors.core.records import dataclass
+from actors.kernel.actor import Ref
 from actors.kernel.clock import now_s
+from actors.messages import Capacity, Interrupt, Load
 from sim.cost.calibrated import Calibrated, Range, chunk_context_tokens, nonnegative_least_squares
 from sim.cost.work import StepWork
-from sim.figures.calibrate.prober import Prober, Seen
-from sim.figures.calibrate.shapes import Limits, Shape, grid, held_out
+from sim.cost.work_fold import WorkFold
+
+CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
+CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)
+BEFORE = (0, 256, 1024, 4096)
+SEVERAL = ((2, 32), (4, 16), (4, 128), (16, 32))
+"""(chunks, tokens of each)"""
+MIXED = ((4, 16), (4, 512), (16, 128), (16, 1024), (64, 64), (64, 512))
+"""(decodes, tokens of the chunk)"""
+MIXED_CONTEXT = 256
+NUM_HELD_OUT, TRIES = 24, 500
+
+
+class Shape(NamedTuple):
+    """A step: the context of each decode, its new token included; (new, computed before) of each chunk."""
+
+    contexts: tuple[int, ...] = ()
+    chunks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed."""
+        return len(self.contexts) + sum(new for new, _ in self.chunks)
+
+    def __str__(self) -> str:
+        parts = [f"{new} after {before}" for new, before in self.chunks]
+        if self.contexts:
+            mean = sum(self.contexts) / len(self.contexts)
+            parts.insert(0, f"{len(self.contexts)} decodes at {mean:.0f}")
+        return " + ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What fits into one step of an engine: requests, tokens, the longest context, and blocks in all."""
+
+    num_seqs: int
+    num_tokens: int
+    context: int
+    num_blocks: int
+    block_size: int
+
+    def allow(self, shape: Shape) -> bool:
+        """Whether the engine can be asked for it."""
+        held = (*shape.contexts, *(new + before for new, before in shape.chunks))
+        return (
+            len(held) <= self.num_seqs
+            and shape.num_tokens <= self.num_tokens
+            and max(held) <= self.context
+            and sum(tokens // self.block_size + 1 for tokens in held) <= self.num_blocks
+        )
+
+
+def grid(limits: Limits) -> list[Shape]:
+    """Decodes by number and context, chunks by size and context, several chunks, and both together."""
+    nums, num = [], 1
+    while num < limits.num_seqs:
+        nums.append(num)
+        num *= 2
+    contexts = [*(c for c in CONTEXTS if c < limits.context), limits.context]
+    largest = min(limits.num_tokens, limits.context)
+    sizes = [*(n for n in CHUNKS if n < largest), largest]
+    shapes = [Shape((context,) * num) for num in (*nums, limits.num_seqs) for context in contexts]
+    shapes += [Shape((), ((new, before),)) for new in sizes for before in BEFORE]
+    shapes += [Shape((), ((new, 0),) * num) for num, new in (*SEVERAL, (2, limits.num_tokens // 2))]
+    shapes += [Shape((MIXED_CONTEXT,) * num, ((new, 0),)) for num, new in MIXED]
+    return [shape for shape in shapes if limits.allow(shape)]
+
+
+def held_out(limits: Limits, seed: int) -> list[Shape]:
+    """Shapes at random, of sizes that the grid has none of."""
+    rng, shapes = random.Random(seed), list[Shape]()
+    for _ in range(TRIES):
+        kind = rng.choice(("decodes", "chunk", "both"))
+        num = 0 if kind == "chunk" else round(limits.num_seqs ** rng.random())
+        new = round(limits.num_tokens ** rng.uniform(0.2, 1.0))
+        longest = round(limits.context ** rng.uniform(0.4, 1.0))
+        contexts = tuple(rng.randint(3, max(3, longest)) for _ in range(num))
+        before = rng.choice((0, rng.randint(0, limits.context)))
+        shape = Shape(contexts, () if kind == "decodes" else ((new, before),))
+        if limits.allow(shape):
+            shapes.append(shape)
+    return shapes[:NUM_HELD_OUT]
+
+
+GREEDY = Sampling(temperature=0.0)
+NUM_TOKEN_IDS = 4096
+Seen = tuple[StepWork, float]
+"""The work of a step, and the seconds from asking for it to its result."""
+
+
+class Prober:
+    """Asks for steps, one at a time; the requests of a shape end with the next."""
+
+    def __init__(
+        self, executor: Ref[Batch | Interrupt | Load], capacity: Capacity, vocab_size: int, seed: int
+    ) -> None:
+        self._executor, self._block_size = executor, capacity.block_size
+        self._fold = WorkFold()
+        self._names, self._step = itertools.count(), itertools.count()
+        rng = random.Random(seed)
+        self._token_ids = [rng.randrange(vocab_size) for _ in range(NUM_TOKEN_IDS)]
+        self._next_block = 1
+        self._ending: tuple[str, ...] = ()
+        self._num_decodes = 0
+
+    async def write(self, least: int, most: int, chunk_tokens: int, longest: int, seconds: float) -> int:
+        """Have the first blocks written, by prompts of up to `longest` tokens in chunks; returns how many.
+
+        That is `least` of them, and up to `most` as long as it takes no more than `seconds`.
+        """
+        self._next_block, end_s = 1, now_s() + seconds
+        while self._next_block <= (most if now_s() < end_s else least):
+            num_tokens = min(longest, (most - self._next_block + 1) * self._block_size)
+            admitted = [self._admission(num_tokens, 0)]
+            for before in range(0, num_tokens, chunk_tokens):
+                new = min(chunk_tokens, num_tokens - before)
+                chunk = Chunk(admitted[0].request_id, new, before + new == num_tokens)
+                await self._ask(admitted if before == 0 else [], [chunk])
+        return self._next_block - 1
+
+    async def steps(self, shape: Shape, num_steps: int) -> list[Seen]:
+        """What `num_steps` steps of the shape took; contexts of decodes grow by a token a step.
+
+        With chunks, each step has new ones, whose requests end with it.
+        """
+        self._next_block = 1
+        # The last known token is computed, one is sampled, and from the next step on they decode.
+        decodes = [self._admission(context - 1, context - 2, num_steps) for context in shape.contexts]
+        still: tuple[str, ...] = ()
+        if decodes:
+            await self._ask(decodes, [Chunk(each.request_id, 1, True) for each in decodes])
+            still, self._ending = self._ending, ()
+        behind, seen = self._next_block, []
+        for _ in range(num_steps):
+            self._next_block = behind
+            added = [self._admission(before + new, before) for new, before in shape.chunks]
+            chunks = [
+                Chunk(each.request_id, new, True) for each, (new, _) in zip(added, shape.chunks, strict=True)
+            ]
+            seen.append(await self._ask(added, chunks))
+        self._ending += still
+        return seen
+
+    async def _ask(self, admitted: list[Admission], chunks: list[Chunk]) -> Seen:
+        """One step. What it admits ends with the next one, unless `_ending` is changed."""
+        finished = self._ending
+        joining = tuple(chunk.request_id for chunk in chunks if chunk.samples)
+        self._num_decodes -= len(finished)
+        batch = Batch(
+            next(self._step),
+            admitted=tuple(admitted),
+            chunks=tuple(chunks),
+            finished=finished,
+            num_decodes=self._num_decodes,
+        )
+        work = self._fold.begin(batch)
+        begin_s = now_s()
+        result = await self._executor.ask(batch)
+        seconds = now_s() - begin_s
+        if result.failed:
+            raise RuntimeError(f"step {batch.step}: {result.failed[0][1]}")
+        self._fold.advance(1)
+        self._ending = joining
+        self._num_decodes += len(joining)
+        return work, seconds
+
+    def _admission(self, num_tokens: int, num_computed: int, num_more: int = 0) -> Admission:
+        """A request whose first tokens are computed; its blocks hold `num_more` tokens more."""
+        num_blocks = -(-(num_tokens + num_more) // self._block_size)
+        blocks = tuple(range(self._next_block, self._next_block + num_blocks))
+        self._next_block += num_blocks
+        tokens = (self._token_ids * (num_tokens // NUM_TOKEN_IDS + 1))[:num_tokens]
+        name = f"probe-{next(self._names)}"
+        return Admission(name, num_tokens, num_tokens, num_computed, blocks, tuple(tokens), GREEDY)
+
 
 Floats = NDArray[np.float64]
 QUIET, BUSY = 0.5, 0.1

@@ -8,47 +8,21 @@ part in it, because their ids name other requests, and a run that never settles 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.replicas import Replicas
+from sim.figures.engine import Replicas
+from sim.figures.metric import LATENCIES, NAMES, PERCENT, TENANT, WHOLE
 from sim.figures.saturation import saturation
-from sim.figures.statistics.warmup import FEWEST, drifts, find_warm_up
-from sim.figures.sweep.outcome import Failed, Job, Measures
+from sim.figures.statistics.intervals import FEWEST, drifts, find_warm_up
 from sim.figures.sweep.played import Played, chosen
-from sim.figures.tenants import TenantFigures, tenants_of
+from sim.figures.sweep.sweep import Failed, Job, Measures
+from sim.figures.tenants import tenants_of
 from sim.figures.totals import Totals
 from sim.record.rows import latencies
-
-PARTS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
-LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s", "prefill_s", "decode_s", "slowdown")
-HIGHER_IS_BETTER = (
-    "output_tokens_per_s",
-    "requests_per_s",
-    "prefix_hit_rate",
-    "slo_attainment",
-    "goodput_requests_per_s",
-    "fairness",
-    "slowdown_fairness",
-    "finished_fraction",
-)
-WHOLE = (
-    *HIGHER_IS_BETTER,
-    "busy_fraction",
-    "saturation",
-    "kv_use_mean",
-    "num_preemptions",
-    "imbalance",
-    "cost_per_million_output_tokens",
-)
-"""Of all requests after the warm-up together."""
-TENANT = "tenant."
-"""Before a tenant's name, a dot and one of its figures: `tenant.paid.ttft_p99_s`."""
-TENANT_NAMES = tuple(field.name for field in fields(TenantFigures))
-NAMES = (*(f"{name}.{part}" for name in LATENCIES for part in PARTS), *WHOLE)
 
 
 def measured(
@@ -124,7 +98,7 @@ def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measure
     for name in LATENCIES:
         values = getattr(times, name)[done]
         values = values[~np.isnan(values)]
-        for part, percent in PARTS.items():
+        for part, percent in PERCENT.items():
             found[f"{name}.{part}"] = _part(values, percent)
     totals = Totals()
     met = run.terms.met(rows, times)

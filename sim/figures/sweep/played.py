@@ -1,23 +1,30 @@
 """One run as an experiment keeps it: its requests as columns, and what its engines did before each.
 
 A run is made in one process and measured in another, when it is known which requests of its seed are
-warm-up: so it carries what every figure of the rest needs, and no step.
+warm-up: so it carries what every figure of the rest needs, and no step. A run that
+`replay --out` kept on disk is read as the same record.
 """
 
 import hashlib
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.records import dataclass
-from sim.figures.terms import Terms
+from sim.figures.totals import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Floats, Ints, Rows, group_column
+from sim.record.run_directory import open_run
+from sim.record.run_writer import rows_of
 from sim.record.tables import USED
 from sim.trace.record import TraceRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Spans(NamedTuple):
@@ -175,3 +182,27 @@ def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     where = np.flatnonzero(kept).tolist()
     columns = (c[kept] if isinstance(c, np.ndarray) else [c[i] for i in where] for c in rows)
     return Rows._make(columns)
+
+
+def read_played(
+    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: Terms, load: bytes
+) -> Played:
+    """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
+    run = open_run(folder)
+    requests, steps = run.requests(), run.steps()
+    return Played.of(
+        rows_of(requests),
+        requests["request_id"].to_pylist(),
+        [_spans(steps, replica) for replica in range(num_replicas)],
+        front_end_s=front_end_s,
+        num_replicas=num_replicas,
+        num_blocks=num_blocks,
+        terms=terms,
+        load=load,
+    )
+
+
+def _spans(steps: "pa.Table", replica: int) -> Spans:
+    own = steps["replica"].to_numpy() == replica
+    blocks = (steps[name].fill_null(-1).to_numpy()[own] for name in USED)
+    return Spans(steps["start_s"].to_numpy()[own], steps["end_s"].to_numpy()[own], *blocks)

@@ -1,4 +1,4 @@
-"""Replications of every setting over the same seeds, until each is known precisely enough.
+"""Replications of every setting over the same seeds, until each is known precisely enough, and their ranking.
 
 Common random numbers: seed s gives every setting the very same requests, so that the difference of
 two settings is that of the settings and not of their luck (Law, "Simulation Modeling and Analysis",
@@ -13,13 +13,31 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from actors.core.records import dataclass
-from sim.figures.statistics.intervals import Interval, drawn_interval, mean_interval
-from sim.figures.sweep.outcome import Failed, Job, Measures, Settings
+from sim.figures.metric import Metric
+from sim.figures.statistics.intervals import Interval, all_at_once, drawn_interval, mean_interval
+
+Settings = dict[str, Any]
+Job = tuple[Settings, int]
+"""A cell's settings and a seed."""
+Measures = dict[str, float]
+
+
+class Failed(NamedTuple):
+    """A run that there is not: why, in one line, and where in the code if that is a bug of ours."""
+
+    reason: str
+    traceback: str | None = None
+
+
+def label(settings: Settings) -> str:
+    """The setting as people read it."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as given"
+
 
 RunAll = Callable[[Sequence[Job]], Iterable[Measures | Failed]]
 """Runs jobs, and gives their figures in the same order."""
@@ -132,3 +150,37 @@ def _is_precise(cell: Cell, rule: Rule) -> bool:
         return True  # Nothing to be precise about.
     allowed = rule.precision / (1 + rule.precision) * abs(mean)
     return half_width <= allowed
+
+
+class Place(NamedTuple):
+    """A setting; `behind` is its metric less that of the best, None for the best itself.
+
+    `is_tied`: no difference to the best is shown, at this confidence for all settings together.
+    """
+
+    cell: Cell
+    behind: Interval | None
+    is_tied: bool
+
+
+def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[Place]:
+    """Rank the settings that ran and have the metric, the best first."""
+    sign, name = -1.0 if metric.is_higher_better else 1.0, metric.name
+    known = [cell for cell in cells if cell.failed is None and not math.isnan(_mean(cell, name))]
+    each = all_at_once(confidence, len(known))
+    order = sorted(known, key=lambda cell: sign * _mean(cell, name))
+    found = []
+    for cell in order:
+        behind = None if cell is order[0] else cell.change(order[0], name, each)
+        found.append(Place(cell, behind, behind is not None and _is_tied(behind)))
+    return found
+
+
+def _mean(cell: Cell, metric: str) -> float:
+    return float(cell.values(metric).mean())
+
+
+def _is_tied(behind: Interval) -> bool:
+    if math.isnan(behind.half_width):
+        return behind.mean == 0
+    return not behind.excludes_zero

@@ -1,17 +1,122 @@
-"""What real servers did: one `Server` per process that was measured, in stages of load."""
+"""What real servers did: one `Server` per process that was measured, in stages of load.
 
+What a server was started with stands under vLLM's names, and nothing of it is ignored. Where only a rate is
+known, arrivals are made as load generators make them, and prompts that were asked again and again share what
+the prompts of a group share.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import ConfigError
 from actors.core.engine_version import NEWEST
 from actors.core.records import dataclass
 from sim.figures.statistics.distribution import distribution
-from sim.figures.validate.engine_options import EngineOptions
 from sim.trace.record import TraceRequest
+from sim.workload import stream
+
+NOT_MODELLED = (
+    "compilation_config",
+    "cpu_offload_gb",
+    "decode_context_parallel_size",
+    "enable_dbo",
+    "enable_eplb",
+    "enable_lora",
+    "enforce_eager",
+    "kv_transfer_config",
+    "max_num_partial_prefills",
+    "prefill_context_parallel_size",
+)
+"""Arguments that change what a step takes, and that no part of the simulator heeds."""
+SIZES = ("_size", "_prefills")
+"""Ends of names whose 1 asks for nothing."""
+
+
+class EngineOptions(BaseModel):
+    """How weights, keys and requests are split over GPUs, and what they are stored in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data_parallel_size: PositiveInt = 1
+    pipeline_parallel_size: PositiveInt = 1
+    enable_expert_parallel: bool = False
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    block_size: PositiveInt = 16
+    scheduling_policy: Literal["fcfs"] = "fcfs"
+    speculative_config: dict[str, Any] | str | None = None
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """How drafts are made, if at all. ConfigError where nobody says how many were accepted."""
+        if self.speculative_config is None:
+            return None
+        given = self.speculative_config
+        asked = parse_speculative_config(given if isinstance(given, str) else json.dumps(given))
+        if not isinstance(asked.acceptance, float | int | tuple):
+            raise ConfigError(
+                "speculative_config: acceptance is not given: it says which share of the drafts the server"
+                " accepted, as in acceptance = 0.6"
+            )
+        return asked
+
+
+def engine_options(given: Mapping[str, Any]) -> tuple[EngineOptions, str | None]:
+    """Those of engine arguments, and which of the arguments is wrong or not modelled, if any."""
+    for name in NOT_MODELLED:
+        value = given.get(name)
+        if value and not (name.endswith(SIZES) and value == 1):
+            return EngineOptions(), f"{name} is {value!r:.60}: not modelled"
+    known = {name: given[name] for name in EngineOptions.model_fields if given.get(name) is not None}
+    try:
+        return EngineOptions(**known), None
+    except ValidationError as error:
+        first = error.errors()[0]
+        return EngineOptions(), f"{first['loc'][0]} is {first['input']!r:.60}: {first['msg']}"
+
+
+def exact_poisson(rate_per_s: float, count: int, seed: int, name: str) -> list[float]:
+    """`count` arrivals with exponential gaps, rescaled so that they take exactly count / rate."""
+    gaps = stream(seed, name).exponential(1.0, count)
+    times = np.cumsum(gaps)
+    scaled: list[float] = (times * (count / rate_per_s / times[-1])).round(9).tolist()
+    return scaled
+
+
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`groups` times `per_group` prompts asked in turn; a group shares its first `shared_tokens`."""
+
+    groups: int
+    per_group: int
+    shared_tokens: int
+
+    def request(self, index: int, arrival_s: float, num_tokens: int, num_outputs: int) -> TraceRequest:
+        """Prompt number `index` of the round, its blocks named by what they hold."""
+        prompt = index % (self.groups * self.per_group)
+        num_shared = self.shared_tokens // BLOCK_SIZE
+        ids = tuple(
+            (prompt // self.per_group if block < num_shared else self.groups + prompt) * 10**6 + block
+            for block in range(num_tokens // BLOCK_SIZE)
+        )
+        return TraceRequest(
+            str(index), arrival_s, num_tokens, num_outputs, hash_ids=ids, hash_block_tokens=BLOCK_SIZE
+        )
+
 
 Figures = dict[str, float]
 """Seconds by name: `ttft mean`, `e2e p99` and the like; `throughput` is requests a second."""

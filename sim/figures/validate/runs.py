@@ -11,8 +11,7 @@ import numpy as np
 
 from actors.core.engine_version import NEWEST, is_async
 from sim.cost.profile import read_profile
-from sim.figures.validate.engine_options import engine_options
-from sim.figures.validate.measured import MeasuredError, Server, Stage, figures_of, model_of
+from sim.figures.validate.measured import MeasuredError, Server, Stage, engine_options, figures_of, model_of
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.run_directory import Run, open_run

@@ -6,11 +6,19 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from actors.core.engine_version import NEWEST, is_async
-from sim.figures.validate.arrivals import exact_poisson
-from sim.figures.validate.client_log import read_client_log
-from sim.figures.validate.engine_options import EngineOptions, engine_options
-from sim.figures.validate.measured import THROUGHPUT, Figures, MeasuredError, Server, Stage, model_of
-from sim.figures.validate.prompts import Rounds
+from sim.figures.validate.logs import read_client_log
+from sim.figures.validate.measured import (
+    THROUGHPUT,
+    EngineOptions,
+    Figures,
+    MeasuredError,
+    Rounds,
+    Server,
+    Stage,
+    engine_options,
+    exact_poisson,
+    model_of,
+)
 from sim.files.toml import checked, read_toml
 from sim.trace.record import TraceRequest
 

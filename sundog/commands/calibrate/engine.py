@@ -19,9 +19,7 @@ from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
-from sim.figures.calibrate.from_engine import BUSY, EngineFitted, fit_engine
-from sim.figures.calibrate.prober import Prober
-from sim.figures.calibrate.shapes import Limits
+from sim.figures.calibrate.from_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.show.progress import runs_progress
 from sundog.builds.torch_limits import refuse_what_torch_cannot
 from sundog.commands.calibrate.logs import in_words

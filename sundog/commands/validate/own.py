@@ -19,7 +19,7 @@ from runtime.serve import RealModel
 from sim.cost.composed import Scaled
 from sim.cost.doubt import step_doubt
 from sim.cost.work import StepWork
-from sim.figures.calibrate.from_steps import logged_works
+from sim.figures.calibrate.from_log import logged_works
 from sim.figures.metrics import Summary
 from sim.figures.validate.predict import FRONT_END_DOUBT
 from sim.record.client_record import ClientRecord

@@ -11,10 +11,10 @@ from sim.cost.doubt import TABLES, outside_measured, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead, host_overhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
-from sim.cost.tables.interpolate import Coverage, Lines, around, has_tables, load, log_interp, rising
+from sim.cost.tables.interpolate import Lines, around, has_tables, load, log_interp, rising
 from sim.cost.tables.model import TablesCost, unlike_tables
 from sim.cost.tables.products import LATEST, SKEW_S, AllReduce, Experts, Products
-from sim.cost.work import StepWork
+from sim.cost.work import Coverage, StepWork
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
 from sim.hardware.quantization import FP8

@@ -15,7 +15,7 @@ from actors.messages import StepOutput
 from sim.clock import run_virtual
 from sim.figures.metrics import request_times, summarize
 from sim.figures.statistics.distribution import distribution, distribution_of
-from sim.figures.terms import Terms
+from sim.figures.totals import Terms
 from sim.record.recorder import Recorder
 from sim.show.summary_table import print_summary
 from tests.sim.toy import Toy, counting_backend, play, recorded

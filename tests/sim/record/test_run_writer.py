@@ -14,7 +14,7 @@ from actors.messages import Capacity
 from sim.cost.roofline import Roofline
 from sim.figures.metrics import summarize
 from sim.figures.statistics.distribution import distribution, distribution_of
-from sim.figures.terms import Terms
+from sim.figures.totals import Terms
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.run_directory import write_facts

@@ -17,9 +17,7 @@ from sim.clock import run_virtual
 from sim.cost.calibrated import Calibrated
 from sim.cost.work import StepWork
 from sim.cost.work_fold import WorkFold
-from sim.figures.calibrate.from_engine import EngineFitted, fit_engine
-from sim.figures.calibrate.prober import Prober
-from sim.figures.calibrate.shapes import Limits, Shape, grid, held_out
+from sim.figures.calibrate.from_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
 
 TRUTH = Calibrated(
     2e-3,

@@ -11,7 +11,7 @@ from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated
 from sim.cost.profile import read_cost, write_cost
 from sim.cost.work import StepWork
-from sim.figures.calibrate.from_requests import Observed, fit_requests
+from sim.figures.calibrate.from_log import Observed, fit_requests
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.workload.distributions import Poisson, Uniform

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sim.figures.sweep.measure import measure, measured, warm_up
-from sim.figures.sweep.outcome import Failed, Measures
 from sim.figures.sweep.played import Played, Spans
-from sim.figures.terms import Terms
+from sim.figures.sweep.sweep import Failed, Measures
+from sim.figures.totals import Terms
 from sim.record.kv_use import KvUse
 from sim.record.rows import Rows
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.figures.statistics.warmup import find_warm_up
-from sim.figures.sweep.outcome import Job, Measures
-from sim.figures.sweep.ranking import ranked
-from sim.figures.sweep.sweep import Rule, grid, sweep
+from sim.figures.metric import Metric
+from sim.figures.statistics.intervals import find_warm_up
+from sim.figures.sweep.sweep import Job, Measures, Rule, grid, ranked, sweep
 from sundog.cli import cli
 
 SPEC = """
@@ -101,7 +100,7 @@ def test_equal_settings_are_seldom_told_apart(num_settings: int) -> None:
             Rule("m", 10),
             lambda jobs: [{"m": float(rng.standard_normal())} for _ in jobs],
         )
-        false_alarms += not all(place.is_tied for place in ranked(cells, "m", 0.95)[1:])
+        false_alarms += not all(place.is_tied for place in ranked(cells, Metric("m", "m"), 0.95)[1:])
     assert false_alarms / 300 < 0.08
 
 
@@ -113,7 +112,7 @@ def test_settings_that_differ_are_told_apart_among_eight() -> None:
         Rule("m", 10),
         lambda jobs: [{"m": float(rng.standard_normal() / 2 + settings["x"])} for settings, _ in jobs],
     )
-    places = ranked(cells, "m", 0.95)
+    places = ranked(cells, Metric("m", "m"), 0.95)
     assert places[0].cell.settings == {"x": 0} and not any(place.is_tied for place in places[1:])
 
 

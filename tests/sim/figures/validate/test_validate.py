@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
-from sim.figures.validate.arrivals import exact_poisson
-from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server
+from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server, exact_poisson
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
 from sim.show.accuracy_page import HEAD, KNOWN

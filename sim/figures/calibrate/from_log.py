@@ -1,0 +1,210 @@
+"""A cost model from a log: of steps, or of requests alone.
+
+A log of steps holds forward-pass metrics of SGLang, vLLM, TensorRT-LLM or Sundog, version 1. Each row is a
+step with its time, so that nothing must be inferred but one thing: a row sums the chunks of prefills, and
+attention costs their pairs of query and key, which are taken as if its chunks were of one size. Ranks that
+share their steps (attention data parallelism) are not told apart from replicas: give one's rows.
+
+A log of requests says when each began and ended, and its numbers of tokens. Nothing is known of steps, but
+a request that decodes gets a token in each: its n - 1 steps took from its first token to its last, and what
+they computed follows from the other requests of that time. The linear model (`sim.cost.calibrated`) sums
+over steps, so each such request gives one equation in its coefficients. Others are taken to decode evenly
+between their first and last token, and to prefill evenly between being scheduled and their first.
+
+Requests that were preempted waited in between. A log does not say which, so those that took one and a half
+times as long as the fit says are left out, and the rest is fitted again.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.core.config import ConfigError
+from actors.core.records import dataclass
+from sim.cost.calibrated import Calibrated, Range, coefficients, fit_sums
+from sim.cost.work import StepWork
+from sim.figures.validate.logs import read_rows
+from sim.files.lines import JsonLines, Row
+from sim.files.run_files import REQUESTS
+from sim.record.run_directory import open_run
+
+VERSION = 1
+FEWEST_STEPS = 20
+FIELDS = (
+    "num_prefill_requests",
+    "sum_prefill_tokens",
+    "sum_prefill_kv_tokens",
+    "num_decode_requests",
+    "sum_decode_kv_tokens",
+)
+Floats = NDArray[np.float64]
+
+
+class StepsFitted(NamedTuple):
+    """The model, the sizes it was fitted to, the median relative error of a step, and how many there were."""
+
+    model: Calibrated
+    measured: Range
+    median_error: float
+    num_steps: int
+
+
+class StepLogError(ConfigError):
+    """A log of steps that cannot be read; the message names file, line and field."""
+
+    @classmethod
+    def at(cls, path: str, line: int, reason: str) -> "StepLogError":
+        return cls(f"{path}, line {line}: {reason}")
+
+
+def fit_steps(path: Path) -> StepsFitted:
+    """The coefficients that explain the steps of a log best. Raises ConfigError for what is no such log."""
+    rows = _steps(path)
+    if len(rows) < FEWEST_STEPS:
+        raise ConfigError(f"{path} has {len(rows)} steps that took time: {FEWEST_STEPS} at least are needed")
+    seconds, num_prefills, new, before, decodes, kv = rows.T
+    many = np.maximum(num_prefills, 1)
+    pairs = new * before / many + new * (new / many + 1) / 2
+    # A decode reads its own token's keys and values, too.
+    features = np.stack((np.ones(len(rows)), new + decodes, kv + decodes, decodes, pairs), axis=1)
+    model = fit_sums(features, seconds)
+    explained = features @ np.array(coefficients(model))
+    error = float(np.median(np.abs(explained / seconds - 1)))
+    measured = Range(*(float(features[:, column].max()) for column in (1, 2, 3, 4)))
+    return StepsFitted(model, measured, error, len(rows))
+
+
+def logged_works(path: Path) -> list[tuple[StepWork, float]]:
+    """The work of each step of a log, its chunks taken to be of one size, and its seconds."""
+    works = []
+    for seconds, num_prefills, new, before, decodes, kv in _steps(path).tolist():
+        many, num = max(1, round(num_prefills)), round(decodes)
+        chunks = ((round(new / many), round(before / many)),) * round(num_prefills)
+        works.append((StepWork(num, round(kv) + num, chunks, num + len(chunks)), float(seconds)))
+    return works
+
+
+def _steps(path: Path) -> Floats:
+    """A row for each step that took time and computed tokens."""
+    rows = [row for row in _rows(JsonLines(path, StepLogError.at)) if row[0] > 0 and row[2] + row[4] > 0]
+    return np.array(rows, dtype=np.float64).reshape(-1, 6)
+
+
+def _rows(lines: JsonLines) -> Iterator[tuple[float, ...]]:
+    for row in lines:
+        if row.get("version") != VERSION or not isinstance(row.get("scheduled_requests"), dict):
+            what = "forward-pass metrics of version 1: version, wall_time and scheduled_requests"
+            raise lines.error(f"it is no row of {what}")
+        yield (
+            _number(lines, row, "wall_time"),
+            *(_number(lines, row["scheduled_requests"], name) for name in FIELDS),
+        )
+
+
+def _number(lines: JsonLines, row: Row, name: str) -> float:
+    """A field; one that is not there is 0, as in the format."""
+    value = row.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise lines.error(f"{name} is {value!r}: give a number of at least 0")
+    return float(value)
+
+
+TOO_LONG, NUM_FITS = 1.5, 5
+ROWS_AT_ONCE = 256
+"""Requests whose neighbours are summed at once; bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One element per finished request: instants in seconds of one clock, tokens as float64."""
+
+    scheduled_s: Floats
+    first_token_s: Floats
+    last_token_s: Floats
+    num_prompt_tokens: Floats
+    num_output_tokens: Floats
+
+
+class Fitted(NamedTuple):
+    """The model, and how far it is off: the median relative error of how long requests decoded.
+
+    `num_left_out` took too long for it, as those do that were preempted.
+    """
+
+    model: Calibrated
+    median_error: float
+    num_left_out: int
+
+
+def fit_requests(observed: Observed) -> Fitted:
+    """The coefficients that explain best how long requests decoded; O(requests squared).
+
+    Raises ConfigError without a request that got more than one token.
+    """
+    seconds = observed.last_token_s - observed.first_token_s
+    decoded = (observed.num_output_tokens > 1) & (seconds > 0)
+    if not decoded.any():
+        raise ConfigError("nothing to calibrate from: no request with more than one token")
+    rows = np.flatnonzero(decoded)
+    parts = [
+        _features(observed, rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
+    ]
+    features, taken = np.concatenate(parts), seconds[rows]
+    for _ in range(NUM_FITS):
+        model = fit_sums(features, taken)
+        explained = features @ np.array(coefficients(model))
+        kept = taken <= TOO_LONG * explained
+        if kept.all() or kept.sum() < len(taken) / 2:
+            break
+        features, taken = features[kept], taken[kept]
+    error = float(np.median(np.abs(features @ np.array(coefficients(model)) / taken - 1)))
+    return Fitted(model, error, len(rows) - len(taken))
+
+
+def _features(observed: Observed, rows: NDArray[np.int64]) -> Floats:
+    """Steps, tokens, context, decodes and pairs while these requests decoded, each summed."""
+    first, last = observed.first_token_s, observed.last_token_s
+    begin, end = first[rows, None], last[rows, None]
+    later = np.maximum(observed.num_output_tokens - 1, 0.0)
+    rate = np.divide(later, last - first, out=np.zeros_like(later), where=last > first)
+    from_s, to_s = np.maximum(begin, first), np.minimum(end, last)
+    decodes = rate * np.maximum(to_s - from_s, 0.0)
+    context = observed.num_prompt_tokens + 1 + rate * ((from_s + to_s) / 2 - first)
+    prefill_s = np.maximum(first - observed.scheduled_s, 1e-9)
+    overlap_s = np.minimum(end, first) - np.maximum(begin, observed.scheduled_s)
+    share = np.clip(overlap_s, 0.0, None) / prefill_s
+    prompt = observed.num_prompt_tokens
+    num_decodes = decodes.sum(axis=1)
+    return np.stack(
+        (
+            later[rows],
+            num_decodes + (share * prompt).sum(axis=1),
+            (decodes * context).sum(axis=1),
+            num_decodes,
+            (share * (prompt * (prompt + 1) / 2)).sum(axis=1),
+        ),
+        axis=1,
+    )
+
+
+COLUMNS = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens", "num_output_tokens")
+
+
+def read_observed(folder: Path) -> Observed:
+    """The finished requests of a run directory, or of a server's log."""
+    if (folder / REQUESTS).is_file():
+        table = open_run(folder).requests()
+        columns = [table[name].to_numpy().astype(np.float64) for name in COLUMNS]
+        # A client does not know when its request was scheduled: for all it knows, at once.
+        columns[0] = np.where(np.isnan(columns[0]), table["arrival_s"].to_numpy(), columns[0])
+        done = ~np.isnan(columns[1]) & ~np.isnan(columns[2])
+        return Observed(*(column[done] for column in columns))
+    rows = read_rows(folder / "requests.jsonl.gz")
+    scheduled = [float(row.get("scheduled_ts", row["queued_ts"])) for row in rows]
+    names = ("first_token_ts", "last_token_ts", "input_toks", "output_toks")
+    return Observed(
+        np.array(scheduled), *(np.array([row[name] for row in rows], dtype=np.float64) for name in names)
+    )
