@@ -18,12 +18,10 @@ from actors.engine.engine_core import run_engine
 from actors.engine.reports import Roster, report
 from actors.engine.supervisor import EngineSupervisor, Supervision
 from actors.fates import Fate
-from actors.front.async_llm import AsyncLLM, FromClients
+from actors.front.async_llm import AsyncLLM, FromClients, News
 from actors.front.codec import TextCodec, Vocabulary
 from actors.front.front_end import FrontEnd
-from actors.front.intake import Intake
-from actors.front.prompt_reader import PromptReader
-from actors.front.told import News
+from actors.front.intake import Intake, PromptReader
 from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import EngineRefs, EngineUp, Heard, PolicyFailed, StepOutput
 from actors.router.router import Router

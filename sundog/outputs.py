@@ -68,7 +68,7 @@ def acceptance_log(config: EngineConfig) -> "list[Actor[Heard]]":
     """Who says how many drafts are accepted, if there are drafts."""
     if config.speculation is None:
         return []
-    from actors.front.acceptance_log import AcceptanceLog
+    from actors.metrics.logs import AcceptanceLog
 
     return [AcceptanceLog()]
 

@@ -21,7 +21,7 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.core.batch import Batch, StepResult
 from actors.engine.backend import Backend
 from actors.messages import Capacity
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from runtime.serve import RealModel, torch_backends
 from sim.cost.roofline import Roofline
 from sim.emulation.answers import canned

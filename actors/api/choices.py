@@ -13,7 +13,7 @@ from actors.api.edge.at_end import AtEnd
 from actors.api.errors import refusal
 from actors.api.llm import LLM
 from actors.api.reasoning import ThoughtCount
-from actors.front.thought import ThoughtMarks
+from actors.front.codec import ThoughtMarks
 from actors.kernel.actor import ActorDied
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, Generate, Refused

@@ -19,8 +19,7 @@ from actors.api.seats import OwnSeats, Seats
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
-from actors.front.codec import TextCodec
-from actors.front.thought import BEGIN, END, ThoughtMarks
+from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
 
 log = logging.getLogger("sundog.api")
 

@@ -9,7 +9,7 @@ from actors.api.transfer import Transfers
 from actors.config.injected import INJECT, Fault, Faults, parse_fault
 from actors.front.front_end import FrontEnd
 from actors.kernel.clock import now_s, sleep_until
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 
 NO_FAULTS = (
     f"{INJECT} is for an emulated server that serves HTTP in one process: leave it out, or serve with"

@@ -3,7 +3,7 @@
 Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
 """
 
-from actors.front.thought import BEGIN, END, ThoughtMarks
+from actors.front.codec import BEGIN, END, ThoughtMarks
 from actors.kernel.stream import Delta
 
 CALL = "<tool_call>"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from actors.front.turnover import Turnover
+from actors.front.intake import Turnover
 
 MOST_IDLE = 1_000
 """Clients that have nothing now, and whose turnover is still known."""

@@ -5,19 +5,14 @@ client has left. The engine never waits for a reader. A request whose engine is 
 reader has been given nothing, and ends with an error otherwise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 from actors.config import EngineConfig
 from actors.core.queue.policy import defines
-from actors.front.active_request import LOST, ActiveRequest, last_delta
-from actors.front.fan_out import Families, ids_of
+from actors.front.active_request import LOST, ActiveRequest, Families, ids_of, last_delta
 from actors.front.health import ReplicaHealth
-from actors.front.intake import Intake
-from actors.front.leaving import Leaving
-from actors.front.readings import SHORT, Readings
-from actors.front.stranded import Stranded, ToRouter
-from actors.front.told import News, Told
+from actors.front.intake import SHORT, Intake, Readings
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.stream import Delta
 from actors.messages import (
@@ -33,6 +28,7 @@ from actors.messages import (
     Finish,
     Freeze,
     Generate,
+    Health,
     PolicyFailed,
     PromptRead,
     ReadPrompt,
@@ -44,7 +40,95 @@ from actors.messages import (
     StepOutput,
     Submit,
     Undelivered,
+    Unserved,
 )
+
+News = Submit | EngineUp | EngineDown | Unserved
+
+
+class Told:
+    """Several listeners, told in turn."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: Sequence[Ref[News]]) -> None:
+        self._listeners = tuple(listeners)
+
+    def tell(self, message: News) -> None:
+        for listener in self._listeners:
+            listener.tell(message)
+
+
+ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Freeze | Drain]
+
+
+class Stranded:
+    """They wait while an engine may come back, and no longer."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self) -> None:
+        self._requests: dict[str, ActiveRequest] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def add(self, request: ActiveRequest) -> None:
+        """Until an engine admits it, what comes for its id is for an earlier request."""
+        request.is_admitted = False
+        self._requests[request.submit.request_id] = request
+
+    def end(self, request_id: str, last: Delta, listeners: Told) -> bool:
+        """A request is over; whether it waited here."""
+        if self._requests.pop(request_id, None) is None:
+            return False
+        listeners.tell(Unserved((request_id,), "abort" if last.finish_reason == "abort" else "error"))
+        return True
+
+    def rescue(self, health: Health, router: ToRouter) -> list[ActiveRequest]:
+        """Send them to an engine that is up; returns those for which none ever will be."""
+        if not self._requests or health.status == "restarting":
+            return []
+        if not health.serves:
+            return list(self._requests.values())
+        rescued, self._requests = self._requests, {}
+        for request in rescued.values():
+            router.tell(request.submit)
+        return []
+
+
+class Leaving:
+    """Until their engine has ended them, or is lost."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._names
+
+    def add(self, request_id: str) -> None:
+        self._names.add(request_id)
+
+    def ended(self, request_ids: Iterable[str], router: ToRouter) -> None:
+        """An engine has ended requests: forget those that were leaving."""
+        if not self._names:
+            return
+        if gone := _those_in(request_ids, self._names):
+            self._names.difference_update(gone)
+            router.tell(Released(gone))
+
+    def lost(self, request_ids: Iterable[str], listeners: Told) -> None:
+        """An engine is lost with these, and will end none of them."""
+        if gone := _those_in(request_ids, self._names):
+            self._names.difference_update(gone)
+            listeners.tell(Unserved(gone, "abort"))
+
+
+def _those_in(names: Iterable[str], chosen: Container[str]) -> tuple[str, ...]:
+    return tuple([name for name in names if name in chosen])
+
 
 FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
 FrontMessage = FromClients | PromptRead | StepOutput | EngineNews

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 
 from actors.core.records import dataclass
-from actors.front.told import News
+from actors.front.async_llm import News
 from actors.kernel.actor import Actor, ActorDied, Ref
 from actors.kernel.clock import Event
 from actors.messages import EngineDown, PolicyFailed, StepOutput

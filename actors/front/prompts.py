@@ -1,14 +1,72 @@
-"""From a prompt to its tokens, or to a refusal that names the field.
+"""From a prompt and its parameters to tokens and what the engine takes, or to a refusal that names the field.
 
 Text and conversations are tokenised; token ids are checked against the vocabulary; a number of tokens stays
-one. A prompt that is to be truncated is read whole first.
+one. A prompt that is to be truncated is read whole first. Bad words become the tokens that spell them.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from actors.front.codec import TextCodec, TooManyTokens, Vocabulary
+from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Sampling
+from actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
 from actors.messages import ChatMessage, Generate, Reading, Refused
+
+Spelling = tuple[int, ...]
+
+
+def spellings(words: Iterable[str], encode: Callable[[str], list[int]]) -> tuple[Spelling, ...]:
+    """The sequences of tokens that `encode` makes of the words; ValueError if one is no token."""
+    found: dict[Spelling, None] = {}
+    for word in words:
+        bare = word.lstrip()
+        plain, spaced = tuple(encode(bare)), tuple(encode(f" {bare}"))
+        if not plain:
+            raise ValueError(f"bad_words has {word[:40]!r}, of which no token is made: leave it out")
+        found[plain] = None
+        if spaced and spaced[0] != plain[0] and len(spaced) == len(plain):
+            found[spaced] = None
+    return tuple(found)
+
+
+def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary) -> Sampling | Refused:
+    """Bad words as tokens, -1 as the size of the vocabulary, the model's own end tokens among the stops."""
+    if sampling.bad_words:
+        if codec is None:
+            return Refused("there is no tokenizer: bad_words cannot be used", param="bad_words")
+        try:
+            words = spellings(sampling.bad_words, codec.encode_plain)
+        except UnicodeEncodeError:
+            return Refused("bad_words has half of a surrogate pair: send whole characters", param="bad_words")
+        except ValueError as refusal:
+            return Refused(str(refusal), param="bad_words")
+        sampling = replace(sampling, bad_words_token_ids=words)
+    if sampling.constraint is not None:
+        refused = _check_grammar(sampling.constraint, vocabulary.grammars)
+        if refused is not None:
+            return refused
+    size = vocabulary.size
+    if size is not None and sampling.logprobs == -1:
+        sampling = replace(sampling, logprobs=size)
+    if size is not None and sampling.prompt_logprobs == -1:
+        sampling = replace(sampling, prompt_logprobs=size)
+    if vocabulary.stop_token_ids and not sampling.ignore_eos:
+        sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids + vocabulary.stop_token_ids)
+    return sampling
+
+
+def _check_grammar(constraint: Constraint, grammars: GrammarChecker | None) -> Refused | None:
+    """Why no answer is held to the constraint; compiles it."""
+    param = constraint.param
+    if grammars is None:
+        return Refused(f"{param} is not supported: no model is here that could keep to it", param=param)
+    try:
+        grammars.check(constraint)
+    except ValueError as reason:
+        return Refused(f"{param} cannot be used: {reason}", param=param)
+    return None
+
 
 log = logging.getLogger("sundog.front")
 

@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from actors.core.records import dataclass
-from actors.metrics.measured import Measured
-from actors.metrics.recent import Recent
+from actors.metrics.measured import Measured, Recent
 
 SHARES = (None, 0.25, 0.75)
 """The lengths that a forecast is made with: what is expected, and for its range the quartiles."""

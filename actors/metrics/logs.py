@@ -1,12 +1,16 @@
-"""Lines for the log: one for each request that is over, and the throughput of each engine, as vLLM says it.
+"""Lines for the log: of requests that are over, of each engine's throughput as vLLM says it, of drafts.
 
 A record carries its numbers as `fields`, too, for a format that wants them apart (`--log-format json`).
 """
 
 import logging
 
-from actors.metrics.engine_totals import EngineTotals
+from actors.core.acceptance import Acceptance
+from actors.kernel.actor import Actor
+from actors.kernel.clock import now_s
+from actors.messages import Heard, StepOutput
 from actors.metrics.measured import Measured
+from actors.metrics.totals import EngineTotals
 
 requests_log = logging.getLogger("sundog.requests")
 engine_log = logging.getLogger("sundog.engine")
@@ -90,3 +94,41 @@ class Throughput:
             rate = fields["prefix_hit_rate"] = engine.num_prefix_hits / engine.num_prefix_queries
             said.append(f"Prefix cache hit rate: {100 * rate:.1f}%")
         engine_log.info("Engine %03d: %s", number, ", ".join(said), extra={"fields": fields})
+
+
+EVERY_S = 10.0
+
+
+class AcceptanceLog(Actor[Heard]):
+    """Logs what became of the drafts since its last line: every ten seconds, when all is idle, at the end."""
+
+    def __init__(self) -> None:
+        super().__init__("acceptance-log")
+        self._counts = Acceptance()
+        self._said_s = -EVERY_S
+
+    def handle(self, message: Heard) -> None:
+        if not isinstance(message, StepOutput):
+            return
+        if message.accepted:
+            self._counts.add(message.batch.drafts, message.accepted)
+        is_idle = not (message.num_running or message.num_waiting)
+        if is_idle or now_s() >= self._said_s + EVERY_S:
+            self._say()
+
+    async def closed(self) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        counts = self._counts
+        if not counts.num_drafts:
+            return
+        self._counts, self._said_s = Acceptance(), now_s()
+        engine_log.info(
+            "drafts: %d of %d accepted (%.1f %%), %.2f tokens a verification, by position %s",
+            counts.num_accepted_tokens,
+            counts.num_draft_tokens,
+            100 * counts.rate,
+            counts.mean_length,
+            ", ".join(f"{rate:.3f}" for rate in counts.rates),
+        )

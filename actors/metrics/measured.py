@@ -1,4 +1,7 @@
-"""One request as it is measured, from its arrival to its end."""
+"""One request as it is measured, from its arrival to its end, and what was measured last."""
+
+from collections import deque
+from collections.abc import Iterable
 
 from actors.core.queue.policy import Rank
 from actors.core.request import Submit
@@ -99,3 +102,30 @@ class Measured:
         self.num_losses += 1
         self.scheduled_s = self.replica = None
         self.block_ids.clear()
+
+
+PERCENTS = (50, 95, 99)
+
+
+class Recent:
+    """What happened last; `gaps` pairs a time between two tokens with how many requests had it in a step."""
+
+    __slots__ = ("ended", "gaps", "ttft_s")
+
+    def __init__(self) -> None:
+        self.ttft_s: deque[float] = deque(maxlen=500)
+        self.gaps: deque[tuple[float, int]] = deque(maxlen=1000)
+        self.ended: deque[tuple[Measured, str, float]] = deque(maxlen=300)
+
+
+def percentiles(values: Iterable[tuple[float, int]]) -> tuple[float, ...]:
+    """The 50th, 95th and 99th percentile of values that each occurred so often; nothing of none."""
+    ordered = sorted(values)
+    total = sum(times for _, times in ordered)
+    found: list[float] = []
+    passed = 0
+    for value, times in ordered:
+        passed += times
+        while len(found) < len(PERCENTS) and passed * 100 >= PERCENTS[len(found)] * total:
+            found.append(value)
+    return tuple(found)

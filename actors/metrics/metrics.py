@@ -22,10 +22,9 @@ from actors.messages import (
     Submit,
     Unserved,
 )
-from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.logs import Throughput
-from actors.metrics.measured import Measured
-from actors.metrics.recent import Recent
+from actors.metrics.measured import Measured, Recent
+from actors.metrics.totals import EngineTotals
 
 THROUGHPUT_S = 10.0
 

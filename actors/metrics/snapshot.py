@@ -6,11 +6,10 @@ Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, a
 from collections.abc import Iterable, Mapping, Sequence
 
 from actors.engine.reports import ActorReport
-from actors.metrics.engine_totals import EngineTotals
 from actors.metrics.forecast import Accuracy, FirstToken
-from actors.metrics.measured import Measured
+from actors.metrics.measured import Measured, percentiles
 from actors.metrics.metrics import Metrics
-from actors.metrics.recent import percentiles
+from actors.metrics.totals import EngineTotals
 
 MOST_SHOWN = 300
 """Of running and of waiting requests each; the others are counted."""

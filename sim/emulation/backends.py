@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from actors.config.speculative import SpeculativeConfig
 from actors.messages import Capacity
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend
 from sim.cost.composed import InStep

@@ -10,7 +10,7 @@ from dataclasses import field
 import trio
 
 from actors.core.records import dataclass
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from sim.backend import Pace
 from sim.cost.work import CostModel, StepWork
 from sim.ticks import instant, to_s, to_ticks

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from actors.metrics.recent import percentiles
+from actors.metrics.measured import percentiles
 from sim.explain.history import History
 from sim.explain.request_rows import (
     Json,

@@ -35,7 +35,7 @@ def emulated(
     from actors.config.sampling_defaults import NEUTRAL
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
-    from actors.metrics.lag import Lag
+    from actors.metrics.totals import Lag
     from sim.emulation.backends import emulated_backends
     from sim.emulation.block_tables import BlockTables
     from sim.emulation.clock import ScaledClock

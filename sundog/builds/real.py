@@ -72,7 +72,7 @@ def real_model(begun: Begun, stack: ExitStack) -> Served:
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving) -> "Vocabulary":
     """The vocabulary of a model that reasons, if its marks are tokens."""
-    from actors.front.thought import ThoughtMarks
+    from actors.front.codec import ThoughtMarks
 
     if serving.reasoning_parser is None:
         return vocabulary

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.core.params.sampling import Sampling
-from actors.front.bad_words import spellings
+from actors.front.prompts import spellings
 from runtime.facts import LoadError
 from runtime.serve import EMBEDDED_MODEL, RealModel
 from runtime.tokenizer import Tokenizer

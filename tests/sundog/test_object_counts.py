@@ -14,7 +14,7 @@ import trio
 from actors.api.serve_graph import serve_graph
 from actors.api.server_options import ServerOptions
 from actors.metrics import metrics
-from actors.metrics.recent import Recent
+from actors.metrics.measured import Recent
 from sundog.builds.emulated import emulated
 from sundog.commands.serve import _shown
 from sundog.options.emulation import Emulation

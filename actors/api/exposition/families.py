@@ -11,10 +11,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from actors.metrics.engine_totals import EngineTotals
-from actors.metrics.histogram import Histogram
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
+from actors.metrics.totals import EngineTotals, Histogram
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")

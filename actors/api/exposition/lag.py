@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 
 LABELS = ("model_name", "engine")
 

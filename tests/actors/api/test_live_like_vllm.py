@@ -12,7 +12,7 @@ from actors.api.bodies.parsing import parse
 from actors.api.bodies.responses import ResponseBody
 from actors.api.errors import ApiError
 from actors.api.reasoning import ThoughtCount, starts_thinking
-from actors.front.thought import ThoughtMarks
+from actors.front.codec import ThoughtMarks
 from actors.kernel.stream import Delta
 from tests.actors.api.test_live_fields import CHAT, chat, chunks, complete, post, refused
 from tests.live import Live

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.front.codec import Vocabulary
-from actors.front.turnover import FIRST_GUESS_S
+from actors.front.intake import FIRST_GUESS_S
 from actors.graph import open_graph
 from actors.kernel.actor import Ref
 from actors.kernel.stream import Delta

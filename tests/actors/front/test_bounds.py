@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.front.bad_words import spellings
 from actors.front.codec import Vocabulary
+from actors.front.prompts import spellings
 from actors.graph import open_graph
 from actors.messages import Accepted, Generate, Refused, Sampling
 from tests.actors.fakes import FakeBackend, Listener, engine_config, read

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.front.codec import Vocabulary
-from actors.front.readings import LONG, SHORT
+from actors.front.intake import LONG, SHORT
 from actors.graph import open_graph
 from actors.kernel.actor import Ref
 from actors.messages import Accepted, Cancel, Generate, Refused, Sampling

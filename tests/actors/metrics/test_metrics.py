@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from actors.messages import Cancel, Generate, Refused
-from actors.metrics.histogram import Histogram, one_two_five
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
+from actors.metrics.totals import Histogram, one_two_five
 from tests.actors.fakes import read
 from tests.test_fates import ask, served, text
 

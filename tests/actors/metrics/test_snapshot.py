@@ -13,9 +13,8 @@ from actors.core.policies import ShortestPrompt
 from actors.engine.reports import Roster
 from actors.messages import Cancel, Generate, Sampling, Submit
 from actors.metrics.forecast import SHARES, AnswerLengths, FirstToken, Known
-from actors.metrics.measured import Measured
+from actors.metrics.measured import Measured, Recent, percentiles
 from actors.metrics.metrics import Metrics
-from actors.metrics.recent import Recent, percentiles
 from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 from tests.actors.fakes import read
 from tests.test_fates import ask, served

@@ -8,7 +8,7 @@ from actors.core.params.sampling import Sampling
 from actors.front.front_end import FrontEnd
 from actors.graph import open_graph
 from actors.messages import Accepted, Capacity, Generate
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from sim.clock import run_virtual
 from sim.cost.calibrated import Calibrated
 from sim.emulation.answers import Answers, picked

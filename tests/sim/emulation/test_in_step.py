@@ -8,7 +8,7 @@ from actors.core.params.sampling import Sampling
 from actors.core.routers import RoundRobin
 from actors.graph import open_graph
 from actors.messages import Accepted, Capacity, Generate
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from sim.clock import run_virtual
 from sim.cost.composed import InStep
 from sim.cost.work import CostModel, StepWork

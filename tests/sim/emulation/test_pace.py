@@ -9,7 +9,7 @@ import trio
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
 from actors.kernel.clock import now_s
-from actors.metrics.lag import Lag
+from actors.metrics.totals import Lag
 from sim.backend import CostBackend
 from sim.clock import run_virtual
 from sim.cost.work import StepWork

@@ -1,13 +1,79 @@
-"""What one engine did since the server started, and how it stands now."""
+"""The totals of one engine, how far an emulated one is behind its pace, and cheap histograms."""
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import field
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Blocked
 from actors.core.records import dataclass
-from actors.metrics.histogram import Histogram, one_two_five
 from actors.metrics.measured import Measured
+
+
+class Histogram:
+    """How many values were at most each of `bounds`, which ascend; and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value that occurred so often."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus' buckets: each bound, as text, with the number of values up to it."""
+        total, buckets = 0, []
+        for bound, count in zip((*map(float, self.bounds), float("inf")), self.counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+        return buckets
+
+
+def one_two_five(largest: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, 50 and so on, up to `largest`: vLLM's bounds for numbers of tokens."""
+    bounds: list[int] = []
+    power = 1
+    while power <= largest:
+        bounds += [step * power for step in (1, 2, 5) if step * power <= largest]
+        power *= 10
+    return tuple(bounds)
+
+
+@dataclass(slots=True)
+class Lag:
+    """Of each engine how late its last step ended, and what its steps have lost for good.
+
+    Seconds of the server's own clock, which runs `time_scale` times as fast as the wall's.
+    """
+
+    num_replicas: int
+    time_scale: float = 1.0
+    late_s: list[float] = field(init=False)
+    lost_s: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.late_s = [0.0] * self.num_replicas
+        self.lost_s = [0.0] * self.num_replicas
+
+    def to_json(self) -> dict[str, float]:
+        """The worst of all engines."""
+        return {"time_scale": self.time_scale, "late_s": _most(self.late_s), "lost_s": _most(self.lost_s)}
+
+
+def _most(seconds: Sequence[float]) -> float:
+    return round(max(seconds), 6)
+
 
 LATENCY_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
