@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 from urllib.request import urlopen
 
 from actors.config import ConfigError
@@ -23,13 +24,15 @@ E2E_SUM, E2E_COUNT = "vllm:e2e_request_latency_seconds_sum", "vllm:e2e_request_l
 
 
 @contextmanager
-def serving(model: str | None, scratch: Path, *options: str) -> Iterator[str]:
-    """`sundog serve` on a free port; its URL. Raises ConfigError with its last words if it does not start."""
-    command = [sys.executable, "-m", "sundog.child", str(os.getpid()), "serve", *([model] if model else [])]
-    command += ["--port", "0", *options]
+def serving(
+    model: str | None, scratch: Path, *options: str, command: Literal["serve", "emulate"] = "serve"
+) -> Iterator[str]:
+    """Start a server on a free port and yield its URL; raises ConfigError with its last words if it fails."""
+    child = [sys.executable, "-m", "sundog.child", str(os.getpid()), command, *([model] if model else [])]
+    child += ["--port", "0", *options]
     log = scratch / "server.log"
     with log.open("w") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+        process = subprocess.Popen(child, stdout=subprocess.DEVNULL, stderr=stderr)
     try:
         yield _url(process, log)
     finally:

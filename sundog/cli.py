@@ -10,7 +10,7 @@ import click
 
 from actors.core.names import unknown
 from sundog import fast
-from sundog.ends import Stopped, interrupted, run_to_its_end
+from sundog.ends import Stopped, interrupted, remark, run_to_its_end
 
 COMMANDS = (
     "bench",
@@ -19,6 +19,7 @@ COMMANDS = (
     "compare",
     "dashboard",
     "demo",
+    "emulate",
     "explain",
     "perfetto",
     "replay",
@@ -51,6 +52,8 @@ class Commands(click.Group):
         """As click does, but the error for a misspelt command names the nearest one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown("command", args[0], COMMANDS)
+        if args and args[0] == "serve":
+            args = _emulated(args)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -59,6 +62,29 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise Stopped(str(error), interrupted(error)) from None
+        except click.NoSuchOption as error:
+            raise self._of_another(ctx, error) from None
+
+    def _of_another(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
+        """The refusal of an option that `serve` lacks and `emulate` has, or the other way round."""
+        asked = "" if error.ctx is None else error.ctx.info_name
+        other = {"serve": "emulate", "emulate": "serve"}.get(asked or "")
+        command = None if other is None else self.get_command(ctx, other)
+        if command is None or not any(
+            error.option_name in (*each.opts, *each.secondary_opts) for each in command.params
+        ):
+            return error
+        return click.UsageError(f"{error.option_name} is an option of `sundog {other}`, not of `{asked}`")
+
+
+def _emulated(args: list[str]) -> list[str]:
+    """The arguments of `emulate` for `serve --simulate GPU`, which it was called before; a remark says so."""
+    given = [each.partition("=")[0] for each in args]
+    if "--simulate" not in given:
+        return args
+    remark("`sundog emulate --gpu GPU` is now `sundog emulate --gpu GPU`")
+    place = given.index("--simulate")
+    return ["emulate", *args[1:place], args[place].replace("--simulate", "--gpu", 1), *args[place + 1 :]]
 
 
 def _number() -> str:

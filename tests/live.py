@@ -22,7 +22,7 @@ from tests.patience import START_S, STOP_S
 PYTHON = os.environ.get("SUNDOG_PYTHON", sys.executable)
 """What runs servers, where the tests themselves run in an environment without one."""
 Process = subprocess.Popen[str] | warm.Forked
-EMULATED = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
+EMULATED = ("sundog", "emulate", "--port", "0", "--gpu", "h100", "--model", "qwen3-8b")
 
 
 @dataclass
@@ -161,7 +161,7 @@ def live(
         process = subprocess.Popen(
             [PYTHON, "-m", *command], stderr=subprocess.PIPE, text=True, preexec_fn=limit
         )
-    server = Live(process, is_real="--simulate" not in command)
+    server = Live(process, is_real="emulate" not in command)
     reader = threading.Thread(target=server.listen, daemon=True)
     reader.start()
     try:

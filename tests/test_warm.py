@@ -37,7 +37,7 @@ def test_a_fork_says_and_ends_as_a_fresh_interpreter_does(arguments: tuple[str, 
 
 def test_a_fork_is_a_child_that_is_stopped_and_waited_for() -> None:
     """By signals; what has ended is reaped once, and then known."""
-    process = warm.popen("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "qwen3-8b")
+    process = warm.popen("sundog", "emulate", "--port", "0", "--gpu", "h100", "--model", "qwen3-8b")
     assert process.stderr is not None
     with process.stderr as said:
         assert process.poll() is None

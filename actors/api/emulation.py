@@ -12,8 +12,8 @@ from actors.kernel.clock import now_s, sleep_until
 from actors.metrics.totals import Lag
 
 NO_FAULTS = (
-    f"{INJECT} is for an emulated server that serves HTTP in one process: leave it out, or serve with"
-    " --simulate and --api-processes 1."
+    f"{INJECT} is for an emulated server that serves HTTP in one process: leave it out, or run"
+    " `sundog emulate` with --api-processes 1."
 )
 
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
     from runtime.serve import RealModel
 
 
-def embedding_config(real: "RealModel", serving: Serving, engine: Engine) -> EngineConfig:
+def embedding_config(real: "RealModel", serving: RealServing, engine: Engine) -> EngineConfig:
     """The deployment: prompts are whole, and nothing of them is kept."""
     for option, given in (
         ("--enable-lora", serving.enable_lora),

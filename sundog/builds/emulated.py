@@ -1,4 +1,4 @@
-"""`sundog serve --simulate`: a model by its shape, at the pace of a GPU that is not there."""
+"""`sundog emulate`: a model by its shape, at the pace of a GPU that is not there."""
 
 import uuid
 from pathlib import Path
@@ -8,9 +8,8 @@ from actors.config import ConfigError
 from sundog.builds.adapters import adapters, max_loras
 from sundog.builds.kv_events import with_kv_events
 from sundog.builds.served import Served
-from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import Costs
 
 if TYPE_CHECKING:
@@ -22,13 +21,9 @@ SIDE_CHANNEL_PORT = 5600
 """vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
 
 
-def emulated(
-    model: str | None, gpu: str, serving: Serving, engine: Engine, costs: Costs, asked: Emulation
-) -> Served:
-    """The shape `model` on `gpu`; raises ConfigError for what cannot be emulated."""
-    if serving.runner == "pooling" or serving.pooler_config is not None:
-        raise ConfigError("--runner pooling is only for a real model: no vectors are made up; leave it out")
-    _check_processes(serving, asked)
+def emulated(model: str | None, serving: EmulatedServing, engine: Engine, costs: Costs) -> Served:
+    """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
+    _check_processes(serving)
     from actors.api.emulation import Emulation as Emulated
     from actors.api.transfer import Transfers
     from actors.config.injected import parse_injection
@@ -43,15 +38,15 @@ def emulated(
     from sundog.builds.measured import simulated_target
     from sundog.builds.simulated import Simulated
 
-    simulated = Simulated.of(engine, simulated_target(model, gpu, costs))
-    tokenizer = _tokenizer(asked.tokenizer)
-    eos = _end_token(tokenizer, asked.tokenizer)
-    faults = Injections([parse_injection(each) for each in asked.inject], engine.seed)
-    lag = Lag(simulated.config.replicas, asked.time_scale)
+    simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs))
+    tokenizer = _tokenizer(serving.tokenizer)
+    eos = _end_token(tokenizer, serving.tokenizer)
+    faults = Injections([parse_injection(each) for each in serving.inject], engine.seed)
+    lag = Lag(simulated.config.replicas, serving.time_scale)
     new_backend = emulated_backends(
         simulated.cost,
         simulated.capacity,
-        _answers(asked.answers, tokenizer, engine.seed),
+        _answers(serving.answers, tokenizer, engine.seed),
         eos,
         tokenizer.vocab_size,
         lag,
@@ -62,7 +57,7 @@ def emulated(
     name = serving.served_model_name or simulated.model
     tables, transfers = BlockTables(), None
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
-        token_s = simulated.kv_token_bytes / (asked.kv_transfer_gb_per_s * 1e9)
+        token_s = simulated.kv_token_bytes / (serving.kv_transfer_gb_per_s * 1e9)
         ranks = engine.tensor_parallel_size
         transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
     return Served(
@@ -72,7 +67,7 @@ def emulated(
         tokenizer,
         Vocabulary(eos_token_id=eos, size=tokenizer.vocab_size),
         NEUTRAL,
-        f"{gpu}, simulated",
+        f"{serving.gpu}, simulated",
         adapters=adapters(serving, name, (str(model),)),
         max_loras=max_loras(serving),
         loads_adapters=serving.enable_lora and serving.allow_runtime_lora_updating,
@@ -80,14 +75,14 @@ def emulated(
         remarks=simulated.remarks,
         emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),
         listeners=(tables,),
-        clock=None if asked.time_scale == 1 else ScaledClock(asked.time_scale),
+        clock=None if serving.time_scale == 1 else ScaledClock(serving.time_scale),
     )
 
 
-def _check_processes(serving: Serving, asked: Emulation) -> None:
+def _check_processes(serving: EmulatedServing) -> None:
     """What one process knows, others at the same port do not."""
     for flag, given in (
-        ("--inject", bool(asked.inject)),
+        ("--inject", bool(serving.inject)),
         ("--allow-runtime-lora-updating", serving.allow_runtime_lora_updating),
     ):
         if given and serving.api_processes > 1:

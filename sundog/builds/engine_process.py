@@ -20,11 +20,11 @@ from sundog.builds.adapters import adapters
 from sundog.builds.embedding import embedding_config
 from sundog.builds.kv_events import with_kv_events
 from sundog.builds.ranks import refuse_what_ranks_cannot
-from sundog.builds.torch_limits import planned_ahead, refuse_what_torch_cannot
+from sundog.builds.torch_limits import check_quantization, planned_ahead
 from sundog.log_format import log_to_stderr
 from sundog.options.engine import Engine
 from sundog.options.placement import parse_on
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -123,7 +123,7 @@ class Orders:
     """What is to be served, as the command line said it: the same in every process."""
 
     model: str | None
-    serving: Serving
+    serving: RealServing
     engine: Engine
 
     def packed(self) -> bytes:
@@ -148,7 +148,7 @@ class Orders:
         serving = self.serving
         pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
         real = RealModel.open(self.model, serving.served_model_name, serving.runner, pooler)
-        refuse_what_torch_cannot(self.engine)
+        check_quantization(self.engine)
         refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)
         if real.embedding is not None:
             return Opened(self, real, embedding_config(real, serving, self.engine), ())

@@ -18,7 +18,7 @@ from sundog.builds.kv_events import check_ports
 from sundog.ends import remark
 from sundog.options.kinds import Switch
 from sundog.options.row import rows
-from sundog.options.serving import Serving
+from sundog.options.serving import EmulatedServing
 
 if TYPE_CHECKING:
     import trio
@@ -31,7 +31,9 @@ OF_ALL = ("model", "port", "data_parallel_size", "data_parallel_multi_port_exter
 """Options that say what the ranks' servers are together, and that each has of its own."""
 
 
-def serve_ranks(serving: Serving, num_ranks: int, model: str | None, records: Sequence[object]) -> None:
+def serve_ranks(
+    serving: EmulatedServing, num_ranks: int, model: str | None, records: Sequence[object]
+) -> None:
     """Serve until told to stop. Raises ConfigError if a rank ends by itself.
 
     `records` are the options of a rank, but for its number and its port.
@@ -39,11 +41,6 @@ def serve_ranks(serving: Serving, num_ranks: int, model: str | None, records: Se
     import trio
 
     supervisor, last = serving.data_parallel_supervisor_port, serving.port + num_ranks - 1
-    if serving.simulate is None:
-        raise ConfigError(
-            "--data-parallel-multi-port-external-lb is only for --simulate: replicas of a real model are"
-            " behind one port; leave it out"
-        )
     if serving.port == 0 or last > 65_535 or serving.port <= supervisor <= last:
         raise ConfigError(
             f"--port is {serving.port}: {num_ranks} ranks need that many ports in a row from there on, and"
@@ -78,7 +75,7 @@ def _started(commands: Sequence[Sequence[str]]) -> Iterator[list["subprocess.Pop
     """The ranks' processes; in the end they are told to stop, and waited for."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "sundog", "serve", *command], start_new_session=True, preexec_fn=_bound
+            [sys.executable, "-m", "sundog", "emulate", *command], start_new_session=True, preexec_fn=_bound
         )
         for command in commands
     ]
@@ -100,7 +97,7 @@ def _bound() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-async def _watch(serving: Serving, processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+async def _watch(serving: EmulatedServing, processes: "Sequence[subprocess.Popen[bytes]]") -> None:
     """Say at the supervisor's port whether all are ready, until a signal or until one has ended."""
     import trio
 

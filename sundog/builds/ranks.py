@@ -2,10 +2,10 @@
 
 from actors.config import ConfigError
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 
-def refuse_what_ranks_cannot(engine: Engine, serving: Serving, *, embeds: bool) -> None:
+def refuse_what_ranks_cannot(engine: Engine, serving: RealServing, *, embeds: bool) -> None:
     """Refuse what one process can, and several that share a model cannot."""
     if engine.tensor_parallel_size == 1:
         return

@@ -1,5 +1,6 @@
 """A real model that `sundog serve` serves: its processes begin first, then its folder is read."""
 
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,7 @@ from sundog.builds.engine_process import Orders, engine_processes
 from sundog.builds.served import Served
 from sundog.builds.torch_limits import need_torch
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +28,12 @@ class Begun(NamedTuple):
     forks: "Callable[[int], EngineProcess] | None"
 
 
-def begun_model(model: str | None, serving: Serving, engine: Engine, stack: ExitStack) -> Begun:
+def begun_model(model: str | None, serving: RealServing, engine: Engine, stack: ExitStack) -> Begun:
     """A model's folder to serve, once what the options alone tell has been checked."""
-    if serving.allow_runtime_lora_updating:
+    if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         raise ConfigError(
-            "--allow-runtime-lora-updating is only for --simulate: a real model's adapters are loaded when it"
-            " starts; give them as --lora-modules"
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING is set: a real model loads adapters only at its start; unset it"
+            ", and give them as --lora-modules"
         )
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
@@ -70,7 +71,7 @@ def real_model(begun: Begun, stack: ExitStack) -> Served:
     )
 
 
-def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: Serving) -> "Vocabulary":
+def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":
     """The vocabulary of a model that reasons, if its marks are tokens."""
     from actors.front.codec import ThoughtMarks
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actors.config import ConfigError
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 DRIVER = Path("/dev/nvidiactl")
 
@@ -22,25 +22,13 @@ def as_replicas(engine: Engine) -> Engine:
     return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
 
 
-def refuse_what_torch_cannot(engine: Engine) -> None:
-    """Refuse what only a simulated engine has."""
-    for name, instead in (("pipeline", "--tensor-parallel-size"), ("data", "--replicas")):
-        if (size := getattr(engine, f"{name}_parallel_size")) != 1:
-            raise ConfigError(
-                f"--{name}-parallel-size is {size}: the torch backend has no such ranks; leave it at 1,"
-                f" or use {instead}"
-            )
+def check_quantization(engine: Engine) -> None:
+    """Refuse a format that only a simulated engine has; raises ConfigError."""
     if engine.quantization not in (None, "int8", "int4"):
         raise ConfigError(
             f"--quantization is {engine.quantization}: the torch backend makes int8 and int4 of a model's"
             " weights, and reads checkpoints that are quantised without being told; leave it out"
         )
-    for option, given in (
-        ("--kv-cache-dtype", engine.kv_cache_dtype != "auto"),
-        ("--enable-expert-parallel", engine.enable_expert_parallel),
-    ):
-        if given:
-            raise ConfigError(f"{option} is only for --simulate: the torch backend cannot; leave it out")
 
 
 def planned_ahead(engine: Engine, device: str) -> Engine:
@@ -55,13 +43,11 @@ def planned_ahead(engine: Engine, device: str) -> Engine:
     return replace(engine, async_scheduling=True)
 
 
-def check_threads(serving: Serving, engine: Engine) -> None:
-    """Refuse more threads than there are cores for, and threads of what computes nothing here."""
+def check_threads(serving: RealServing, engine: Engine) -> None:
+    """Refuse more threads than there are cores for, and threads of engines on a cluster."""
     if serving.num_threads is None:
         return
     asked = f"--num-threads is {serving.num_threads}"
-    if serving.simulate is not None:
-        raise ConfigError(f"{asked}: a simulated model computes nothing; leave it out")
     if serving.on is not None:
         raise ConfigError(f"{asked}: on a cluster, --ray-cpus says with how many; give that instead")
     from runtime.own_cores import own_cores

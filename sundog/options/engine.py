@@ -25,6 +25,9 @@ UNKNOWN_CONTEXT = 4096
 DEFAULT_LIMITS = (2048, 256)
 """vLLM's (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
 
+SIMULATED_ONLY = ("engine_version", "kv_cache_dtype", "pipeline_parallel_size", "enable_expert_parallel")
+"""Options of `Engine` that the torch backend does not have: commands that compute a model leave them out."""
+
 OWN = SchedulerConfig()
 """The configuration's own defaults."""
 
@@ -162,7 +165,7 @@ class Engine:
     pipeline_parallel_size: int = option(
         1,
         Whole(1, 1024),
-        "Stages that the layers are split over; simulated.",
+        "Stages that the layers are split over.",
         section=REPLICAS,
         to=SCHEDULER,
         names=("-pp",),

@@ -1,7 +1,8 @@
-"""What only a server has: where it listens, which requests it lets in, and what it leaves behind."""
+"""The options of servers: those that every server has, those of a real model, those of an emulated one."""
 
 from dataclasses import dataclass
 
+from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
@@ -15,36 +16,16 @@ PROCESSES = "Processes"
 RECORDING = "Recording"
 LOGGING = "Logging"
 CONTROL = "Control planes"
+EMULATION = "Emulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """A server that speaks HTTP."""
+    """A server that speaks HTTP, whatever computes its answers."""
 
-    model: str | None = option(
-        None, Text("MODEL"), "As the argument: a model's folder; with --simulate a known model's name."
-    )
-    simulate: str | None = option(
-        None,
-        Text("GPU"),
-        "Answer with canned text at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
-    )
-    device: str = option(
-        "auto", Choice(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
-    )
     host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
-    runner: str = option(
-        "auto",
-        Choice(("auto", "generate", "pooling")),
-        "What the model is served for: text, or vectors (pooling); auto is what its files say.",
-    )
-    pooler_config: str | None = option(
-        None,
-        Parsed(parse_pooler_config, "JSON"),
-        'How vectors are made: {"pooling_type": "MEAN"}, CLS or LAST.',
-    )
     tool_call_parser: str | None = option(
         None, Choice(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
     )
@@ -53,11 +34,6 @@ class Serving:
     )
     reasoning_parser: str | None = option(
         None, Choice(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
-    )
-    generation_config: str = option(
-        "auto",
-        Choice(("auto", "vllm")),
-        "Sample what requests leave open as the model's generation_config.json says; vllm: neutrally.",
     )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
@@ -73,21 +49,13 @@ class Serving:
         section=LORA,
         many=True,
     )
+    max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
     max_loras: int | None = option(
         None,
         Whole(1, 1024),
-        "Taken as vLLM takes it, and no limit: any adapters may be mixed in a step.",
+        "The number of adapters that /metrics reports to gateways; a step takes any number of them.",
         section=LORA,
     )
-    allow_runtime_lora_updating: bool = option(
-        False,
-        Switch(pair=False),
-        "With --simulate: let clients load and unload adapters while it runs.",
-        section=LORA,
-        envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-    )
-    max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
-
     api_key: str | None = option(
         None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
@@ -110,18 +78,6 @@ class Serving:
         "The largest body of a request, in MiB; a larger one is refused with 413.",
         section=ACCESS,
     )
-    num_threads: int | None = option(
-        None,
-        Whole(1, 4096),
-        "Threads that a replica on the CPU computes with; all cores, but one fewer for a small model.",
-        section=PROCESSES,
-    )
-    in_process: bool = option(
-        False,
-        Switch(pair=False),
-        "Compute the model in the server's own process; simulated ones always are.",
-        section=PROCESSES,
-    )
     api_processes: int = option(
         1,
         Whole(1, 64),
@@ -132,52 +88,16 @@ class Serving:
     stall_timeout_s: float = option(
         10.0,
         Real(1, 86_400),
-        "Restart an engine process that gives no sign of life for so many seconds; --in-process: say so.",
+        "Restart an engine process that gives no sign of life for this many seconds.",
         flag="--stall-timeout",
         section=PROCESSES,
     )
-    load_timeout_s: float = option(
-        600.0,
-        Real(1, 86_400),
-        "End an engine process that is not ready, with its ranks, after so many seconds.",
-        flag="--load-timeout",
-        section=PROCESSES,
-    )
-
-    on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
-    ray_cpus: int | None = option(
-        None,
-        Whole(1, 1024),
-        "CPUs that a replica is given, and threads it computes with; this machine's are shared, else 1.",
-        section=RAY,
-    )
-    ray_host: str | None = option(
-        None, Text("ADDRESS"), "This machine's address for engines on others, if Ray's is wrong.", section=RAY
-    )
-    ray_wait_s: float = option(
-        600.0,
-        Real(0, 86_400),
-        "Seconds that a replica waits for a node with room for it.",
-        flag="--ray-wait",
-        section=RAY,
-    )
-
     grace_s: float = option(
         30.0,
         Real(0, 86_400),
         "Seconds that running streams get after SIGTERM.",
         flag="--grace",
         section=ACCESS,
-    )
-
-    data_parallel_multi_port_external_lb: bool = option(
-        False,
-        Switch(pair=False),
-        "With --simulate: a server for each data-parallel rank, at ports in a row from --port on.",
-        section=CONTROL,
-    )
-    data_parallel_supervisor_port: int = option(
-        9256, Whole(1, 65_535), "Where /ready says whether all ranks' servers are.", section=CONTROL
     )
     data_parallel_rank: int = option(
         0, Whole(0, 4095), "The number of the first engine, in metrics and KV events.", section=CONTROL
@@ -204,7 +124,6 @@ class Serving:
         "How the log is written: lines for people, or JSON.",
         section=LOGGING,
     )
-
     otlp_traces_endpoint: str | None = option(
         None,
         Text("URL"),
@@ -217,4 +136,121 @@ class Serving:
     )
     messages: bool = option(
         False, Switch(pair=False), "With --record: every message between actors, too.", section=RECORDING
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealServing(Serving):
+    """A server whose model is computed by torch."""
+
+    model: str | None = option(None, Text("MODEL"), "The model's folder, as the argument.")
+    device: str = option(
+        "auto", Choice(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
+    )
+    runner: str = option(
+        "auto",
+        Choice(("auto", "generate", "pooling")),
+        "What the model is served for: text, or vectors (pooling); auto is what its files say.",
+    )
+    pooler_config: str | None = option(
+        None,
+        Parsed(parse_pooler_config, "JSON"),
+        'How vectors are made: {"pooling_type": "MEAN"}, CLS or LAST.',
+    )
+    generation_config: str = option(
+        "auto",
+        Choice(("auto", "vllm")),
+        "Sample what requests leave open as the model's generation_config.json says; vllm: neutrally.",
+    )
+    num_threads: int | None = option(
+        None,
+        Whole(1, 4096),
+        "Threads that a replica on the CPU computes with; all cores, but one fewer for a small model.",
+        section=PROCESSES,
+    )
+    in_process: bool = option(
+        False, Switch(pair=False), "Compute the model in the server's own process.", section=PROCESSES
+    )
+    load_timeout_s: float = option(
+        600.0,
+        Real(1, 86_400),
+        "End an engine process that is not ready, with its ranks, after this many seconds.",
+        flag="--load-timeout",
+        section=PROCESSES,
+    )
+    on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
+    ray_cpus: int | None = option(
+        None,
+        Whole(1, 1024),
+        "CPUs that a replica is given, and threads it computes with; this machine's are shared, else 1.",
+        section=RAY,
+    )
+    ray_host: str | None = option(
+        None, Text("ADDRESS"), "This machine's address for engines on others, if Ray's is wrong.", section=RAY
+    )
+    ray_wait_s: float = option(
+        600.0,
+        Real(0, 86_400),
+        "Seconds that a replica waits for a node with room for it.",
+        flag="--ray-wait",
+        section=RAY,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedServing(Serving):
+    """A server that answers at the pace of a GPU that is not there."""
+
+    model: str | None = option(None, Text("MODEL"), "A known model, or a model's folder, as the argument.")
+    gpu: str = option(
+        "h100",
+        Text("GPU", is_path=True),
+        "Answer at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
+    )
+    tokenizer: str | None = option(
+        None,
+        Text("DIR", is_path=True),
+        "A folder with a tokenizer.json, to count prompts with; else the embedded model's.",
+        section=EMULATION,
+    )
+    answers: str = option(
+        "texts",
+        Text("texts|echo|FILE.jsonl", is_path=True),
+        'What is said: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
+        section=EMULATION,
+    )
+    inject: tuple[str, ...] = option(
+        (),
+        Parsed(parse_injection, "FAULT@RATE"),
+        "Let a part of requests fail: 429, 503, slow=SECONDS, cut=TOKENS, dead-engine; as in 503@0.01.",
+        section=EMULATION,
+        many=True,
+    )
+    kv_transfer_gb_per_s: float = option(
+        50.0,
+        Real(0, 1e6, above=True),
+        "Bandwidth from a server that prefills to one that decodes; 50 GB/s are 400 Gbit/s.",
+        section=EMULATION,
+    )
+    time_scale: float = option(
+        1.0,
+        Real(0.01, 100),
+        "Let the server's clock run this many times as fast as the wall's.",
+        section=EMULATION,
+    )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        Switch(pair=False),
+        "Let clients load and unload adapters while it runs.",
+        section=LORA,
+        envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    )
+    data_parallel_multi_port_external_lb: bool = option(
+        False,
+        Switch(pair=False),
+        "Begin a server for each data-parallel rank, at ports in a row from --port on.",
+        section=CONTROL,
+    )
+    data_parallel_supervisor_port: int = option(
+        9256, Whole(1, 65_535), "Where /ready says whether all ranks' servers are.", section=CONTROL
     )

@@ -1,6 +1,6 @@
 """The table as click's options: a command is given whole records, and `--help` has sections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 
 import click
@@ -82,16 +82,24 @@ def _is_value(row: Row, text: str) -> bool:
     return True
 
 
-def takes(*records: type) -> Callable[[Body], Body]:
-    """Give a command the options of these records, as its first arguments."""
+def takes(*records: type, without: Collection[str] = ()) -> Callable[[Body], Body]:
+    """Give a command the options of these records, as its first arguments.
+
+    The rows named in `without` are no options of the command: they keep their defaults.
+    """
+
+    def taken(record: type) -> list[Row]:
+        return [row for row in rows(record) if row.name not in without]
 
     def decorate(body: Body) -> Body:
         @wraps(body)
         def call(**values: object) -> None:
-            given = [record(**{row.name: values.pop(row.name) for row in rows(record)}) for record in records]
+            given = [
+                record(**{row.name: values.pop(row.name) for row in taken(record)}) for record in records
+            ]
             body(*given, **values)
 
-        options = [Option(row) for record in records for row in rows(record)]
+        options = [Option(row) for record in records for row in taken(record)]
         call.__click_params__ = [  # type: ignore[attr-defined]  # where click's own decorators put them
             *reversed(options),
             *getattr(body, "__click_params__", []),

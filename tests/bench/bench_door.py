@@ -2,7 +2,7 @@
 
     python -m tests.bench door [--streams 64 256 1000] [--tokens 120] [--step-scale 1] [--anchors [PYTHON]]
 
-The server is `sundog serve --simulate`, whole, in a process of its own; this one is the client. Each load
+The server is `sundog emulate`, whole, in a process of its own; this one is the client. Each load
 runs with few tokens and with many: the difference is the price of a token, what is left that of a request.
 The same load without HTTP, in a third process, says which part of both is the door's. On a machine that
 others use, steps that take longer (`--step-scale`) keep tokens from sharing a chunk. With `--anchors` the
@@ -24,7 +24,7 @@ from tests.bench.anchors import anchored
 from tests.bench.door_load import Price, cpu_s, priced, prices, resident_kb
 from tests.live import Live, live
 
-SERVER = ("sundog", "serve", "--port", "0", "--simulate", "h100", "--model", "llama-3.1-8b")
+SERVER = ("sundog", "emulate", "--port", "0", "--gpu", "h100", "--model", "llama-3.1-8b")
 LIMITS = ("--max-num-seqs", "1024", "--max-model-len", "4096", "--no-log-requests", "--disable-log-stats")
 
 

@@ -67,8 +67,8 @@ def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
     closed = Load("", num_clients=NUM_CLIENTS)
     at_once = [row._replace(arrival_s=0.0) for row in workload(50, 10.0)]
     limit_per_s = predict(closed, simulated, Terms(), at_once).requests_per_s
-    options = ("--simulate", GPU, "--no-log-requests", "--time-scale", f"{scale:g}")
-    with serving(model, scratch, *options) as url:
+    options = ("--gpu", GPU, "--no-log-requests", "--time-scale", f"{scale:g}")
+    with serving(model, scratch, *options, command="emulate") as url:
         load = Load(url, timeout_s=300.0 / scale)
         server = find(load)
         for name, share in SHARES.items():
@@ -100,8 +100,8 @@ def arrived(rows: list[TraceRequest], record: ClientRecord, scale: float) -> lis
 def many(model: str, num_streams: int, num_tokens: int, scratch: Path) -> None:
     """All streams at once, on GPUs without limit but for their steps."""
     # Steps of 512 decodes are slower than 20,000 tokens/s for one GPU: replicas share the streams.
-    options = ("--simulate", GPU, "--no-log-requests", "--max-num-seqs", "512", "--replicas", "4")
-    with serving(model, scratch, *options) as url:
+    options = ("--gpu", GPU, "--no-log-requests", "--max-num-seqs", "512", "--replicas", "4")
+    with serving(model, scratch, *options, command="emulate") as url:
         load = Load(url, timeout_s=300.0)
         server = find(load)
         rows = [replace_lengths(row, num_tokens) for row in workload(num_streams, 4.0)[:num_streams]]

@@ -1,4 +1,4 @@
-"""The graph of `sundog serve --simulate` without HTTP: what the same requests cost where nobody speaks it.
+"""The graph of `sundog emulate` without HTTP: what the same requests cost where nobody speaks it.
 
     python -m tests.bench.graph_alone STREAMS TOKENS STEP_SCALE
 
@@ -24,10 +24,9 @@ from actors.kernel.clock import now_s
 from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Generate
 from sundog.builds.emulated import emulated
-from sundog.commands.serve import _shown
-from sundog.options.emulation import Emulation
+from sundog.builds.server import shown_model
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import Costs
 
 FEW = 20
@@ -76,11 +75,17 @@ class Inside:
 def main(num_streams: int, num_tokens: int, step_scale: float) -> None:
     engine = Engine(max_num_seqs=1024, max_model_len=4096)
     costs = Costs(step_scale=step_scale)
-    served = emulated("llama-3.1-8b", "h100", Serving(simulate="h100"), engine, costs, Emulation())
+    served = emulated("llama-3.1-8b", EmulatedServing(), engine, costs)
     options = ServerOptions(log_requests=False, log_stats=False)
     trio.run(
         partial(
-            *(serve_graph, served.config, served.new_engine, _shown(served, served.config), served.tokenizer),
+            *(
+                serve_graph,
+                served.config,
+                served.new_engine,
+                shown_model(served, served.config),
+                served.tokenizer,
+            ),
             *(served.vocabulary, options),
             emulation=served.emulation,
             front=Inside(num_streams, num_tokens),

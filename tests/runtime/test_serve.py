@@ -40,7 +40,8 @@ class Server:
 @contextmanager
 def sundog_serve(*arguments: str) -> Iterator[Server]:
     """A server on a free port; whatever happens, its process ends."""
-    with live("sundog", "serve", "--port", "0", *arguments) as running:
+    command = "emulate" if "--gpu" in arguments else "serve"
+    with live("sundog", command, "--port", "0", *arguments) as running:
         url = f"{running.url}/v1"
         with openai.OpenAI(base_url=url, api_key="secret", max_retries=0) as client:
             yield Server(running, client)
@@ -171,7 +172,7 @@ def test_a_port_in_use_is_one_clear_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "sundog", "serve", "--port", port, "--simulate", "h100"],
+            [sys.executable, "-m", "sundog", "emulate", "--port", port, "--gpu", "h100"],
             capture_output=True,
             text=True,
             timeout=START_S,
@@ -182,7 +183,7 @@ def test_a_port_in_use_is_one_clear_message() -> None:
 
 def test_emulation_answers_with_canned_text_at_the_pace_of_the_gpu() -> None:
     """The real server in front of a GPU that is not there; SIGTERM ends it."""
-    with sundog_serve("--api-key", "secret", "--simulate", "h100", "--model", "qwen3-8b") as server:
+    with sundog_serve("--api-key", "secret", "--gpu", "h100", "--model", "qwen3-8b") as server:
         answer = server.client.chat.completions.create(
             model="qwen3-8b", messages=[{"role": "user", "content": "Who are you?"}]
         )

@@ -145,7 +145,7 @@ def test_text_is_refused_by_a_model_of_vectors(embedder: Embedder, path: str) ->
 
 
 def test_vectors_are_refused_by_a_model_of_text_and_a_simulated_one() -> None:
-    with sundog_serve("--simulate", "h100") as server, pytest.raises(openai.NotFoundError) as caught:
+    with sundog_serve("--gpu", "h100") as server, pytest.raises(openai.NotFoundError) as caught:
         server.client.embeddings.create(model="m", input="x")
     assert "does not support Embeddings API: it generates text" in str(caught.value)
 
@@ -153,7 +153,6 @@ def test_vectors_are_refused_by_a_model_of_text_and_a_simulated_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--simulate", "h100", "--runner", "pooling"), "--runner pooling is only for a real model"),
         (("--pooler-config", '{"pooling_type": "MEAN"}'), "--pooler-config is for models that make vectors"),
         (("--runner", "pooling", "--enable-lora"), "--enable-lora is for models that generate text"),
         (("MASKED",), "for its vectors, add --runner pooling"),

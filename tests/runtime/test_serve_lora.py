@@ -99,7 +99,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(adapted: Adapted) -> Non
 def test_an_emulated_server_takes_adapters_by_name() -> None:
     """Their folders need not exist, as the GPU need not; several stand behind one flag, or are objects."""
     module = '{"name": "c", "path": "/nowhere", "base_model_name": "qwen3-8b"}'
-    arguments = ("--api-key", "secret", "--simulate", "h100", "--enable-lora", "--max-loras", "2")
+    arguments = ("--api-key", "secret", "--gpu", "h100", "--enable-lora", "--max-loras", "2")
     modules = ("--lora-modules", "a=/nowhere", "b=/nowhere", "qwen3-8b", "--lora-modules", module)
     with sundog_serve(*arguments, *modules) as server:
         assert [card.id for card in server.client.models.list()] == ["qwen3-8b", "a", "b", "c"]

@@ -127,7 +127,7 @@ def test_the_key_is_needed_wherever_they_are(embedder: Embedder, path: str) -> N
 
 
 def test_a_model_of_text_does_not_compare() -> None:
-    with sundog_serve("--simulate", "h100") as server:
+    with sundog_serve("--gpu", "h100") as server:
         for path, body in (("/score", SIDES), ("/rerank", RERANKED)):
             answer = httpx.post(f"{server.url}{path}", json=body, timeout=30)
             assert answer.status_code == 404 and "it generates text" in answer.json()["error"]["message"]

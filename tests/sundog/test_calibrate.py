@@ -57,12 +57,12 @@ def test_a_replay_needs_no_model_and_no_gpu(profile: Path, tmp_path: Path) -> No
 
 
 def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
-    """`--simulate FILE`: under the model's name, without a GPU's."""
-    with live("sundog", "serve", "--port", "0", "--simulate", str(profile)) as server:
+    """`--gpu FILE`: under the model's name, without a GPU's."""
+    with live("sundog", "emulate", "--port", "0", "--gpu", str(profile)) as server:
         assert Stream(server, max_tokens=3).whole()
         assert server.stop() == 0
-    refused(sundog("serve", "--simulate", profile, "--cost", "tables"), "--cost is tables")
-    refused(sundog("serve", "--simulate", profile, "--model", "qwen3-8b"), "--model")
+    refused(sundog("emulate", "--gpu", profile, "--cost", "tables"), "--cost is tables")
+    refused(sundog("emulate", "--gpu", profile, "--model", "qwen3-8b"), "--model")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 def test_each_load_knows_its_steps(profile: Path, tmp_path: Path) -> None:
     """In a closed loop and at random: its part of the server's log has a sample for each of its tokens."""
     log = tmp_path / "steps.jsonl"
-    with serving(None, tmp_path, "--simulate", str(profile), "--step-log", str(log)) as url:
+    with serving(None, tmp_path, "--gpu", str(profile), "--step-log", str(log), command="emulate") as url:
         clients = Clients(url, (12, 16))  # no prompt is cut into chunks
         stages = [clients.once(4, 0.2), clients.once(None, 0.5, 30.0), clients.once(1, 0.0)]
     steps = logged_works(log)

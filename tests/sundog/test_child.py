@@ -12,7 +12,7 @@ MEASURES = """
 import sys, time
 from pathlib import Path
 from sundog.child import serving
-with serving("llama-3.1-8b", Path(sys.argv[1]), "--simulate", "h100") as url:
+with serving("llama-3.1-8b", Path(sys.argv[1]), "--gpu", "h100", command="emulate") as url:
     print(url, flush=True)
     time.sleep(600)
 """

@@ -34,7 +34,7 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--port", "0", "--model", "no/such/folder"], "no/such/folder"),
         (["serve", "--port", "0", "--model", "traces"], "config.json"),
         (["serve", "--port", "0", "--max-model-len", "9999999"], "lower --max-model-len"),
-        (["serve", "--port", "0", "--pipeline-parallel-size", "2"], "use --tensor-parallel-size"),
+        (["serve", "--port", "0", "--pipeline-parallel-size", "2"], "is an option of `sundog emulate`"),
         (["replay", TRACE, "--tokenizer", "runtime/assets/sundog-tiny"], "leave out --tokenizer"),
         (["schedule", "README.md", "-o", "/dev/null", "--num-gpu-blocks", "9"], "not a known"),
         (["schedule", GOLDEN], "Missing option '-o'"),

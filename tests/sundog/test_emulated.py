@@ -105,7 +105,7 @@ def test_the_clock_of_a_fast_server_is_its_own(from_file: Live) -> None:
     ],
 )
 def test_what_cannot_be_emulated_is_one_line(options: tuple[str, ...], words_said: tuple[str, ...]) -> None:
-    refused(sundog("serve", "--simulate", "h100", "--port", 0, *options), *words_said)
+    refused(sundog("emulate", "--gpu", "h100", "--port", 0, *options), *words_said)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_a_line_that_is_no_answer_is_named(line: str, reason: str, tmp_path: Pat
     """With its number."""
     file = tmp_path / "answers.jsonl"
     file.write_text(f"{line}\n{line and 'more'}")
-    done = sundog("serve", "--simulate", "h100", "--port", 0, "--answers", file)
+    done = sundog("emulate", "--gpu", "h100", "--port", 0, "--answers", file)
     refused(done, reason, "line 1" if line else "answers.jsonl")
 
 
 @pytest.mark.parametrize("option", [("--answers", "echo"), ("--time-scale", "2"), ("--tokenizer", "here")])
 def test_a_real_model_is_not_emulated(option: tuple[str, ...]) -> None:
-    refused(sundog("serve", "--port", 0, *option), f"{option[0]} is only for --simulate")
+    refused(sundog("serve", "--port", 0, *option), f"{option[0]} is an option of `sundog emulate`")

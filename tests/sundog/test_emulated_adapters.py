@@ -64,4 +64,4 @@ def test_only_a_server_that_was_started_for_it_loads_adapters(monkeypatch: pytes
         assert answer.status_code == 404
         assert "--allow-runtime-lora-updating" in answer.json()["error"]["message"]
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
-    refused(sundog("serve", "--port", 0), "--allow-runtime-lora-updating is only for --simulate")
+    refused(sundog("serve", "--port", 0), "VLLM_ALLOW_RUNTIME_LORA_UPDATING is set")

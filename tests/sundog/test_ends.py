@@ -120,7 +120,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
     ("arguments", "message"),
     [
         (["serve", "--num-gpu-blocks", "5", "--port", "0"], "--num-gpu-blocks 5 cannot hold"),
-        (["serve", "--simulate", "h100", "--host", "198.51.100.1", "--port", "0"], "--host"),
+        (["emulate", "--gpu", "h100", "--host", "198.51.100.1", "--port", "0"], "--host"),
         (["repaly", TRACE], "Did you mean replay"),
         (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
         (["replay"], "TRACE"),
@@ -192,7 +192,7 @@ def test_without_a_command_there_is_help() -> None:
 
 def test_a_mistake_is_a_line_of_json_where_the_log_is() -> None:
     """Found while options are read, or later; without the option it is a line for people."""
-    asked = ("serve", "--simulate", "h100", "--log-format")
+    asked = ("emulate", "--gpu", "h100", "--log-format")
     for wrong in (("--max-num-seqs", "0"), ("--model", "no-such-model"), ("--no-such-option",)):
         done = sundog(*asked, "json", *wrong)
         (line,) = [json.loads(line) for line in done.stderr.splitlines()]

@@ -99,7 +99,7 @@ def test_an_injection_that_is_none_is_one_line() -> None:
         ("503@2", "the rate is 2"),
         ("oom@0.1", "give 429, 503"),
     ):
-        refused(sundog("serve", "--simulate", "h100", "--inject", given), f"--inject is {given}", reason)
-    several = ("serve", "--simulate", "h100", "--inject", "503@0.1", "--api-processes", 2, "--port", 0)
+        refused(sundog("emulate", "--gpu", "h100", "--inject", given), f"--inject is {given}", reason)
+    several = ("emulate", "--gpu", "h100", "--inject", "503@0.1", "--api-processes", 2, "--port", 0)
     refused(sundog(*several), "--inject is for one process")
-    refused(sundog("serve", "--port", 0, "--inject", "503@0.1"), "--inject is only for --simulate")
+    refused(sundog("serve", "--port", 0, "--inject", "503@0.1"), "--inject is an option of `sundog emulate`")

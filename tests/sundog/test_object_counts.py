@@ -1,6 +1,6 @@
 """A server keeps nothing of the requests that are over: objects are counted, for memory says it too late.
 
-The graph, the API and HTTP are those of `sundog serve --simulate`, in this process.
+The graph, the API and HTTP are those of `sundog emulate`, in this process.
 """
 
 import gc
@@ -16,10 +16,9 @@ from actors.api.server_options import ServerOptions
 from actors.metrics import metrics
 from actors.metrics.measured import Recent
 from sundog.builds.emulated import emulated
-from sundog.commands.serve import _shown
-from sundog.options.emulation import Emulation
+from sundog.builds.server import shown_model
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import Costs
 from tests.soak.manners import MANNERS
 
@@ -61,12 +60,7 @@ async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytes
     """Of answers whole and streamed, of clients that leave, err and babble."""
     monkeypatch.setattr(metrics, "Recent", Short)
     served = emulated(
-        "qwen3-8b",
-        "h100",
-        Serving(simulate="h100"),
-        Engine(num_gpu_blocks=64, max_model_len=512),
-        Costs(step_scale=0.1),
-        Emulation(),
+        "qwen3-8b", EmulatedServing(), Engine(num_gpu_blocks=64, max_model_len=512), Costs(step_scale=0.1)
     )
     ready, stop, urls = trio.Event(), trio.Event(), []
 
@@ -77,7 +71,7 @@ async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytes
     serve = partial(serve_graph, on_ready=on_ready, stop=stop, emulation=served.emulation)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            *(serve, served.config, served.new_engine, _shown(served, served.config), served.tokenizer),
+            *(serve, served.config, served.new_engine, shown_model(served, served.config), served.tokenizer),
             *(served.vocabulary, ServerOptions(port=0)),
         )
         await ready.wait()

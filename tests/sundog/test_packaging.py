@@ -119,9 +119,9 @@ def test_the_base_simulates() -> None:
 @pytest.mark.parametrize(
     ("missing", "arguments", "extra"),
     [
-        ("quart", ["serve", "--simulate", "h100"], "serve"),
-        ("tokenizers", ["serve", "--simulate", "h100"], "serve"),
-        ("zmq", ["serve", "--simulate", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
+        ("quart", ["emulate", "--gpu", "h100"], "serve"),
+        ("tokenizers", ["emulate", "--gpu", "h100"], "serve"),
+        ("zmq", ["emulate", "--gpu", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
         ("torch", ["serve"], "engine"),
         ("torch", ["demo"], "engine"),
         ("ray", ["serve", "--on", "ray"], "ray"),

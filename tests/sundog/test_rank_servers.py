@@ -22,8 +22,8 @@ def ranks() -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """Two ranks, and the supervisor at the port behind them."""
     first = free_ports(3, 31_000)
     ports = ("--port", str(first), "--data-parallel-supervisor-port", str(first + 2))
-    options = ("--simulate", "h100", "--model", "qwen3-8b", "--data-parallel-size", "2", "--seed", "5")
-    command = [sys.executable, "-m", "sundog", "serve", *options, *ports, MULTI, "--time-scale", "10"]
+    options = ("--gpu", "h100", "--model", "qwen3-8b", "--data-parallel-size", "2", "--seed", "5")
+    command = [sys.executable, "-m", "sundog", "emulate", *options, *ports, MULTI, "--time-scale", "10"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
     try:
         until(first + 2, 200)
@@ -71,10 +71,10 @@ def test_a_signal_ends_all_ranks(ranks: tuple["subprocess.Popen[str]", int]) -> 
 
 def test_ports_that_cannot_be_are_refused() -> None:
     """No port to count from, the supervisor's among the ranks', a real model."""
-    common = ("serve", "--simulate", "h100", MULTI, "--data-parallel-size", 3)
+    common = ("emulate", "--gpu", "h100", MULTI, "--data-parallel-size", 3)
     refused(sundog(*common, "--port", 0), "--port is 0", "3 ranks need")
     refused(sundog(*common, "--port", 9255), "--data-parallel-supervisor-port (9256)")
-    refused(sundog("serve", MULTI), f"{MULTI} is only for --simulate")
+    refused(sundog("serve", MULTI), f"{MULTI} is an option of `sundog emulate`")
 
 
 def test_a_server_says_when_it_is_ready() -> None:

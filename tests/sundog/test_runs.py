@@ -184,18 +184,7 @@ def test_two_replays_do_not_write_one_folder(tmp_path: Path) -> None:
 
 def served(folder: Path, number: int) -> None:
     """A server that answers one request, and then gets a signal."""
-    command = [
-        sys.executable,
-        "-m",
-        "sundog",
-        "serve",
-        "--simulate",
-        "h100",
-        "--port",
-        "0",
-        "--record",
-        folder,
-    ]
+    command = [sys.executable, "-m", "sundog", "emulate", "--gpu", "h100", "--port", "0", "--record", folder]
     process = subprocess.Popen([*command, "--messages"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     line = next(line for line in process.stderr if "Sundog serves" in line)
@@ -226,7 +215,7 @@ def test_a_server_that_starts_again_keeps_the_record_of_the_one_that_was_killed(
 def test_a_server_does_not_write_into_the_run_of_a_replay(copied: Path) -> None:
     """The two kinds of record are kept apart."""
     before = contents(copied)
-    refused(sundog("serve", "--simulate", "h100", "--port", 0, "--record", copied), "the run of a replay")
+    refused(sundog("emulate", "--gpu", "h100", "--port", 0, "--record", copied), "the run of a replay")
     assert contents(copied) == before
 
 

@@ -11,9 +11,8 @@ from sim.backend import CostBackend
 from sim.cost.work import StepWork
 from sundog.builds.emulated import emulated
 from sundog.builds.simulated import Simulated
-from sundog.options.emulation import Emulation
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import Costs, Target
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import refused, sundog
@@ -39,7 +38,6 @@ def test_a_port_in_use_is_refused_before_the_model_is_looked_at() -> None:
         (("--on", "ray:nowhere"), ("--on is ray:nowhere", "ray:HOST:PORT")),
         (("--on", "ray:ray://head:10001"), ("--on is", "without ray://")),
         (("--on", "ray", "--in-process"), ("--on ray and --in-process", "leave one out")),
-        (("--on", "ray", "--simulate", "h100"), ("--on ray is for a real model", "simulated")),
         (("--ray-cpus", "2"), ("--ray-cpus", "add --on ray")),
         (("--ray-wait", "2"), ("--ray-wait", "add --on ray")),
         (("--ray-host", "here"), ("--ray-host", "add --on ray")),
@@ -57,14 +55,14 @@ def test_what_processes_cannot_do_is_refused_by_name(
 def test_a_real_model_has_no_cost_of_steps(option: tuple[str, ...]) -> None:
     """By the option's name."""
     done = sundog("serve", "--port", 0, *option)
-    refused(done, "--simulate", option[0].replace("no-", ""))
+    refused(done, f"{option[0]} is an option of `sundog emulate`")
 
 
 @pytest.mark.parametrize("costs", COSTS, ids=str)
 def test_simulated_serving_takes_the_time_that_replays_take(costs: Costs) -> None:
     """The same defaults, and the same options: host overhead, scale and cost model."""
     engine = Engine()
-    served = emulated("qwen3-8b", "h100", Serving(simulate="h100"), engine, costs, Emulation())
+    served = emulated("qwen3-8b", EmulatedServing(), engine, costs)
     backend = served.new_engine(0)
     assert isinstance(backend, CostBackend)
     target = Target(model="qwen3-8b", gpu="h100", **vars(costs))
@@ -92,3 +90,17 @@ def test_a_record_that_is_removed_while_it_is_written_is_missed(tmp_path: Path) 
         server.until_it_says("it was removed while it was written")
         assert server.complete(max_tokens=2).status_code == 200
         assert server.stop() == 0
+
+
+def test_serve_with_simulate_is_emulate_and_says_so_once() -> None:
+    """The former spelling goes on working, with `=` too; its own mistakes are told under its new name."""
+    for asked in (("--simulate", "h100"), ("--simulate=h100",)):
+        done = sundog("serve", "qwen3-8b", *asked, "--port", 0, "--answers", "nowhere.jsonl")
+        assert done.returncode == 2 and "cannot read nowhere.jsonl" in done.stderr
+        assert done.stderr.count("is now `sundog emulate --gpu GPU`") == 1
+
+
+def test_an_option_of_the_other_kind_of_server_names_it() -> None:
+    """In both directions, before anything is begun."""
+    refused(sundog("serve", "--port", 0, "--engine-version", "0.14"), "is an option of `sundog emulate`")
+    refused(sundog("emulate", "--port", 0, "--in-process"), "is an option of `sundog serve`")

@@ -9,7 +9,7 @@ from sundog.builds import torch_limits
 from sundog.builds.engine_process import Orders
 from sundog.builds.placement import check_placement
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 
 DRAFTS = '{"method": "ngram", "num_speculative_tokens": 2}'
 
@@ -36,26 +36,25 @@ def test_steps_are_planned_ahead_on_a_gpu(
 ) -> None:
     """Unless something was said, or drafts are verified."""
     monkeypatch.setattr(torch_limits, "DRIVER", tmp_path if has_driver else tmp_path / "none")
-    opened = Orders(model=None, serving=Serving(device=device), engine=engine).open()
+    opened = Orders(model=None, serving=RealServing(device=device), engine=engine).open()
     assert opened.config.scheduler.async_scheduling is is_async
 
 
 @pytest.mark.parametrize(
     ("serving", "engine", "refusal"),
     [
-        (Serving(num_threads=5), Engine(), r"--num-threads is 5, and there are 4 cores: give at most 4"),
+        (RealServing(num_threads=5), Engine(), r"--num-threads is 5, and there are 4 cores: give at most 4"),
         (
-            Serving(num_threads=3),
+            RealServing(num_threads=3),
             Engine(replicas=2),
             r"is 3 for each of 2 engine processes, and there are 4 cores: give at most 2",
         ),
-        (Serving(num_threads=4), Engine(tensor_parallel_size=4), "for each of 4 engine processes"),
-        (Serving(num_threads=1, simulate="h100"), Engine(), "a simulated model computes nothing"),
-        (Serving(num_threads=1, on="ray"), Engine(), "--ray-cpus"),
+        (RealServing(num_threads=4), Engine(tensor_parallel_size=4), "for each of 4 engine processes"),
+        (RealServing(num_threads=1, on="ray"), Engine(), "--ray-cpus"),
     ],
 )
 def test_threads_that_cannot_be_had_are_refused(
-    serving: Serving, engine: Engine, refusal: str, monkeypatch: pytest.MonkeyPatch
+    serving: RealServing, engine: Engine, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a process begins."""
     monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
@@ -66,4 +65,4 @@ def test_threads_that_cannot_be_had_are_refused(
 def test_as_many_threads_as_cores_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica its part."""
     monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
-    check_placement(Serving(num_threads=2), Engine(replicas=2))
+    check_placement(RealServing(num_threads=2), Engine(replicas=2))

@@ -7,14 +7,14 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
-from sundog.options.engine import Engine
+from sundog.options.engine import SIMULATED_ONLY, Engine
 from sundog.options.measuring import Measuring
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(Measuring, Engine)
+@takes(Measuring, Engine, without=SIMULATED_ONLY)
 @click.argument("source", metavar="MODEL|LOG")
 @click.option(
     "-o",

@@ -21,7 +21,7 @@ from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
 from sim.figures.calibrate.from_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.show.progress import runs_progress
-from sundog.builds.torch_limits import refuse_what_torch_cannot
+from sundog.builds.torch_limits import as_replicas, check_quantization
 from sundog.commands.calibrate.logs import in_words
 from sundog.commands.calibrate.machine import machine
 from sundog.commands.calibrate.served import measure_host
@@ -114,12 +114,12 @@ def _write(
 
 
 def _refuse_unmeasured(engine: Engine) -> None:
-    refuse_what_torch_cannot(engine)
+    check_quantization(engine)
     if (size := engine.tensor_parallel_size) != 1:
         raise ConfigError(
             f"--tensor-parallel-size is {size}: an engine of one rank is measured; leave it at 1"
         )
-    if engine.replicas != 1:
+    if as_replicas(engine).replicas != 1:
         raise ConfigError(f"--replicas is {engine.replicas}: one engine is measured; leave it out")
     if engine.speculation is not None:
         raise ConfigError("--speculative-config is given, and drafts are not measured: leave it out")

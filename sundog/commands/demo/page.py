@@ -113,7 +113,7 @@ def _where_next(console: Console, seconds: float) -> None:
     console.print(
         "sundog serve                    talk to this model at 127.0.0.1:8000/v1\n"
         "sundog validate --self          predicted beside measured under load, two minutes\n"
-        "sundog serve --simulate h100    the same server at the pace of an absent GPU\n"
+        "sundog emulate --gpu h100    the same server at the pace of an absent GPU\n"
         "sundog replay TRACE --gpu h100  hours of traffic in seconds; see traces/\n"
         "sundog explain DIR --request ID why a request of a recorded run waited\n"
         "README.md                       how a request walks through the graph",

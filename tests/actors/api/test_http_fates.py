@@ -180,5 +180,5 @@ async def test_a_real_model_has_no_faults_to_inject(serving: Any) -> None:
         for path, asked in (("completions", "prompt"), ("chat/completions", "messages")):
             body = {asked: "x" if asked == "prompt" else [{"role": "user", "content": "x"}]}
             answer = await client.post(f"/v1/{path}", json=body, headers={"X-Sundog-Inject": "slow=1"})
-            assert answer.status_code == 400 and "--simulate" in answer.json()["error"]["message"]
+            assert answer.status_code == 400 and "sundog emulate" in answer.json()["error"]["message"]
         assert not site.llm.asked

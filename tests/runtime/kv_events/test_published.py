@@ -97,9 +97,9 @@ def test_an_address_that_is_connected_to_must_be_bound() -> None:
 @pytest.fixture(scope="module", params=["simulate", "torch"])
 def server(request: pytest.FixtureRequest) -> Iterator[Live]:
     """One that publishes; torch's engine is a process of its own."""
-    own = EMULATED[2:] if request.param == "simulate" else ("--port", "0")
+    own = EMULATED if request.param == "simulate" else ("sundog", "serve", "--port", "0")
     config = ("--kv-events-config", json.dumps(CONFIG), "--admin-key", "k", "--num-gpu-blocks", "300")
-    with live("sundog", "serve", *own, *config, "--max-model-len", "512", "--enable-lora") as running:
+    with live(*own, *config, "--max-model-len", "512", "--enable-lora") as running:
         yield running
         assert running.stop() == 0
 
@@ -204,7 +204,7 @@ def test_an_engine_publishes_at_its_own_port_and_sends_again_what_was_missed() -
             assert frames[1:] == [[b"", END, b""]]
             assert sent_again(replays + rank, 2) == [[b"", END, b""]]
         refused(
-            sundog("serve", "--simulate", "h100", "--port", 0, "--kv-events-config", json.dumps(config)),
+            sundog("emulate", "--gpu", "h100", "--port", 0, "--kv-events-config", json.dumps(config)),
             f"cannot listen at tcp://*:{base}",
         )
         assert server.stop() == 0
@@ -221,7 +221,7 @@ def test_an_engine_publishes_at_its_own_port_and_sends_again_what_was_missed() -
     ],
 )
 def test_a_mistake_in_the_configuration_is_one_line(config: str, reason: str) -> None:
-    refused(sundog("serve", "--simulate", "h100", "--kv-events-config", config), reason)
+    refused(sundog("emulate", "--gpu", "h100", "--kv-events-config", config), reason)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_engine_without_a_port_is_refused(
     """Before anything begins, in one line that says which port would do."""
     text = json.dumps({"enable_kv_cache_events": True, **config})
     port = () if "--port" in options else ("--port", 0)
-    done = sundog("serve", "--simulate", "h100", *port, "--kv-events-config", text, *options)
+    done = sundog("emulate", "--gpu", "h100", *port, "--kv-events-config", text, *options)
     refused(done, f"--kv-events-config: {reason}" if reason.startswith(("end", "rep")) else reason)
 
 

@@ -10,7 +10,7 @@ from actors.config import ConfigError
 from runtime.ranks.fit import why_not_shared
 from sundog.builds.engine_process import Orders
 from sundog.options.engine import Engine
-from sundog.options.serving import Serving
+from sundog.options.serving import RealServing
 from tests.runtime.models import ARCHITECTURES, COMMON
 
 
@@ -57,7 +57,6 @@ def test_models_with_heads_enough_are_shared(architecture: str) -> None:
             {},
             "--speculative-config",
         ),
-        ({"pipeline_parallel_size": 2}, {}, "--pipeline-parallel-size is 2"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_by_its_option(
@@ -66,4 +65,4 @@ def test_what_ranks_cannot_do_is_refused_by_its_option(
     """Before a process begins."""
     asked = Engine(tensor_parallel_size=2, **engine)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=words):
-        Orders(model=None, serving=Serving(**serving), engine=asked).open()  # type: ignore[arg-type]
+        Orders(model=None, serving=RealServing(**serving), engine=asked).open()  # type: ignore[arg-type]

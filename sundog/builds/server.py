@@ -1,0 +1,151 @@
+"""A server as `sundog serve` and `sundog emulate` run it: its HTTP options, listeners and record."""
+
+import gc
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from actors.config import ConfigError, EngineConfig
+from sundog.builds.kv_events import kv_event_listeners
+from sundog.builds.ports import holder_of
+from sundog.builds.served import Served
+from sundog.ends import remark
+from sundog.log_format import let_it_remark, log_to_stderr
+from sundog.options.door import Door
+from sundog.options.serving import Serving
+from sundog.options.simulation import Logging
+from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
+
+if TYPE_CHECKING:
+    from actors.api.context import AnswerFormats, ServedModel
+    from actors.api.server_options import ServerOptions
+
+OFTEN = (10_000, 5, 50)
+"""Thresholds of the cyclic garbage collector. With those of other commands (100,000 new objects) a collection
+stops all streams for 45 ms while many begin at once; with these it takes 5 ms."""
+
+
+def serve_until_stopped(served: Served, serving: Serving, logged: Logging, options: "ServerOptions") -> None:
+    """Serve until told to stop."""
+    import trio
+
+    from actors.api.serve_graph import serve_graph
+    from actors.config.sampling_defaults import differing
+    from sim.ahead import Ahead
+    from sundog.builds.door_process import front_of
+    from sundog.builds.start_report import StartReport
+
+    options = replace(options, answers=replace(options.answers, thought=served.vocabulary.thought))
+
+    def ready(url: str) -> None:
+        for text in (*served.remarks, *differing(served.defaults), report.line(served.name, served.device)):
+            remark(text)
+        remark(f"Sundog serves {served.name} at {url}/v1 (live page: {url}/dashboard; stop with Ctrl-C)")
+        gc.freeze()
+        gc.set_threshold(*OFTEN)
+
+    config = replace(served.config, max_logprobs=serving.max_logprobs)
+    report = StartReport(config.scheduler, config.replicas, served.folder)
+    ahead = Ahead(config, served.cost)
+    listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report, *served.listeners]
+    shown = shown_model(served, config)
+    with (
+        server_record(serving.record, serving.messages, config) as kept,
+        kv_event_listeners(serving, config) as publishers,
+        front_of(serving, options, shown, served) as front,
+    ):
+        trio.run(
+            partial(
+                serve_graph,
+                config,
+                served.new_engine,
+                shown,
+                served.tokenizer,
+                served.vocabulary,
+                options,
+                on_ready=ready,
+                listeners=[*listeners, *publishers, *kept.listeners],
+                tap=kept.tap,
+                forecast=ahead,
+                emulation=served.emulation,
+                front=front,
+            ),
+            clock=served.clock,
+        )
+
+
+def _check_address(options: "ServerOptions") -> None:
+    """Refuse a port in use, and name the process that has it."""
+    from actors.api import PortInUse
+
+    try:
+        options.check_address()
+    except PortInUse as refusal:
+        raise ConfigError(f"{refusal}{holder_of(options.port)}") from None
+
+
+def server_options(serving: Serving, door: Door) -> "ServerOptions":
+    """The server's options; raises ConfigError, for a port in use before any model is loaded."""
+    from actors.api.server_options import ServerOptions
+
+    options = ServerOptions(
+        serving.host,
+        serving.port,
+        num_processes=serving.api_processes,
+        first_engine=serving.data_parallel_rank,
+        api_key=serving.api_key,
+        api_keys=serving.api_keys,
+        admin_key=serving.admin_key,
+        grace_s=serving.grace_s,
+        max_body_bytes=serving.max_body_mib * 2**20,
+        compat=serving.compat,
+        log_requests=serving.log_requests,
+        log_stats=not serving.disable_log_stats,
+        answers=_answers(serving),
+        otlp_traces_endpoint=serving.otlp_traces_endpoint,
+    )
+    options = door.of(options)
+    _check_address(options)
+    options.check_traces()
+    return options
+
+
+def _answers(serving: Serving) -> "AnswerFormats":
+    """The parsers of the model's answers; raises ConfigError."""
+    from actors.api.context import AnswerFormats
+
+    if serving.enable_auto_tool_choice and serving.tool_call_parser is None:
+        raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
+    return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
+
+
+def shown_model(served: Served, config: EngineConfig) -> "ServedModel":
+    """The model as clients see it."""
+    from actors.api.context import ServedModel
+
+    limit, now_s = config.scheduler.max_model_len, int(time.time())
+    return ServedModel(
+        served.name,
+        limit,
+        now_s,
+        defaults=served.defaults,
+        adapters=served.adapters,
+        vectors=served.vectors,
+        max_loras=served.max_loras,
+        loads_adapters=served.loads_adapters,
+    )
+
+
+def begin_log(serving: Serving) -> None:
+    """Write the log to stderr as the options say; raises ConfigError if a record could not be written."""
+    log_to_stderr(serving.log_format)
+    let_it_remark()
+    needs_folder(serving.record, serving.messages, "--record")
+
+
+def one_model(argument: str | None, option: str | None) -> str | None:
+    """The model that is given as an argument or as `--model`; raises ConfigError if it is given as both."""
+    if argument is not None and option is not None:
+        raise ConfigError(f"the model is given twice, {argument} and --model {option}: leave one out")
+    return argument if argument is not None else option

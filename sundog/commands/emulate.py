@@ -1,0 +1,36 @@
+"""`sundog emulate`: the server of `sundog serve` at the pace of a GPU that is not there."""
+
+import click
+
+from sundog.builds.emulated import emulated
+from sundog.builds.rank_servers import serve_ranks
+from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
+from sundog.options.door import Door
+from sundog.options.engine import Engine
+from sundog.options.serving import EmulatedServing
+from sundog.options.simulation import Costs, Logging
+from sundog.options.takes import command, takes
+
+
+@command
+@takes(EmulatedServing, Door, Costs, Logging, Engine)
+@click.argument("model_argument", metavar="[MODEL]", required=False)
+def emulate(
+    serving: EmulatedServing,
+    door: Door,
+    costs: Costs,
+    logged: Logging,
+    engine: Engine,
+    model_argument: str | None,
+) -> None:
+    """Serve canned answers over HTTP, at the pace of a GPU.
+
+    MODEL is a known model or a model's folder, whose shape tells how long steps take on --gpu; with the file
+    of `sundog calibrate` as --gpu, steps take as long as those of the engine that was measured.
+    """
+    begin_log(serving)
+    model = one_model(model_argument, serving.model)
+    if serving.data_parallel_multi_port_external_lb:
+        return serve_ranks(serving, engine.data_parallel_size, model, (serving, door, costs, logged, engine))
+    options = server_options(serving, door)
+    serve_until_stopped(emulated(model, serving, engine, costs), serving, logged, options)
