@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 OURS = {"actors", "runtime", "sim", "sundog"}
 HTTP = {"h2", "httpx", "hypercorn", "quart", "quart_trio", "werkzeug", "wsproto"}
 TORCH = {"safetensors", "torch", "transformers"}
-TRACED = {"actors/api/exposition/otlp.py", "actors/api/exposition/spans.py"}
+TRACED = {"actors/api/exposition/spans.py"}
 STANDARD = set(sys.stdlib_module_names)
 
 

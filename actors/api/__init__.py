@@ -1,7 +1,8 @@
 """The HTTP surface, OpenAI-compatible: everything that enters or leaves the graph over a socket.
 
-`routes/` holds a file for each family of routes, `bodies/` what clients may send, `responses/` what
-they get, `errors.py` what they get instead, `edge/` all that adapts Quart and Hypercorn.
+`routes/` holds a file for each family of routes, `bodies/` what clients may send, `answers/` what they get,
+`errors.py` what they get instead, `exposition/` what operators are shown, `edge/` all that adapts Quart and
+Hypercorn.
 """
 
 from actors.api.app import create_app
@@ -9,6 +10,6 @@ from actors.api.context import ServedModel
 from actors.api.edge.http_server import HttpSettings, serve_http
 from actors.api.edge.listener import PortInUse, reserved
 from actors.api.edge.tls import Tls
-from actors.api.llm import LLM
+from actors.api.in_flight import LLM
 
 __all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "reserved", "serve_http"]

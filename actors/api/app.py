@@ -9,11 +9,10 @@ from prometheus_client import CollectorRegistry
 from quart import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
-from actors.api import errors
+from actors.api import errors as errors
 from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.cors import Cors
-from actors.api.desk import Desk, OwnDesk
 from actors.api.edge.app import ApiApp, new_app
 from actors.api.edge.http_server import USUAL, HttpSettings
 from actors.api.edge.request import current_request
@@ -21,26 +20,16 @@ from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import InFlight
+from actors.api.in_flight import LLM, Desk, InFlight, OwnDesk
 from actors.api.keys import Keys
 from actors.api.live import Watched
-from actors.api.llm import LLM
-from actors.api.routes.admin import admin_routes
-from actors.api.routes.chat import chat_routes
-from actors.api.routes.completions import completions_routes
-from actors.api.routes.dashboard import dashboard_routes
-from actors.api.routes.documents import documents_routes
-from actors.api.routes.embeddings import embeddings_routes
-from actors.api.routes.invocations import invocations_routes
-from actors.api.routes.lora import lora_routes
-from actors.api.routes.messages import messages_routes
-from actors.api.routes.metrics import metrics_routes
-from actors.api.routes.models import models_routes
-from actors.api.routes.operations import operations_routes
-from actors.api.routes.responses import responses_routes
-from actors.api.routes.scoring import scoring_routes
+from actors.api.routes.admin import admin_routes, lora_routes
+from actors.api.routes.completions import chat_routes, completions_routes, invocations_routes
+from actors.api.routes.operations import metrics_routes, models_routes, operations_routes
+from actors.api.routes.pages import dashboard_routes, documents_routes, welcome_routes
 from actors.api.routes.tokenize import tokenize_routes
-from actors.api.routes.welcome import welcome_routes
+from actors.api.routes.translated import messages_routes, responses_routes
+from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.api.seats import OwnSeats, Seats
 from actors.front.codec import TextCodec
 

@@ -9,12 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 import trio
 
-from actors.api.desk import Desk
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
-from actors.api.in_flight import InFlight
+from actors.api.in_flight import LLM, Desk, InFlight
 from actors.api.live import Watched
-from actors.api.llm import LLM
 from actors.api.seats import OwnSeats, Seats
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes

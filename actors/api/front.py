@@ -10,18 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from actors.api.app import BODY_TIMEOUT_S, create_app
 from actors.api.context import ServedModel
-from actors.api.desk import Desk, OwnDesk
 from actors.api.edge.app import ApiApp
 from actors.api.edge.http_server import serve_http
 from actors.api.edge.listener import raise_descriptor_limit
 from actors.api.emulation import Emulation
-from actors.api.errors import SHAPES
+from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
-from actors.api.in_flight import InFlight
+from actors.api.in_flight import LLM, Desk, InFlight, OwnDesk
 from actors.api.keys import Keys
 from actors.api.live import Live, Watched
-from actors.api.llm import LLM
-from actors.api.refusals import log_refusals
 from actors.api.seats import Seats
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
@@ -38,8 +35,7 @@ def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
     if endpoint is None:
         yield None
         return
-    from actors.api.exposition.otlp import tracer_provider
-    from actors.api.exposition.spans import Spans
+    from actors.api.exposition.spans import Spans, tracer_provider
 
     provider = tracer_provider(endpoint)
     try:

@@ -1,13 +1,46 @@
-"""The answers that are under way, and the gate in front of them: what operators see, end and hold up."""
+"""AsyncLLM as routes see it, the answers that are under way, and what operators do with them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, overload
 
 import trio
 
 from actors.api.errors import unavailable
-from actors.api.llm import LLM
-from actors.messages import Cancel
+from actors.messages import (
+    Accepted,
+    Cancel,
+    CheckHealth,
+    Done,
+    Drain,
+    Freeze,
+    Generate,
+    Health,
+    Refused,
+    ResetPrefixCache,
+)
+
+
+class LLM(Protocol):
+    """Asked for answers, its health, resets and drains; told what is cancelled."""
+
+    @overload
+    async def ask(self, message: Generate, /) -> Accepted | Refused: ...
+
+    @overload
+    async def ask(self, message: CheckHealth, /) -> Health: ...
+
+    @overload
+    async def ask(self, message: ResetPrefixCache, /) -> Done | Refused: ...
+
+    @overload
+    async def ask(self, message: Freeze, /) -> Done | Refused: ...
+
+    @overload
+    async def ask(self, message: Drain, /) -> Done | Refused: ...
+
+    def tell(self, message: Cancel, /) -> None: ...
+
 
 RETRY_AFTER_S = 1.0
 """When to ask again a server that is about to stop: by then whatever balances the load knows of it."""
@@ -92,3 +125,42 @@ class InFlight:
 
 def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
     return [request_id for group in groups for request_id in group]
+
+
+class Desk(Protocol):
+    """Ends answers, holds new ones up, lets them pass again, waits, counts."""
+
+    async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
+        """End these answers, or all; returns how many there were."""
+        ...
+
+    async def hold(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def until_empty(self) -> None: ...
+
+    async def num_under_way(self) -> int: ...
+
+
+class OwnDesk:
+    """That of one process."""
+
+    def __init__(self, in_flight: InFlight, llm: LLM) -> None:
+        self._in_flight = in_flight
+        self._llm = llm
+
+    async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
+        return self._in_flight.abort(self._llm, answer_ids)
+
+    async def hold(self) -> None:
+        self._in_flight.pause()
+
+    async def release(self) -> None:
+        self._in_flight.resume()
+
+    async def until_empty(self) -> None:
+        await self._in_flight.until_empty()
+
+    async def num_under_way(self) -> int:
+        return len(self._in_flight)

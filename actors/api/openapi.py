@@ -10,19 +10,14 @@ from dataclasses import dataclass
 
 from pydantic.json_schema import models_json_schema
 
+from actors.api.answers.shapes import Json
 from actors.api.auth import LIVE, needs_key
-from actors.api.bodies.abort import AbortBody
-from actors.api.bodies.chat import ChatBody
-from actors.api.bodies.completion import CompletionBody
-from actors.api.bodies.embedding import EmbeddingBody
-from actors.api.bodies.lora import LoadAdapterBody, UnloadAdapterBody
+from actors.api.bodies.chat import ChatBody, DetokenizeBody, TokenizeBody
 from actors.api.bodies.messages import MessagesBody, PromptBody
+from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
 from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.passed import SAMPLED, SHARED
 from actors.api.bodies.responses import ResponseBody
-from actors.api.bodies.scoring import RERANKS, SCORES, RerankBody, ScoreBody
-from actors.api.bodies.tokenize import DetokenizeBody, TokenizeBody
-from actors.api.responses.shapes import Json
+from actors.api.bodies.texts import RERANKS, SCORES, CompletionBody, EmbeddingBody, RerankBody, ScoreBody
 
 REF = "#/components/schemas/{model}"
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
@@ -128,9 +123,9 @@ def document(version: str, *, has_key: bool) -> Json:
     ordered = sorted(bodies, key=lambda body: body.__name__)
     _, schemas = models_json_schema([(body, "validation") for body in ordered], ref_template=REF)
     schemas = {name: _with_nulls(schema) for name, schema in schemas["$defs"].items()}
-    for body, passed in ((ResponseBody, SAMPLED), (MessagesBody, SHARED), (PromptBody, SHARED)):
+    for body in (ResponseBody, MessagesBody, PromptBody):
         of_chats, own = schemas[ChatBody.__name__]["properties"], schemas[body.__name__]["properties"]
-        own.update({name: of_chats[name] for name in sorted(passed - own.keys())})
+        own.update({name: of_chats[name] for name in sorted(body.passed - own.keys())})
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation, has_key)

@@ -59,6 +59,6 @@ class ServerOptions:
     def check_traces(self) -> None:
         """Raise ConfigError if spans are asked for and could be sent nowhere."""
         if self.otlp_traces_endpoint is not None:
-            from actors.api.exposition.otlp import exporter_to
+            from actors.api.exposition.spans import exporter_to
 
             exporter_to(self.otlp_traces_endpoint).shutdown()

@@ -9,8 +9,8 @@ from typing import overload
 import trio
 
 from actors.api import LLM
-from actors.api.desk import Desk
 from actors.api.exposition import Exposition
+from actors.api.in_flight import Desk
 from actors.api.keys import Keys
 from actors.api.live import Watched
 from actors.api.seats import Full, Leave, Seats
@@ -59,7 +59,7 @@ class Streams:
 
 
 class FarLLM:
-    """AsyncLLM at the other end (`actors.api.llm.LLM`)."""
+    """AsyncLLM at the other end (`actors.api.in_flight.LLM`)."""
 
     def __init__(self, server: Ref[ToServer], streams: Streams) -> None:
         self._server = server
@@ -116,7 +116,7 @@ class FarLLM:
 
 
 class FarDesk:
-    """What operators do, done at every door (`actors.api.desk.Desk`)."""
+    """What operators do, done at every door (`actors.api.in_flight.Desk`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from actors.api.desk import Desk
+from actors.api.in_flight import Desk
 from actors.config import ConfigError
 from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
 from runtime.doors.far import Far, Streams

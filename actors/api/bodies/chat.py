@@ -1,29 +1,105 @@
-"""The body of POST /v1/chat/completions."""
+"""The bodies with a conversation: POST /v1/chat/completions, /tokenize and /detokenize."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
 
-from actors.api.bodies.billing import without_billing
-from actors.api.bodies.bounds import MAX_MESSAGES, MAX_PARTS, Name, NumTokensFrom1
-from actors.api.bodies.logits import NumLogprobs
-from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.sampling import SamplingBody
-from actors.api.bodies.templated import Templated
-from actors.api.bodies.tools import (
+from actors.api.bodies.extras import not_supported
+from actors.api.bodies.parsing import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_PROMPT_TOKENS,
+    JsonObject,
+    ModelName,
+    Name,
+    NumTokensFrom1,
+    TokenId,
+)
+from actors.api.bodies.sampling import NumLogprobs, SamplingBody
+from actors.api.bodies.structured import (
     MAX_TOOLS,
     CalledBody,
     ToolChoice,
     ToolChoiceField,
+    Tools,
     choice_of,
     constraint_of,
+    for_template,
 )
-from actors.api.bodies.unsupported import not_supported
 from actors.api.errors import invalid, shown
 from actors.core.params.constraint import Constraint
 from actors.messages import ChatMessage, Reading
 
-UNSUPPORTED: dict[str, tuple[object, ...]] = {}
+BILLING = "x-anthropic-billing-header"
+"""How the block begins that accounts for a request: it differs each time, and no prefix would be cached."""
+
+
+def without_billing(text: str) -> str:
+    """A system's text without such lines, which gateways keep where they make a chat of a message."""
+    if BILLING not in text:
+        return text
+    return "\n".join(line for line in text.split("\n") if not line.startswith(BILLING))
+
+
+RESERVED = (
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "documents",
+    "messages",
+    "tokenize",
+    "tools",
+)
+"""Variables of a template that are no argument of its own."""
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class Templated(JsonObject):
+    """What bodies with a conversation have in common; defaults are vLLM's."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, object] = Field(default={})
+    documents: Annotated[list[dict[str, object]], Field(max_length=MAX_PARTS)] | None = None
+    tools: Tools = Field(default=[])
+    reasoning_effort: Effort | None = None
+
+    @property
+    def may_think(self) -> bool:
+        """Whether the template lets the model reason, where it is one that can say."""
+        return (self._effort() | self.chat_template_kwargs).get("enable_thinking") is not False
+
+    def templated(self, reading: Reading) -> Reading:
+        """`reading` with what the template is given; raises 400 for what it cannot be given."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise invalid(
+                "continue_final_message does not go with add_generation_prompt: send"
+                " add_generation_prompt = false with it.",
+                "add_generation_prompt",
+            )
+        for name in RESERVED:
+            if name in self.chat_template_kwargs:
+                message = f"chat_template_kwargs.{name} is not allowed: the request's own fields say it."
+                raise invalid(message, "chat_template_kwargs")
+        documents: dict[str, object] = {} if self.documents is None else {"documents": self.documents}
+        tools = {"tools": for_template(self.tools)} if self.tools else {}
+        return replace(
+            reading,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            template_arguments={**self._effort(), **self.chat_template_kwargs, **documents, **tools},
+        )
+
+    def _effort(self) -> dict[str, object]:
+        """The reasoning effort, and for templates that know only that, whether there is to be any."""
+        effort = self.reasoning_effort
+        return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
 UNSUPPORTED_IN_MESSAGE = ("audio", "function_call")
 TEXT_PARTS = {
     "text": "text",
@@ -186,3 +262,35 @@ class ChatBody(Templated, SamplingBody):
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens
         return self.max_tokens
+
+
+def _given(name: str, kind: str) -> JsonValue:
+    return {"properties": {name: {"type": kind}}, "required": [name]}
+
+
+class TokenizeBody(Templated):
+    """A text or a conversation."""
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"chat_template": ()}
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [_given("prompt", "string"), _given("messages", "array")]}
+    )
+    model: ModelName | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    def reading(self) -> Reading:
+        """How it is read; raises 400 unless it has a prompt or messages."""
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid("prompt or messages: send one of the two.", "prompt")
+        return self.templated(Reading(add_special_tokens=self.add_special_tokens))
+
+
+class DetokenizeBody(JsonObject):
+    """Tokens to be read."""
+
+    model: ModelName | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS)]

@@ -8,8 +8,8 @@ from typing import Annotated, Protocol, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from actors.api.bodies.bounds import Int64, Name, NumTokens, Seconds
-from actors.api.bodies.terms import TermsBody
+from actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
+from actors.api.bodies.sampling import TermsBody
 from actors.api.errors import invalid, shown
 from actors.api.keys import Client
 

@@ -1,16 +1,20 @@
-"""The body of POST /v1/messages: Anthropic's conversation, and the chat that it stands for."""
+"""The body of POST /v1/messages: conversations of Anthropic's, and the chat that each stands for."""
 
 import json
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, JsonValue
 
-from actors.api.bodies.blocks import Block, Content, TextBlock, instructions, text, text_of
-from actors.api.bodies.bounds import (
+from actors.api.bodies.chat import BILLING
+from actors.api.bodies.parsing import (
+    INT32_MAX,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
+    WHOLE,
+    Json,
+    JsonObject,
     ModelName,
     Name,
     NumTokensFrom1,
@@ -19,20 +23,109 @@ from actors.api.bodies.bounds import (
     Temperature,
     TopK,
 )
-from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.passed import SHARED, passed_on
-from actors.api.bodies.thinking import Thinking
-from actors.api.bodies.tools import MAX_TOOLS
-from actors.api.errors import invalid
-from actors.api.json_object import Json
+from actors.api.bodies.sampling import SHARED
+from actors.api.bodies.structured import MAX_TOOLS
+from actors.api.errors import invalid, shown
 
-UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "container": (),
-    "context_management": (),
-    "kv_transfer_params": (),
-    "mcp_servers": ([],),
+NEEDED: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "tool_use": ("id", "name"),
+    "tool_result": ("tool_use_id",),
+    "thinking": (),
+    "redacted_thinking": (),
 }
-HARMLESS = frozenset({"cache_control", "inference_geo", "metadata", "service_tier", "speed"})
+"""The types of blocks, and the texts that one of them must have."""
+
+
+def _needed() -> list[JsonValue]:
+    """The same as JSON Schema."""
+    return [
+        {
+            "properties": {"type": {"const": kind}, **{name: {"type": "string"} for name in names}},
+            "required": ["type", *names],
+        }
+        for kind, names in NEEDED.items()
+    ]
+
+
+class TextBlock(JsonObject):
+    """A block of text; one of another type is refused by name."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type", "text"]})
+    type: Annotated[Name, Field(json_schema_extra={"enum": ["text"]})]
+    text: str | None = None
+
+
+class Block(TextBlock):
+    """A block of content; which fields it has depends on its type."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type"], "oneOf": _needed()})
+    type: Annotated[Name, Field(json_schema_extra={"enum": [*NEEDED]})]
+    thinking: str | None = None
+    id: Name | None = None
+    name: Name | None = None
+    input: dict[str, object] | None = None
+    tool_use_id: Name | None = None
+    content: str | Annotated[list[TextBlock], Field(max_length=MAX_PARTS)] | None = None
+    """Of a tool's result."""
+    is_error: bool = False
+
+
+Content = str | Annotated[list[Block], Field(max_length=MAX_PARTS)]
+
+
+def text(content: str | list[TextBlock], where: str) -> str:
+    """A text, or the blocks of one a line each; raises 400 for blocks that no text stands for."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
+
+
+def instructions(system: str | list[TextBlock]) -> str:
+    """The system prompt: its blocks one after the other, as in vLLM.
+
+    A block that accounts for the request is left out: it differs each time, and no prefix would be cached.
+    """
+    if isinstance(system, str):
+        return system
+    texts = [text_of(block, f"system[{index}]") for index, block in enumerate(system)]
+    return "".join(text for text in texts if not text.startswith(BILLING))
+
+
+def text_of(block: TextBlock, where: str) -> str:
+    """A block's text; raises 400 if it is of another type."""
+    if block.type != "text":
+        raise invalid(f"{where} is of type {shown(block.type)}: only text is supported here.", where)
+    if block.text is None:
+        raise invalid(f"{where}.text is required.", f"{where}.text")
+    return block.text
+
+
+LEAST_BUDGET = 1024
+BUDGET = "thinking.budget_tokens"
+
+
+class Thinking(JsonObject):
+    """Whether the model thinks aloud; `budget_tokens` goes with the type enabled alone."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX), WHOLE] | None = None
+
+    def budget(self, max_tokens: int) -> int | None:
+        """The most tokens of thinking, None without a bound.
+
+        Raises 400 where the answer has no room behind them, and where one is missing or has no meaning.
+        """
+        budget = self.budget_tokens
+        if self.type != "enabled":
+            if budget is not None:
+                raise invalid(f'{BUDGET} goes with the type "enabled" alone: leave it out.', BUDGET)
+            return None
+        if budget is None:
+            raise invalid(f'{BUDGET} is required with the type "enabled".', BUDGET)
+        if budget >= max_tokens:
+            raise invalid(f"{BUDGET} is {budget}: it must be less than max_tokens ({max_tokens}).", BUDGET)
+        return budget
 
 
 class Turn(JsonObject):
@@ -76,6 +169,19 @@ class OutputConfig(JsonObject):
 class PromptBody(JsonObject):
     """What POST /v1/messages/count_tokens takes: the prompt alone."""
 
+    passed: ClassVar[frozenset[str]] = SHARED
+
+    harmless: ClassVar[frozenset[str]] = frozenset(
+        {"cache_control", "inference_geo", "metadata", "service_tier", "speed"}
+    )
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "container": (),
+        "context_management": (),
+        "kv_transfer_params": (),
+        "mcp_servers": ([],),
+    }
+
     model: ModelName | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: str | Annotated[list[TextBlock], Field(max_length=MAX_PARTS)] | None = None
@@ -86,7 +192,7 @@ class PromptBody(JsonObject):
 
     def prompt(self) -> Json:
         """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
-        chat = passed_on(self.model_extra, SHARED) | {"messages": list(self._messages())}
+        chat = self.passed_on() | {"messages": list(self._messages())}
         if self.tools:
             chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
         if self.tool_choice is not None and (self.tools or self.tool_choice.type != "auto"):

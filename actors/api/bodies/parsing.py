@@ -1,8 +1,10 @@
-"""The one way from a request's bytes to a checked body.
+"""The one way from a request's bytes to a checked body, and the types of its fields.
 
 Law: input is refused, never repaired. What is not strict JSON is refused as a whole (NaN, a key given twice,
 half of a surrogate pair, 200 levels of nesting). Types are strict, null means absent, and an error names the
-first wrong field and what it may hold.
+first wrong field and what it may hold. Every number in a body has a lower and an upper bound, every list a
+longest length, so that nothing behind the API meets a number that does not fit a register or a float32. The
+bounds lie beyond what any model has; narrower ones are checked where they are known.
 """
 
 import codecs
@@ -10,20 +12,66 @@ import gc
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jiter
 import trio
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError, shown
+from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+
+Json = dict[str, Any]
+
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1024
+MAX_STOP_TOKEN_IDS = 4096
+MAX_PROMPTS = 1024
+MAX_LOGPROB_TOKEN_IDS = 1024
+MAX_PATTERN_TOKENS = 1024
+"""Compared after every token, as often as they are to be repeated."""
+MAX_CHOICES = 1024
+"""Of one answer: choices of a prompt times prompts."""
+MAX_PROMPT_TOKENS = 2**22
+MAX_MESSAGES = 2**14
+MAX_PARTS = 2**14
+
+
+def without_fraction(value: object) -> object:
+    """A number that is whole as an integer; all else as it is."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(without_fraction)
+"""16.0 is an integer in JSON, too: YAML's 1e3 becomes 1000.0."""
+NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES_OF_PROMPT), WHOLE]
+TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE]
+NumTokensFrom1 = Annotated[int, Field(ge=1, le=INT32_MAX), WHOLE]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX), WHOLE]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+ThinkingBudget = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
+"""-1 is no bound."""
+TopK = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+ModelName = Annotated[str, Field(max_length=1024)]
+"""Empty, as some clients send it, it means the served model."""
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+"""Each token is compared with every stop string."""
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+
 
 THREAD_FROM_BYTES = 2**17
 """Below, a body is parsed sooner (under 2 ms) than other streams would notice."""
 MAX_FIELDS = 1000
-BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_too")
+ABOUT_BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_too")
 """How pydantic's errors about a value begin whose type is right: vLLM's own code finds those."""
 KINDS = ("str", "int", "float", "bool", "dict")
 """How pydantic names the branch of a union in a place; lists have brackets."""
@@ -35,6 +83,16 @@ class JsonObject(BaseModel):
     """An object as clients send it: null fields are absent, unknown ones are kept aside."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Further fields that are refused here unless they have one of these values."""
+    harmless: ClassVar[frozenset[str]] = frozenset()
+    """Further fields that change nothing here."""
+    passed: ClassVar[frozenset[str]] = frozenset()
+    """Further fields that the chat completion is given that this body stands for."""
+
+    def passed_on(self) -> Json:
+        """Return the fields beyond its own that are a chat completion's."""
+        return {name: value for name, value in (self.model_extra or {}).items() if name in self.passed}
 
     @model_validator(mode="before")
     @classmethod
@@ -125,5 +183,5 @@ def as_api_error(error: Mapping[str, object]) -> ApiError:
         message = f"{param} is required."
     else:
         message = f"{param} is {shown(error['input'])}: {SUBJECT.sub('it should', message)}."
-    about_value = kind.startswith(BOUNDS) or (kind == "value_error" and " must be " not in message)
+    about_value = kind.startswith(ABOUT_BOUNDS) or (kind == "value_error" and " must be " not in message)
     return ApiError(400, message, param, is_malformed=not about_value)

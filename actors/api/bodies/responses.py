@@ -1,39 +1,26 @@
 """The body of POST /v1/responses, and the chat that it stands for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.bounds import (
+from actors.api.bodies.chat import Effort
+from actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
+    Json,
+    JsonObject,
     ModelName,
     Name,
     NumTokensFrom1,
     Probability,
     Temperature,
 )
-from actors.api.bodies.logits import NumLogprobs
-from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.passed import SAMPLED, passed_on
-from actors.api.bodies.templated import Effort
-from actors.api.bodies.tools import MAX_TOOLS
+from actors.api.bodies.sampling import SAMPLED, NumLogprobs
+from actors.api.bodies.structured import MAX_TOOLS
 from actors.api.errors import invalid, shown
-from actors.api.json_object import Json
 
-UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "context_management": (),
-    "conversation": (),
-    "enable_response_messages": (False,),
-    "kv_transfer_params": (),
-    "moderation": (),
-    "previous_input_messages": (),
-    "prompt": (),
-}
-HARMLESS = frozenset({"max_tool_calls", "prompt_cache_options", "stream_options", "access_programs"})
-"""`max_tool_calls` bounds calls that a server runs itself: this one runs none."""
 LOGPROBS = "message.output_text.logprobs"
 Included = Literal[
     "code_interpreter_call.outputs",
@@ -103,6 +90,23 @@ class Reasoning(JsonObject):
 class ResponseBody(JsonObject):
     """The body of POST /v1/responses."""
 
+    passed: ClassVar[frozenset[str]] = SAMPLED
+
+    harmless: ClassVar[frozenset[str]] = frozenset(
+        {"max_tool_calls", "prompt_cache_options", "stream_options", "access_programs"}
+    )
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "background": (False,),
+        "context_management": (),
+        "conversation": (),
+        "enable_response_messages": (False,),
+        "kv_transfer_params": (),
+        "moderation": (),
+        "previous_input_messages": (),
+        "prompt": (),
+    }
+
     input: str | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
     model: ModelName | None = None
     instructions: str | None = None
@@ -134,7 +138,7 @@ class ResponseBody(JsonObject):
     def chat(self, before: Sequence[Json]) -> Json:
         """The body of the chat completion that answers it, after the messages `before` it."""
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        chat = passed_on(self.model_extra, SAMPLED) | {"messages": [*said, *before, *self.messages()]}
+        chat = self.passed_on() | {"messages": [*said, *before, *self.messages()]}
         named = {"max_completion_tokens": self.max_output_tokens, "model": self.model}
         for name, value in (named | {"temperature": self.temperature, "top_p": self.top_p}).items():
             if value is not None:

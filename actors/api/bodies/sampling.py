@@ -1,43 +1,200 @@
-"""The fields that every generating route shares."""
+"""The fields that every generating route shares: terms, how an answer is sampled, what of it is shown.
 
-from typing import Annotated
+Names, meanings and defaults are those of vLLM: a bias beyond ±100 is one of ±100, and -1 log probabilities
+are those of all tokens.
+"""
+
+import re
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.bounds import (
+from actors.api.bodies.parsing import (
+    INT32_MAX,
     MAX_CHOICES,
     MAX_LOGPROB_TOKEN_IDS,
+    MAX_PATTERN_TOKENS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
+    WHOLE,
     Int64,
+    JsonObject,
+    ModelName,
+    Name,
     NumChoices,
     NumTokens,
     NumTokensFrom1,
     Probability,
+    Seconds,
     Stop,
     Temperature,
     ThinkingBudget,
     TokenId,
     TopK,
+    without_fraction,
 )
-from actors.api.bodies.logits import (
-    AllowedTokenIds,
-    BadWords,
-    Biases,
-    MinP,
-    NumLogprobs,
-    Penalty,
-    RepetitionPenalty,
-)
-from actors.api.bodies.repetition import RepetitionBody
-from actors.api.bodies.shown import ShownBody
 from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
-from actors.api.bodies.terms import TermsBody
 from actors.api.errors import invalid
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.core.params.constraint import Constraint
+from actors.core.params.repetition import Repetition
 from actors.core.params.sampling import Sampling
+from actors.messages import Reading
+
+
+class TermsBody(JsonObject):
+    """What every route that takes prompts has."""
+
+    model: ModelName | None = None
+    request_id: Name | None = None
+    priority: Int64 = 0
+    cache_salt: Name | None = None
+    tenant: Name | None = None
+    session: Name | None = None
+    slo_ttft_s: Seconds | None = None
+    slo_tpot_s: Seconds | None = None
+    slo_e2e_s: Seconds | None = None
+    predicted_tokens: NumTokens | None = None
+    kv_transfer_params: dict[str, object] | None = None
+
+
+UsageWanted = Literal["never", "last", "always"]
+
+
+class StreamOptions(JsonObject):
+    """What a stream says about usage."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ShownBody(JsonObject):
+    """What completions and chat completions have in common of these; defaults are vLLM's."""
+
+    echo: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    def reading(self) -> Reading:
+        """How the prompt is read."""
+        return Reading(
+            add_special_tokens=self.add_special_tokens,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            truncation_side=self.truncation_side,
+        )
+
+    def usage_wanted(self) -> UsageWanted:
+        """Return which chunks of a stream carry usage; a whole answer always has it."""
+        if not self.stream or self.stream_options is None or not self.stream_options.include_usage:
+            return "never"
+        return "always" if self.stream_options.continuous_usage_stats else "last"
+
+
+MAX_TOKENS_LISTED = 2**18
+"""At least the vocabulary of any model."""
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARACTERS = 1024
+MOST_BIAS = 100.0
+MOST_NUMBER = 1e6
+TOKEN_ID = re.compile(r"-?[0-9]{1,10}")
+
+
+def as_biases(value: object) -> tuple[tuple[int, float], ...]:
+    """`logit_bias`, an object from token ids to numbers, as pairs; raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError('must be an object from token ids to biases, like {"50256": -100}')
+    if len(value) > MAX_TOKENS_LISTED:
+        raise ValueError(f"has {len(value)} entries; at most {MAX_TOKENS_LISTED} are allowed")
+    biases: dict[int, float] = {}
+    for name, bias in value.items():
+        if not TOKEN_ID.fullmatch(name):
+            raise ValueError(f"has the key {name[:40]!r}, which is no token id")
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not is_number or not -MOST_NUMBER <= bias <= MOST_NUMBER:
+            raise ValueError(f"must have a number for token {name}, from -100 to 100")
+        if int(name) in biases:
+            raise ValueError(f"names token {int(name)} twice")
+        biases[int(name)] = min(max(float(bias), -MOST_BIAS), MOST_BIAS)
+    return tuple(biases.items())
+
+
+def as_bad_words(value: object) -> tuple[str, ...]:
+    """`bad_words`, a list of strings, each once; raises ValueError."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("must be a list of strings")
+    if len(value) > MAX_BAD_WORDS:
+        raise ValueError(f"has {len(value)} words; at most {MAX_BAD_WORDS} are allowed")
+    if not all(value):
+        raise ValueError("must not contain the empty string")
+    if (longest := max(map(len, value), default=0)) > MAX_BAD_WORD_CHARACTERS:
+        raise ValueError(f"has a word of {longest} characters; at most {MAX_BAD_WORD_CHARACTERS} are allowed")
+    return tuple(dict.fromkeys(value))
+
+
+def as_count_or_off(value: object) -> int | None:
+    """`logprobs` of a text completion, where false asks for none; raises ValueError."""
+    if value is False:
+        return None
+    value = without_fraction(value)
+    if type(value) is not int or not -1 <= value <= INT32_MAX:
+        raise ValueError("must be an integer of at least 0, or -1 for all tokens")
+    return value
+
+
+Bias = Annotated[float, Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
+Biases = Annotated[
+    tuple[tuple[int, float], ...], PlainValidator(as_biases, json_schema_input_type=dict[str, Bias])
+]
+BadWords = Annotated[
+    tuple[str, ...],
+    PlainValidator(
+        as_bad_words, json_schema_input_type=Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)]
+    ),
+]
+AllowedTokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS_LISTED)]
+NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
+NumLogprobsOrOff = Annotated[
+    int | None, PlainValidator(as_count_or_off, json_schema_input_type=NumLogprobs | Literal[False])
+]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Field(ge=1e-6, le=1e6)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+
+
+PatternSize = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
+REPETITION = "repetition_detection"
+
+
+class RepetitionBody(JsonObject):
+    """Patterns of `min_pattern_size` to `max_pattern_size` tokens, `min_count` times in a row; 0 is off."""
+
+    max_pattern_size: PatternSize = 0
+    min_pattern_size: PatternSize = 0
+    min_count: PatternSize = 0
+
+    def repetition(self) -> Repetition | None:
+        """What ends the answer, if anything; raises 400 for what could never be found."""
+        if self.model_extra:
+            name, known = next(iter(self.model_extra)), ", ".join(type(self).model_fields)
+            raise invalid(f"{REPETITION}.{name} is unknown: give {known}.", REPETITION)
+        if self.min_pattern_size > self.max_pattern_size:
+            raise invalid(f"{REPETITION}.min_pattern_size must not exceed max_pattern_size.", REPETITION)
+        if not self.max_pattern_size:
+            return None
+        if self.min_count < 2:
+            raise invalid(f"{REPETITION}.min_count is {self.min_count}: it must be at least 2.", REPETITION)
+        return Repetition(max(self.min_pattern_size, 1), self.max_pattern_size, self.min_count)
+
 
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
@@ -165,3 +322,31 @@ class SamplingBody(ShownBody, TermsBody):
                 f" ask for at most {most} for each, or send fewer prompts.",
                 "n",
             )
+
+
+SHARED = frozenset({*TermsBody.model_fields, "chat_template_kwargs"}) - {"model", "kv_transfer_params"}
+"""Of every shape: on what terms a request is asked, and what the chat template is given."""
+
+SAMPLED = SHARED | {
+    "allowed_token_ids",
+    "bad_words",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "min_p",
+    "min_tokens",
+    "presence_penalty",
+    "repetition_detection",
+    "repetition_penalty",
+    "seed",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "structured_outputs",
+    "thinking_token_budget",
+    "top_k",
+}
+"""Of OpenAI's responses: how an answer is sampled and shown, too."""

@@ -1,5 +1,6 @@
 """Timers of many connections in one task: what costs a task and two switches each elsewhere is two
-dictionary operations here, for each request and connection."""
+dictionary operations here, for each request and connection.
+"""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

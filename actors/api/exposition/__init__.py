@@ -6,9 +6,8 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 
 from actors.api.emulation import Emulation
-from actors.api.exposition.families import EngineFamilies
+from actors.api.exposition.families import EngineFamilies, LagFamilies
 from actors.api.exposition.http_metrics import HttpMetrics
-from actors.api.exposition.lag import LagFamilies
 from actors.config import EngineConfig
 from actors.metrics.metrics import Metrics
 

@@ -7,13 +7,12 @@ Sundog has begins with `sundog:`. A family of vLLM's that would always be empty 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
-from actors.metrics.totals import EngineTotals, Histogram
+from actors.metrics.totals import EngineTotals, Histogram, Lag
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
@@ -207,3 +206,32 @@ def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
             (running if request.is_running else waiting).add(request.adapter)
     family.add_metric((str(max_loras), ",".join(sorted(waiting)), ",".join(sorted(running))), time.time())
     return family
+
+
+class LagFamilies(Collector):
+    """Collects the lag of every engine at each scrape."""
+
+    def __init__(self, lag: Lag, model: str, first_engine: int = 0) -> None:
+        self._lag, self._model, self._first_engine = lag, model, first_engine
+
+    def collect(self) -> Iterator[Metric]:
+        late = GaugeMetricFamily(
+            "sundog:emulation_late_seconds", "How late the last step ended, by the model.", labels=LABELS
+        )
+        lost = CounterMetricFamily(
+            "sundog:emulation_lost_seconds",
+            "Seconds by which steps took longer than the model says, and that cannot be caught up.",
+            labels=LABELS,
+        )
+        scale = GaugeMetricFamily(
+            "sundog:emulation_time_scale",
+            "Seconds of the server's clock in one of the wall's.",
+            labels=LABELS,
+        )
+        seconds = zip(self._lag.late_s, self._lag.lost_s, strict=True)
+        for number, (late_s, lost_s) in enumerate(seconds, self._first_engine):
+            labels = (self._model, str(number))
+            late.add_metric(labels, late_s)
+            lost.add_metric(labels, lost_s)
+            scale.add_metric(labels, self._lag.time_scale)
+        yield from (late, lost, scale)

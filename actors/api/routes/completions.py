@@ -1,18 +1,25 @@
-"""POST /v1/completions: one choice for each prompt."""
+"""POST /v1/completions, /v1/chat/completions, and /invocations, which takes the body of any route."""
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
-from quart import Blueprint, Response
+import jiter
+from quart import Blueprint, Response, current_app
 
-from actors.api.bodies.completion import UNSUPPORTED, CompletionBody
-from actors.api.bodies.parsing import parse_request
-from actors.api.bodies.unsupported import check_extras
-from actors.api.choices import Choices
+from actors.api.answers.choices import Choices, Wanted
+from actors.api.answers.parts import Shaped
+from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
+from actors.api.bodies.chat import ChatBody, conversation
+from actors.api.bodies.extras import read_body
+from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
-from actors.api.edge.request import current_request
-from actors.api.responses.shapes import COMPLETION
+from actors.api.edge.request import ApiRequest, current_request
+from actors.api.edge.response import Feed, fed_response, json_response
+from actors.api.errors import invalid
 from actors.api.routes.generate import Answering
+from actors.core.params.sampling import Sampling
 from actors.kernel.clock import run_blocking
 
 
@@ -24,8 +31,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
     async def create_completion() -> Response:
         request = current_request()
         context.must_generate("Completions API")
-        body = await parse_request(CompletionBody, request, context)
-        check_extras(body.model_extra or {}, context, UNSUPPORTED)
+        body = await read_body(CompletionBody, request, context)
         adapter = context.check_model(body.model)
         sampling = body.sampling(body.token_limit, context.model.defaults)
         answering = Answering(context, request, COMPLETION, body, adapter)
@@ -56,3 +62,113 @@ async def text_of(context: ApiContext, prompt: tuple[int, ...]) -> str:
     """A prompt as the model reads it, special tokens shown."""
     assert context.codec is not None, "token ids came from it"
     return await run_blocking(partial(context.codec.decode, prompt, skip_special_tokens=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation that is being answered; its answer is read whole or in chunks."""
+
+    answering: Answering
+    answer_id: str
+    choices: Choices
+    wanted: Wanted
+    sampling: Sampling
+
+    @classmethod
+    async def begin(
+        cls, context: ApiContext, request: ApiRequest, body: ChatBody, id_prefix: str = ChatShape.id_prefix
+    ) -> "Chat":
+        """Ask for the answer; raises ApiError if it is refused."""
+        adapter = context.check_model(body.model)
+        turns = conversation(body.messages)
+        sampling = body.sampling(body.token_limit, context.model.defaults)
+        constrained = sampling.constraint is not None
+        form = replace(
+            text_format(
+                *(body.chosen_tools, body.parallel_tool_calls, constrained, body.may_think, context.answers)
+            ),
+            shows_thoughts=body.include_reasoning,
+            ends_at_calls=context.answers.reasoning_parser == "qwen3",
+        )
+        if form.calls is not None and form.calls.keeps_special:
+            sampling = replace(sampling, skip_special_tokens=False)
+        role = body.answering_role
+        shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
+        shape.id_prefix = id_prefix
+        answering = Answering(context, request, shape, body, adapter)
+        wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
+        answer_id, choices = await answering.start([turns], sampling)
+        if form.thinks is not None:
+            choices.count_thoughts(context.answers.thought, form.thinks)
+        if body.return_prompt_text:
+            text = await text_of(context, choices.all[0].asked.prompt_token_ids)
+            wanted = replace(wanted, prompt_texts=(text,))
+        return cls(answering, answer_id, choices, wanted, sampling)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.choices.all[0].asked.num_prompt_tokens
+
+    @property
+    def request_id(self) -> str:
+        """The engine's name for it."""
+        return self.choices.all[0].asked.request_id
+
+    async def whole(self) -> Json:
+        """The whole answer, as a chat completion."""
+        return await self.answering.whole(self.answer_id, self.choices, self.wanted)
+
+    def chunks(self, shaped: Shaped | None = None) -> Feed:
+        """The events of the answer: chunks of a chat completion, or `shaped` otherwise."""
+        return self.answering.chunks(self.answer_id, self.choices, self.wanted, shaped)
+
+
+def chat_routes(context: ApiContext) -> Blueprint:
+    """The route, bound to its AsyncLLM."""
+    routes = Blueprint("chat", __name__)
+
+    @routes.post("/v1/chat/completions")
+    async def create_chat_completion() -> Response:
+        request = current_request()
+        context.must_generate("Chat Completions API")
+        body = await read_body(ChatBody, request, context)
+        chat = await Chat.begin(context, request, body)
+        return fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
+
+    return routes
+
+
+FIELDS = {
+    "messages": "chat.create_chat_completion",
+    "prompt": "completions.create_completion",
+    "input": "embeddings.create_embeddings",
+    "text_1": "scoring.create_score",
+    "queries": "scoring.create_score",
+    "data_1": "scoring.create_score",
+    "query": "scoring.rerank",
+}
+"""The field that only one route's bodies must have, and that route."""
+
+
+def invocations_routes(context: ApiContext) -> Blueprint:
+    """The route; the others see to the body's type and its errors."""
+    routes = Blueprint("invocations", __name__)
+
+    @routes.post("/invocations")
+    async def invoke() -> Response:
+        view = current_app.view_functions[_route_of(await current_request().read_body())]
+        return await cast(Callable[[], Awaitable[Response]], view)()
+
+    return routes
+
+
+def _route_of(data: bytes) -> str:
+    """The name of the route whose body this is; raises 400 for a body of none."""
+    try:
+        body = jiter.from_json(data)
+    except ValueError:
+        return FIELDS["messages"]  # which says what is wrong with it
+    for field, route in FIELDS.items():
+        if isinstance(body, dict) and body.get(field) is not None:
+            return route
+    raise invalid(f"The body must have one of {', '.join(FIELDS)}.", None)

@@ -6,23 +6,21 @@ from dataclasses import asdict, dataclass
 
 from quart import Response
 
+from actors.api.answers.choices import Choice, Choices, ChoiceView, Wanted, start_choices
+from actors.api.answers.parts import Shaped, TranslatingWriter
+from actors.api.answers.shapes import Json, ResponseShape
+from actors.api.answers.sse import ChunkWriter, Events
+from actors.api.bodies.extras import not_supported
 from actors.api.bodies.headers import Terms, request_id_of
-from actors.api.bodies.sampling import SamplingBody
-from actors.api.bodies.terms import TermsBody
-from actors.api.bodies.unsupported import not_supported
-from actors.api.choices import Choice, Choices, start_choices
+from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.emulation import no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import Client
-from actors.api.responses.shapes import Json, ResponseShape
-from actors.api.responses.sse import ChunkWriter, Events
-from actors.api.responses.view import ChoiceView, Wanted
 from actors.api.seats import Full, Leave
 from actors.api.transfer import FIELD
-from actors.api.translated.parts import Shaped, TranslatingWriter
 from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import Sampling
 from actors.kernel.clock import now_s, sleep_until

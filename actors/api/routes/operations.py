@@ -1,16 +1,19 @@
-"""GET /health, /ping, /load and /version: for operators and load balancers; only /load needs the key.
+"""GET /health, /ping, /load, /version, /v1/models and /metrics: for operators, balancers and scrapers.
 
 Health is 200 while new requests are taken, and 503 while every engine is restarting, drained or dead, and
 from the first signal to stop on.
 """
 
-from quart import Blueprint, Response
+from collections.abc import Callable
 
+from quart import Blueprint, Response, request
+
+from actors.api.answers.shapes import Json
 from actors.api.context import ApiContext, server_version
-from actors.api.edge.response import json_response
+from actors.api.edge.response import json_response, text_response
 from actors.api.errors import retry_after
+from actors.api.exposition import Exposition
 from actors.api.in_flight import RETRY_AFTER_S
-from actors.api.responses.shapes import Json
 from actors.messages import CheckHealth
 
 
@@ -54,3 +57,33 @@ def operations_routes(context: ApiContext) -> Blueprint:
         return {"version": server_version()}
 
     return routes
+
+
+def models_routes(context: ApiContext) -> Blueprint:
+    """The two routes; a name may contain slashes, as on the Hugging Face hub."""
+    routes = Blueprint("models", __name__)
+
+    @routes.get("/v1/models")
+    async def list_models() -> dict[str, object]:
+        return {"object": "list", "data": context.cards}
+
+    @routes.get("/v1/models/<path:name>")
+    async def show_model(name: str) -> dict[str, object]:
+        return context.model.card(context.check_model(name))
+
+    return routes
+
+
+def metrics_routes(exposition: Exposition) -> Callable[[ApiContext], Blueprint]:
+    """The route that writes down what is counted."""
+
+    def routes_of(context: ApiContext) -> Blueprint:
+        routes = Blueprint("metrics", __name__)
+
+        @routes.get("/metrics")
+        async def show_metrics() -> Response:
+            return text_response(*await exposition.scrape(request.headers.get("Accept", "")))
+
+        return routes
+
+    return routes_of

@@ -10,10 +10,8 @@ from typing import TypeVar
 import trio
 from quart import Blueprint, Response
 
-from actors.api.bodies.chat import conversation
-from actors.api.bodies.parsing import parse_request
-from actors.api.bodies.tokenize import UNSUPPORTED, DetokenizeBody, TokenizeBody
-from actors.api.bodies.unsupported import check_extras
+from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, conversation
+from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import json_response
@@ -29,8 +27,7 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
 
     @routes.post("/tokenize")
     async def tokenize() -> Response:
-        body = await parse_request(TokenizeBody, current_request(), context)
-        check_extras(body.model_extra or {}, context, UNSUPPORTED)
+        body = await read_body(TokenizeBody, current_request(), context)
         context.check_model(body.model)
         codec, reading = _codec(context), body.reading()
         if body.messages is not None:
@@ -51,8 +48,7 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
 
     @routes.post("/detokenize")
     async def detokenize() -> Response:
-        body = await parse_request(DetokenizeBody, current_request(), context)
-        check_extras(body.model_extra or {}, context, {})
+        body = await read_body(DetokenizeBody, current_request(), context)
         context.check_model(body.model)
         codec = _codec(context)
         for index, token in enumerate(body.tokens):

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from actors.api.bodies.chat import ChatBody
-from actors.api.bodies.completion import CompletionBody
+from actors.api.bodies.extras import UNSUPPORTED, check_extras
 from actors.api.bodies.parsing import JsonObject, check_content_type, parse
-from actors.api.bodies.unsupported import UNSUPPORTED, check_extras
+from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext, ServedModel
-from actors.api.desk import OwnDesk
 from actors.api.errors import ApiError
-from actors.api.in_flight import InFlight
+from actors.api.in_flight import InFlight, OwnDesk
 from actors.config.sampling_defaults import SamplingDefaults
 from actors.core.params.sampling import Sampling
 
@@ -38,7 +37,7 @@ def context() -> ApiContext:
 def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
     with pytest.raises(ApiError) as caught:
         body = parse(body_type, json.dumps(fields).encode())
-        check_extras(body.model_extra or {}, context(), {})
+        check_extras(body, context())
     assert caught.value.status == 400
     return caught.value
 
@@ -198,7 +197,7 @@ def test_a_message_shows_little_of_a_large_value(field: str) -> None:
     """A megabyte comes back as a few words of it."""
     body = json.dumps({"prompt": "x", field: {"a": ["b" * 1000] * 1000}}).encode()
     with pytest.raises(ApiError, match=field) as caught:
-        check_extras(parse(CompletionBody, body).model_extra or {}, context(), {})
+        check_extras(parse(CompletionBody, body), context())
     assert len(caught.value.message) < 300
 
 
@@ -251,7 +250,7 @@ def test_unsupported_fields_pass_only_with_neutral_values(name: str) -> None:
     error = refused(CompletionBody, prompt="x", **{name: {"asks": "for something"}})
     assert error.param == name and name in error.message
     for neutral in UNSUPPORTED[name]:
-        check_extras({name: neutral}, context(), {})
+        check_extras(parse(CompletionBody, json.dumps({"prompt": "x", name: neutral}).encode()), context())
 
 
 def sampling(**fields: object) -> Sampling:
@@ -374,7 +373,7 @@ def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "sundog.api")
     with_log = context()
     for _ in range(3):
-        check_extras({"shoe_size": 43, "user": "me"}, with_log, {})
+        check_extras(parse(CompletionBody, b'{"prompt": "x", "shoe_size": 43, "user": "me"}'), with_log)
     assert [record.name for record in caplog.records] == ["sundog.api"]
     assert "shoe_size" in caplog.text
 

@@ -97,7 +97,7 @@ def burst(server: Live, **more: Any) -> tuple[float | None, list[list[float]]]:
     ranges: list[list[float]] = []
     with ThreadPoolExecutor(60) as pool:
         assert set(pool.map(ask, [16] * 12)) == {200}
-        asked = pool.map(ask, [240] * 60)
+        asked = pool.map(ask, [160] * 60)
         for now in events(server.url):
             ranges += [each["forecast_range_s"] for each in now["waiting"] if each["forecast_range_s"]]
             if ranges and not now["waiting"]:
@@ -107,8 +107,11 @@ def burst(server: Live, **more: Any) -> tuple[float | None, list[list[float]]]:
 
 
 def test_a_burst_of_longer_answers_is_forecast() -> None:
-    """Their length is known: the first forecasts are at most 15 % off, in the median, and no range."""
-    with live(*EMULATED, "--max-num-seqs", "12") as server:
+    """Their length is known: the first forecasts are at most 15 % off, in the median, and no range.
+
+    The clock runs at a third of its pace, so that a busy machine keeps it.
+    """
+    with live(*EMULATED, "--max-num-seqs", "12", "--time-scale", "0.33") as server:
         error, ranges = burst(server)
     assert error is not None and error <= 0.15
     assert all(low == high for low, high in ranges)

@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
+from actors.api.answers.reasoning import ThoughtCount, starts_thinking
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.messages import MessagesBody
 from actors.api.bodies.parsing import parse
 from actors.api.bodies.responses import ResponseBody
 from actors.api.errors import ApiError
-from actors.api.reasoning import ThoughtCount, starts_thinking
 from actors.front.codec import ThoughtMarks
 from actors.kernel.stream import Delta
 from tests.actors.api.test_live_fields import CHAT, chat, chunks, complete, post, refused

@@ -1,6 +1,6 @@
 """Log probabilities as JSON: infinities, token ids, and the pieces of a character."""
 
-from actors.api.responses.logprobs import Logprobs, prompt_logprobs
+from actors.api.answers.logprobs import Logprobs, prompt_logprobs
 from actors.core.params.logprobs import TokenLogprobs
 from tests.actors.fakes import Bytes
 

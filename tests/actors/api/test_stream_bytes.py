@@ -9,12 +9,11 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actors.api.choices import Asked, Choice, Choices
+from actors.api.answers.choices import Asked, Choice, Choices, ChoiceView, Wanted
+from actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
+from actors.api.answers.sse import SLOT, ChunkWriter, Events
 from actors.api.edge.request import RequestRunner
 from actors.api.errors import as_vllm
-from actors.api.responses.shapes import COMPLETION, ChatShape, ResponseShape
-from actors.api.responses.sse import SLOT, ChunkWriter, Events
-from actors.api.responses.view import ChoiceView, Wanted
 from actors.core.params.sampling import Sampling
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Generate

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from actors.api.reasoning import ThoughtParser
-from actors.api.tool_calls import FORMATS, LISTED, CallFormat, CallParser
+from actors.api.answers.reasoning import ThoughtParser
+from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser
 
 HERMES, LLAMA, MISTRAL = FORMATS["hermes"], FORMATS["llama3_json"], FORMATS["mistral"]
 Calls = list[tuple[str, str]]

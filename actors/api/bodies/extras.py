@@ -1,13 +1,14 @@
-"""Fields of OpenAI's and vLLM's API that are not honoured, and what is done about them.
+"""Fields of a body beyond its own: those of the OpenAI and vLLM APIs that are not honoured.
 
 Law: a field that would change the answer is refused by name, unless its value asks for the ordinary
-behaviour; a field that changes nothing is ignored; an unknown field is logged once.
+behaviour; a field that changes nothing is ignored; an unknown field is logged once. What a conversation
+passes on to the chat completion that it stands for is checked there, and an error names it as it does there.
 """
 
-from collections.abc import Mapping
-
+from actors.api.bodies.parsing import BodyT, JsonObject, parse_request
 from actors.api.bodies.structured import RENAMED
 from actors.api.context import ApiContext
+from actors.api.edge.request import ApiRequest
 from actors.api.errors import invalid, shown
 
 # A field's neutral values: what clients send when they want the ordinary behaviour.
@@ -61,13 +62,19 @@ HARMLESS = frozenset(
 )
 
 
-def check_extras(
-    extras: Mapping[str, object], context: ApiContext, more: Mapping[str, tuple[object, ...]]
-) -> None:
-    """Go through the fields a body has beyond the honoured ones; raises 400 for the first that
-    would change the answer. `more` adds this route's own unsupported fields."""
-    for name, value in extras.items():
-        neutral = more.get(name, UNSUPPORTED.get(name))
+async def read_body(body_type: type[BodyT], request: ApiRequest, context: ApiContext) -> BodyT:
+    """Return the request's checked body; raises ApiError for it, and for fields that are not honoured."""
+    body = await parse_request(body_type, request, context)
+    check_extras(body, context)
+    return body
+
+
+def check_extras(body: JsonObject, context: ApiContext) -> None:
+    """Go through the fields that a body has beyond its own; raises 400 for the first that is refused."""
+    for name, value in (body.model_extra or {}).items():
+        if name in body.passed or name in body.harmless:
+            continue
+        neutral = body.unsupported.get(name, UNSUPPORTED.get(name))
         if neutral is None:
             if name not in HARMLESS:
                 context.remark(name)

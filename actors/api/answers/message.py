@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import jiter
 
-from actors.api.json_object import Json
-from actors.api.translated.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+from actors.api.answers.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+from actors.api.bodies.parsing import Json
 
 REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn", "abort": "end_turn"}
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
-from actors.api.choices import Choice, Choices, usage_object
+from actors.api.answers.choices import Choice, Choices, ChoiceView, usage_object
+from actors.api.answers.shapes import Json, ResponseShape
 from actors.api.errors import BROKEN, ApiError, ErrorShape
-from actors.api.responses.shapes import Json, ResponseShape
-from actors.api.responses.view import ChoiceView
 from actors.kernel.stream import Delta
 
 log = logging.getLogger("sundog.api")

@@ -1,5 +1,6 @@
-"""/score and /rerank: how alike texts are, by the angle between their vectors."""
+"""POST /v1/embeddings, /score and /rerank: vectors of texts, and how alike texts are by their angle."""
 
+import base64
 import math
 import struct
 import time
@@ -7,14 +8,67 @@ from collections.abc import Sequence
 
 from quart import Blueprint, Response
 
-from actors.api.bodies.parsing import parse_request
-from actors.api.bodies.scoring import RAW, RERANKS, SCORES, UNSUPPORTED, RerankBody, ScoreBody
-from actors.api.bodies.unsupported import check_extras
+from actors.api.bodies.extras import read_body
+from actors.api.bodies.parsing import Json
+from actors.api.bodies.texts import RAW, RERANKS, SCORES, EmbeddingBody, RerankBody, ScoreBody
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest, current_request
 from actors.api.edge.response import json_response
-from actors.api.routes.embeddings import prompts_usage
 from actors.api.routes.generate import ask, whole_choice
+
+
+def embeddings_routes(context: ApiContext) -> Blueprint:
+    """The route, bound to its AsyncLLM."""
+    routes = Blueprint("embeddings", __name__)
+
+    @routes.post("/v1/embeddings")
+    async def create_embeddings() -> Response:
+        request = current_request()
+        sizes = context.must_embed()
+        body = await read_body(EmbeddingBody, request, context)
+        adapter = context.check_model(body.model)
+        sampling, reading = body.sampling(sizes), body.reading()
+        answer_id, choices = await ask(
+            context, request, body, body.input, sampling, reading, adapter, prefix="embd-", field="input"
+        )
+        vectors = [(await whole_choice(context, choice)).vector or b"" for choice in choices.all]
+        shown = _as_text if body.encoding_format == "base64" else _as_numbers
+        data = [
+            {"index": index, "object": "embedding", "embedding": shown(vector)}
+            for index, vector in enumerate(vectors)
+        ]
+        num_tokens = sum(choice.asked.num_prompt_tokens for choice in choices.all)
+        return _listed(context, answer_id, data, num_tokens)
+
+    return routes
+
+
+def _as_text(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()
+
+
+def _as_numbers(vector: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))
+
+
+def _listed(context: ApiContext, answer_id: str, data: list[Json], num_tokens: int) -> Response:
+    """Return a list of vectors or scores, of which prompts alone count."""
+    return json_response(
+        {
+            "id": answer_id,
+            "object": "list",
+            "created": int(time.time()),
+            "model": context.model.name,
+            "data": data,
+            "usage": {
+                "prompt_tokens": num_tokens,
+                "total_tokens": num_tokens,
+                "completion_tokens": 0,
+                "prompt_tokens_details": None,
+                "completion_tokens_details": None,
+            },
+        }
+    )
 
 
 def scoring_routes(context: ApiContext) -> Blueprint:
@@ -24,28 +78,18 @@ def scoring_routes(context: ApiContext) -> Blueprint:
     async def create_score() -> Response:
         request = current_request()
         context.must_embed("Score")
-        body = await parse_request(ScoreBody, request, context)
+        body = await read_body(ScoreBody, request, context)
         left, right, field = body.sides()
         answer_id, scores, num_tokens = await _scores(
             context, request, body, left, right, prefix="score-", field=field
         )
-        return json_response(
-            {
-                "id": answer_id,
-                "object": "list",
-                "created": int(time.time()),
-                "model": context.model.name,
-                "data": [
-                    {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
-                ],
-                "usage": prompts_usage(num_tokens),
-            }
-        )
+        data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+        return _listed(context, answer_id, data, num_tokens)
 
     async def rerank() -> Response:
         request = current_request()
         context.must_embed("Rerank")
-        body = await parse_request(RerankBody, request, context)
+        body = await read_body(RerankBody, request, context)
         documents = body.documents
         answer_id, scores, num_tokens = await _scores(
             context, request, body, (body.query,), documents, prefix="score-", field="documents"
@@ -85,7 +129,6 @@ async def _scores(
     field: str,
 ) -> tuple[str, list[float], int]:
     """The answer's id, the likeness of each pair, and how many tokens were read: each text's once."""
-    check_extras(body.model_extra or {}, context, UNSUPPORTED)
     adapter = context.check_model(body.model)
     answer_id, choices = await ask(
         context, request, body, (*left, *right), RAW, body.reading(), adapter, prefix=prefix, field=field

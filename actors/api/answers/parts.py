@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.api.choices import Choice
-from actors.api.json_object import Json
-from actors.api.responses.sse import Writer
+from actors.api.answers.choices import Choice
+from actors.api.answers.sse import Writer
+from actors.api.bodies.parsing import Json
 from actors.kernel.stream import Delta
 
 Chunk = Json

@@ -1,0 +1,306 @@
+"""How each generating route spells its answer; everything else about answering is shared.
+
+The keys, and which of them are null, are vLLM's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.api.answers.choices import ChoiceView
+from actors.api.answers.reasoning import ThoughtParser, starts_thinking
+from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser, CallPart
+from actors.api.bodies.structured import ToolChoice
+from actors.api.context import AnswerFormats
+from actors.api.errors import invalid
+from actors.kernel.stream import Delta
+
+Json = dict[str, object]
+Whole = Sequence[tuple[ChoiceView, Delta]]
+"""All choices of an answer, each as one delta."""
+
+
+NOTHING: Json = dict.fromkeys(
+    ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
+)
+"""What a whole answer of vLLM has and this server has not."""
+
+
+class ResponseShape(Protocol):
+    """One route's spelling; `prompt_field` is the field that holds the prompt.
+
+    Where it `is_plain`, a chunk shows a delta's text as it is.
+    """
+
+    id_prefix: str
+    prompt_field: str
+    object: str
+    chunk_object: str
+    is_plain: bool
+
+    def whole(self, choices: Whole) -> Json:
+        """What a whole answer holds beside its head and its usage."""
+        ...
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        """What the chunks hold that come before all others."""
+        ...
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        """One choice's entry in a chunk of a stream."""
+        ...
+
+    def chunk_usage(self, usage: Json) -> Json:
+        """What a chunk in the middle of a stream shows of its choice's usage."""
+        ...
+
+
+class CompletionShape:
+    """Text completions."""
+
+    id_prefix = "cmpl-"
+    prompt_field = "prompt"
+    object = "text_completion"
+    chunk_object = "text_completion"
+    is_plain = True
+
+    def whole(self, choices: Whole) -> Json:
+        return NOTHING | {"choices": [self._choice(view, delta) for view, delta in choices]}
+
+    def _choice(self, view: ChoiceView, delta: Delta) -> Json:
+        beside: Json = {"prompt_logprobs": view.prompt_logprobs(delta), "routed_experts": None}
+        return self.chunk(view, delta, is_first=True) | beside
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        return []
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        return {
+            "index": view.choice.index,
+            "text": view.text(delta, is_first),
+            "logprobs": view.completion_logprobs(delta, is_first),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "prompt_token_ids": view.prompt_ids if is_first else None,
+            "token_ids": view.token_ids(delta),
+        }
+
+    def chunk_usage(self, usage: Json) -> Json:
+        return {name: value for name, value in usage.items() if value is not None}
+
+
+class ChatShape:
+    """Chat completions; the answer is a message of `role`."""
+
+    id_prefix = "chatcmpl-"
+    prompt_field = "messages"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    is_plain = True
+
+    def __init__(self, role: str = "assistant") -> None:
+        self._role = role
+
+    def whole(self, choices: Whole) -> Json:
+        first_view, first_delta = choices[0]
+        return NOTHING | {
+            "choices": [self._message(view, delta) for view, delta in choices],
+            "prompt_logprobs": first_view.prompt_logprobs(first_delta),
+            "prompt_token_ids": first_view.prompt_ids,
+            "prompt_text": first_view.prompt_text,
+        }
+
+    def _message(self, view: ChoiceView, delta: Delta) -> Json:
+        message = {
+            "role": self._role,
+            "content": view.text(delta, is_first=True),
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+        return {
+            "index": view.choice.index,
+            "message": message,
+            "logprobs": view.chat_logprobs(delta),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "token_ids": view.token_ids(delta),
+            "routed_experts": None,
+        }
+
+    def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
+        chunks: list[Json] = [
+            {
+                "choices": [_choice(view, {"role": self._role, "content": ""})],
+                "prompt_token_ids": view.prompt_ids,
+                "prompt_text": view.prompt_text,
+            }
+            for view in views
+        ]
+        return chunks + [
+            {"choices": [_choice(view, {"content": echo})]}
+            for view in views
+            if (echo := view.text(Delta(), is_first=True))
+        ]
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        choice = _choice(view, {"content": delta.text}) | {"logprobs": view.chat_logprobs(delta)}
+        if delta.finish_reason is not None:
+            choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        return choice | {"token_ids": view.token_ids(delta)}
+
+    def chunk_usage(self, usage: Json) -> Json:
+        return usage
+
+
+def _choice(view: ChoiceView, delta: Json) -> Json:
+    return {"index": view.choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+COMPLETION = CompletionShape()
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """How an answer's text is to be read.
+
+    `calls` says how calls are written, `named` which function all content is the arguments of, `thinks`
+    whether there may be reasoning, and whether it begins without its mark. Without `parallel` one call is
+    shown, without `shows_thoughts` no reasoning. Reasoning that `ends_at_calls` is Qwen's.
+    """
+
+    calls: CallFormat | None = None
+    named: str | None = None
+    thinks: bool | None = None
+    parallel: bool = True
+    shows_thoughts: bool = True
+    ends_at_calls: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return self.calls is None and self.named is None and self.thinks is None
+
+
+class AnswerText:
+    """What one choice has said so far."""
+
+    def __init__(self, form: TextFormat) -> None:
+        self._calls = None if form.calls is None else CallParser(form.calls)
+        self._thoughts = None if form.thinks is None else ThoughtParser(form.thinks, form.ends_at_calls)
+        self._form = form
+        self._has_named = False
+
+    @property
+    def has_called(self) -> bool:
+        return self._calls is not None and self._calls.has_called
+
+    def feed(self, text: str, is_last: bool) -> tuple[str, str, list[CallPart]]:
+        """The content, the reasoning and the parts of calls that the text adds."""
+        reasoning, content = "", text
+        if self._thoughts is not None:
+            reasoning, content = self._thoughts.feed(text, is_last)
+            reasoning = reasoning if self._form.shows_thoughts else ""
+        if self._form.named is not None:
+            return "", reasoning, self._arguments(self._form.named, content)
+        if self._calls is None:
+            return content, reasoning, []
+        said = self._calls.feed(content)
+        content = said.content + (self._calls.flush().content if is_last else "")
+        parts = said.parts if self._form.parallel else [part for part in said.parts if part.index == 0]
+        return content, reasoning, parts
+
+    def _arguments(self, name: str, content: str) -> list[CallPart]:
+        is_first, self._has_named = not self._has_named, True
+        return [CallPart(0, name if is_first else None, content)] if content or is_first else []
+
+
+class ToolShape(ChatShape):
+    """Chat completions with calls and reasoning."""
+
+    is_plain = False
+
+    def __init__(self, role: str, form: TextFormat) -> None:
+        super().__init__(role)
+        self._form = form
+        self._texts: dict[int, AnswerText] = {}
+
+    def _text(self, view: ChoiceView) -> AnswerText:
+        return self._texts.setdefault(view.choice.index, AnswerText(self._form))
+
+    def _message(self, view: ChoiceView, delta: Delta) -> Json:
+        text = self._text(view)
+        content, reasoning, parts = text.feed(delta.text, is_last=True)
+        entry = super()._message(view, delta)
+        message = entry["message"]
+        assert isinstance(message, dict)
+        message["content"] = content if content or not (parts or reasoning) else None
+        message["reasoning"] = reasoning or None
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        calls: dict[int, dict[str, str]] = {}
+        for part in parts:
+            call = calls.setdefault(part.index, {"name": part.name or "", "arguments": ""})
+            call["arguments"] += part.arguments
+        if calls:
+            message["tool_calls"] = [
+                {"id": _id(view, index), "type": "function", "function": call}
+                for index, call in calls.items()
+            ]
+        return entry | {"finish_reason": _finish(delta, text)}
+
+    def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
+        text, is_last = self._text(view), delta.finish_reason is not None
+        content, reasoning, parts = text.feed(delta.text, is_last)
+        shown: Json = {"content": content} if content or not (parts or reasoning) else {}
+        if reasoning:
+            shown["reasoning"] = shown["reasoning_content"] = reasoning
+        if parts:
+            shown["tool_calls"] = [_part(view, part) for part in parts]
+        entry = super().chunk(view, delta, is_first) | {"delta": shown}
+        return entry | {"finish_reason": _finish(delta, text)} if is_last else entry
+
+
+def _part(view: ChoiceView, part: CallPart) -> Json:
+    if part.name is None:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"id": _id(view, part.index), "type": "function", "index": part.index, "function": function}
+
+
+def _id(view: ChoiceView, index: int) -> str:
+    return f"chatcmpl-tool-{view.choice.asked.request_id}-{view.choice.index}-{index}"
+
+
+def _finish(delta: Delta, text: AnswerText) -> str | None:
+    """A complete answer that calls ends with `tool_calls`; one whose function was named, with `stop`."""
+    return "tool_calls" if delta.finish_reason == "stop" and text.has_called else delta.finish_reason
+
+
+def text_format(
+    choice: ToolChoice, parallel: bool, is_constrained: bool, may_think: bool, answers: AnswerFormats
+) -> TextFormat:
+    """Raises 400 for calls that nobody could tell from text.
+
+    An answer that is held to a grammar from its first token on begins with no reasoning that is not marked.
+    """
+    thinks = None
+    if answers.reasoning_parser is not None:
+        at_once = is_constrained and answers.thought is None
+        thinks = starts_thinking(answers.reasoning_parser, may_think) and not at_once
+    match choice.kind:
+        case "named":
+            return TextFormat(named=choice.name, thinks=thinks)
+        case "required":
+            return TextFormat(LISTED, thinks=thinks, parallel=parallel)
+        case "auto":
+            if not answers.auto_tools or answers.tool_call_parser is None:
+                raise invalid(
+                    'tool_choice "auto" needs a server with --enable-auto-tool-choice and --tool-call-parser:'
+                    ' send "required", "none" or a function.',
+                    "tool_choice",
+                )
+            return TextFormat(FORMATS[answers.tool_call_parser], None, thinks, parallel)
+        case "none":
+            return TextFormat(thinks=thinks)

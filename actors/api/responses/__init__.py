@@ -1,1 +1,0 @@
-"""What clients get: the shapes of whole answers and of the chunks of a stream."""

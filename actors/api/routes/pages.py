@@ -1,0 +1,107 @@
+"""Pages and what they show: GET /, /docs and /openapi.json, /dashboard and its events; all offline."""
+
+import json
+from collections.abc import AsyncGenerator
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import trio
+from quart import Blueprint, Response, request
+
+from actors.api.auth import LIVE
+from actors.api.context import ApiContext, server_version
+from actors.api.edge.response import event_stream_response, json_response, text_response
+from actors.api.errors import ApiError
+from actors.api.in_flight import InFlight
+from actors.api.live import EVERY_S, Watched
+from actors.api.openapi import document
+
+HTML = "text/html; charset=utf-8"
+
+
+def documents_routes(context: ApiContext) -> Blueprint:
+    """The two routes; the page draws what the document says."""
+    routes = Blueprint("documents", __name__)
+    described = document(server_version(), has_key=context.has_key)
+    page = (files("actors.api") / "pages" / "docs.html").read_bytes()
+
+    @routes.get("/openapi.json")
+    async def show_document() -> Response:
+        return json_response(described)
+
+    @routes.get("/docs")
+    async def show_page() -> Response:
+        return text_response(page, HTML)
+
+    return routes
+
+
+def dashboard_routes(context: ApiContext) -> Blueprint:
+    """The page, and the events that it reads."""
+    routes = Blueprint("dashboard", __name__)
+    page = (files("actors.api") / "pages" / "dashboard.html").read_bytes()
+
+    @routes.get("/dashboard")
+    async def show_page() -> Response:
+        return text_response(page, HTML)
+
+    @routes.get(LIVE)
+    async def show_events() -> Response:
+        if context.live is None:
+            raise ApiError(501, "This server measures nothing.")
+        return event_stream_response(_events(context.live, context.in_flight))
+
+    return routes
+
+
+async def _events(live: Watched, in_flight: InFlight) -> AsyncGenerator[bytes, None]:
+    """One instant after another, until the reader leaves or the server stops; the gate, when it changes."""
+    gate = b""
+    while True:
+        is_last, now = live.draining.is_set(), _gate(in_flight, is_stopping=live.draining.is_set())
+        if now != gate:
+            gate = now
+            yield gate
+        if is_last:
+            return
+        yield await live.event()
+        with trio.move_on_after(EVERY_S):
+            await live.draining.wait()
+
+
+def _gate(in_flight: InFlight, *, is_stopping: bool) -> bytes:
+    """Whether new requests are held up at this door, and how many are."""
+    words = {"is_paused": in_flight.is_paused, "num_held": in_flight.num_held, "is_stopping": is_stopping}
+    return b"event: gate\ndata: %s\n\n" % json.dumps(words).encode()
+
+
+LINKS = {
+    "/dashboard": "the live page: queue, batch, KV blocks",
+    "/docs": "the routes and their fields",
+    "/openapi.json": "the same for programs",
+    "/metrics": "metrics for Prometheus",
+    "/health": "whether requests are taken",
+    "/v1/models": "the models",
+}
+
+
+def welcome_routes(context: ApiContext) -> Blueprint:
+    """A page for browsers, the same as JSON for everything else."""
+    routes = Blueprint("welcome", __name__)
+    page = Template((files("actors.api") / "pages" / "welcome.html").read_text(encoding="utf-8"))
+    links = "\n".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in LINKS.items())
+    model = context.model
+
+    @routes.get("/")
+    async def show_welcome() -> Response:
+        if "text/html" not in request.headers.get("Accept", ""):
+            known = {"name": "Sundog", "version": server_version(), "model": model.name}
+            return json_response({**known, "max_model_len": model.max_model_len, "links": LINKS})
+        url = escape(request.host_url.rstrip("/"))
+        text = page.substitute(
+            model=escape(model.name), max_model_len=f"{model.max_model_len:,}", links=links, url=url
+        )
+        return text_response(text.encode(), HTML)
+
+    return routes

@@ -1,0 +1,209 @@
+"""POST /v1/messages and /v1/responses: two other shapes of a conversation, answered as chats are."""
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from pydantic import ValidationError
+from quart import Blueprint, Response
+
+from actors.api.answers.message import MessageEvents, whole_message
+from actors.api.answers.response import ResponseEvents, ResponseObject, repeated, whole_response
+from actors.api.bodies.chat import ChatBody, conversation
+from actors.api.bodies.extras import read_body
+from actors.api.bodies.messages import MessagesBody, PromptBody
+from actors.api.bodies.parsing import Json, as_api_error
+from actors.api.bodies.responses import ResponseBody
+from actors.api.context import ApiContext
+from actors.api.edge.request import current_request
+from actors.api.edge.response import fed_response, json_response
+from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
+from actors.api.routes.completions import Chat
+from actors.kernel.clock import run_blocking
+from actors.messages import Cancel
+
+FIELD = re.compile(r"^\w+")
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise an ApiError under the field's name here, in its message, too; `names` maps a chat's to these."""
+    try:
+        yield
+    except ApiError as error:
+        field = FIELD.match(error.param or "")
+        if field is None or field[0] not in names:
+            raise
+        own = names[field[0]]
+        message = re.sub(rf"\b{field[0]}\b", own, error.message)
+        raise replace(error, message=message, param=FIELD.sub(own, error.param or "")) from None
+
+
+MOST_STORED = 1000
+
+
+@dataclass(slots=True)
+class StoredResponse:
+    """A response, the conversation up to its question, and the id of the engine's request."""
+
+    response: ResponseObject
+    conversation: list[Json]
+    request_id: str
+
+    @property
+    def so_far(self) -> list[Json]:
+        """What a response that follows it goes on from."""
+        return [*self.conversation, *self.response.answer()]
+
+
+@dataclass(slots=True)
+class StoredResponses:
+    """The oldest is forgotten first; unless it `keeps` any, every response is."""
+
+    keeps: bool = True
+    _kept: "OrderedDict[str, StoredResponse]" = field(default_factory=OrderedDict)
+
+    def keep(self, name: str, stored: StoredResponse) -> None:
+        if not self.keeps:
+            return
+        self._kept[name] = stored
+        if len(self._kept) > MOST_STORED:
+            self._kept.popitem(last=False)
+
+    def get(self, name: str, param: str = "response_id") -> StoredResponse:
+        """Raises 404 for one that is not kept, or not any more."""
+        if not self.keeps:
+            why = "with --api-processes above 1 none is kept, send the whole conversation"
+            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, NO_RESPONSE)
+        stored = self._kept.get(name)
+        if stored is None:
+            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, NO_RESPONSE)
+        return stored
+
+    def forget(self, name: str) -> None:
+        """Raises 404 like `get`."""
+        self.get(name)
+        del self._kept[name]
+
+
+NAMES_IN_MESSAGES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
+"""What fields of a chat completion are called here."""
+BodyT = TypeVar("BodyT", bound=PromptBody)
+
+
+def messages_routes(context: ApiContext) -> Blueprint:
+    """The two routes."""
+    routes = Blueprint("messages", __name__)
+
+    @routes.post("/v1/messages")
+    async def create_message() -> Response:
+        body = await _parsed_message(MessagesBody, context)
+        with renamed(NAMES_IN_MESSAGES):
+            chat = await Chat.begin(context, current_request(), as_chat(body.chat()), "msg_")
+        if not body.stream:
+            return json_response(whole_message(await chat.whole()))
+        return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
+
+    @routes.post("/v1/messages/count_tokens")
+    async def count_tokens() -> Response:
+        body = await _parsed_message(PromptBody, context)
+        num_tokens = await count_prompt(context, as_chat(body.prompt()))
+        original = {"original_input_tokens": num_tokens}
+        return json_response({"input_tokens": num_tokens, "context_management": original})
+
+    return routes
+
+
+async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
+    """The request's checked body; raises 400 for what it has beyond what is honoured."""
+    context.must_generate("Messages API")
+    body = await read_body(body_type, current_request(), context)
+    context.check_model(body.model)
+    return body
+
+
+async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
+    """Return how many tokens a chat's prompt has; raises 501 where there is no tokenizer."""
+    if context.codec is None:
+        raise ApiError(501, "This server counts tokens and has no tokenizer.")
+    encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
+    return len(await run_blocking(encode))
+
+
+def as_chat(chat: Json) -> ChatBody:
+    """The chat completion's body; raises 400 for what it may not hold."""
+    try:
+        return ChatBody.model_validate(chat)
+    except ValidationError as error:
+        raise as_api_error(error.errors(include_url=False)[0]) from None
+
+
+NAMES_IN_RESPONSES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""What fields of a chat completion are called here."""
+
+
+def responses_routes(context: ApiContext) -> Blueprint:
+    """The routes, and the responses that this server remembers."""
+    routes = Blueprint("responses", __name__)
+    kept = StoredResponses(context.keeps_responses)
+
+    async def parsed() -> tuple[ResponseBody, list[Json]]:
+        """The request's checked body, and the messages of the response that it goes on from."""
+        context.must_generate("Responses API")
+        body = await read_body(ResponseBody, current_request(), context)
+        previous = body.previous_response_id
+        return body, [] if previous is None else kept.get(previous, "previous_response_id").so_far
+
+    @routes.post("/v1/responses")
+    async def create_response() -> Response:
+        body, before = await parsed()
+        with renamed(NAMES_IN_RESPONSES):
+            chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
+        room_tokens = context.model.max_model_len - chat.num_prompt_tokens
+        asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
+        response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)
+        if body.store:
+            conversation = [*before, *body.messages()]
+            kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
+        if not body.stream:
+            return json_response(whole_response(response, await chat.whole()))
+        return fed_response(chat.chunks(ResponseEvents(response)))
+
+    @routes.post("/v1/responses/input_tokens")
+    async def count_input() -> Response:
+        body, before = await parsed()
+        with renamed(NAMES_IN_RESPONSES):
+            chat = as_chat(body.chat(before))
+            context.check_model(chat.model)
+            num_tokens = await count_prompt(context, chat)
+        return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+    @routes.get("/v1/responses/<name>")
+    async def show_response(name: str) -> Response:
+        return json_response(kept.get(name).response.as_json())
+
+    @routes.delete("/v1/responses/<name>")
+    async def forget_response(name: str) -> Response:
+        kept.forget(name)
+        return json_response({"id": name, "object": "response", "deleted": True})
+
+    @routes.post("/v1/responses/<name>/cancel")
+    async def cancel_response(name: str) -> Response:
+        stored = kept.get(name)
+        if not stored.response.is_in_progress:
+            raise invalid("The response is over: there is nothing to cancel.", None)
+        stored.response.cancel()
+        context.llm.tell(Cancel(stored.request_id))
+        return json_response(stored.response.as_json())
+
+    return routes

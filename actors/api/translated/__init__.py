@@ -1,1 +1,0 @@
-"""OpenAI's responses and Anthropic's messages, translated to chats and back."""
