@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,6 +12,7 @@ from actors.config.pooler import PoolerConfig
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
+from actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
 from actors.front.codec import Vocabulary
 from runtime.checks import check_settings
 from runtime.draft_folder import check_speculation
@@ -105,11 +106,13 @@ class _GenerationFile(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     temperature: float = Field(NEUTRAL.temperature, ge=0, le=1e6, allow_inf_nan=False)
-    top_k: int = Field(NEUTRAL.top_k, ge=-1, lt=2**31)
-    top_p: float = Field(NEUTRAL.top_p, gt=0, le=1)
-    min_p: float = Field(NEUTRAL.min_p, ge=0, le=1)
-    repetition_penalty: float = Field(NEUTRAL.repetition_penalty, ge=1e-6, le=1e6)
-    max_tokens: int | None = Field(None, ge=1, lt=2**31, validation_alias="max_new_tokens")
+    top_k: Annotated[int, Field(**TOP_K.bounds)] = NEUTRAL.top_k
+    top_p: Annotated[float, Field(**TOP_P.bounds)] = NEUTRAL.top_p
+    min_p: Annotated[float, Field(**MIN_P.bounds)] = NEUTRAL.min_p
+    repetition_penalty: Annotated[float, Field(**REPETITION_PENALTY.bounds)] = NEUTRAL.repetition_penalty
+    max_tokens: Annotated[int, Field(**MAX_TOKENS.bounds)] | None = Field(
+        None, validation_alias="max_new_tokens"
+    )
 
 
 def torch_backends(

@@ -8,11 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from actors.core.params.fields import INT64_MAX, INT64_MIN, out_of_range
 from actors.core.params.sampling import Sampling
 from actors.messages import Generate, Refused
 
-INT64_MIN: Final = -(2**63)
-INT64_MAX: Final = 2**63 - 1
 MAX_CHOICES: Final = 128
 """The most choices that one prompt may be asked for: OpenAI's own limit."""
 
@@ -55,18 +54,8 @@ def _last_seed(generate: Generate) -> Refused | None:
 
 
 def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        return _refused("temperature", sampling.temperature, "give a finite number, at least 0")
-    if not 0 < sampling.top_p <= 1:
-        return _refused("top_p", sampling.top_p, "give a number above 0, at most 1")
-    refused = (
-        _integer("top_k", sampling.top_k, 1, INT64_MAX)
-        or _integer("seed", sampling.seed, INT64_MIN, INT64_MAX)
-        or _integer("max_tokens", sampling.max_tokens, 1, INT64_MAX)
-        or _integer("min_tokens", sampling.min_tokens, 0, INT64_MAX)
-    )
-    if refused is not None:
-        return refused
+    for name, value, advice in out_of_range(sampling):
+        return _refused(name, value, advice)
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         advice = f"ask for at most max_tokens ({sampling.max_tokens})"
         return _refused("min_tokens", sampling.min_tokens, advice)
@@ -78,17 +67,7 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
 
 
 def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
-    """Penalties, biases and bans."""
-    if not 0 <= sampling.min_p <= 1:
-        return _refused("min_p", sampling.min_p, "give a number from 0 to 1")
-    if not 1e-6 <= sampling.repetition_penalty <= 1e6:
-        return _refused("repetition_penalty", sampling.repetition_penalty, "give a number from 1e-6 to 1e6")
-    for name, penalty in (
-        ("presence_penalty", sampling.presence_penalty),
-        ("frequency_penalty", sampling.frequency_penalty),
-    ):
-        if not -2 <= penalty <= 2:
-            return _refused(name, penalty, "give a number from -2 to 2")
+    """Biases and bans."""
     for _, bias in sampling.logit_bias:
         if not -100 <= bias <= 100:
             return _refused("a bias", bias, "give numbers from -100 to 100", "logit_bias")

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from actors.api.bodies.chat import BILLING
 from actors.api.bodies.parsing import (
-    INT32_MAX,
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
@@ -26,6 +25,7 @@ from actors.api.bodies.parsing import (
 from actors.api.bodies.sampling import SHARED
 from actors.api.bodies.structured import MAX_TOOLS
 from actors.api.errors import invalid, shown
+from actors.core.params.fields import INT32_MAX
 
 NEEDED: dict[str, tuple[str, ...]] = {
     "text": ("text",),

@@ -21,13 +21,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError, shown
+from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
 from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
 
 Json = dict[str, Any]
 
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 4096
@@ -54,12 +53,10 @@ TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE]
 NumTokensFrom1 = Annotated[int, Field(ge=1, le=INT32_MAX), WHOLE]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
-Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX), WHOLE]
-Temperature = Annotated[float, Field(ge=0, le=2)]
-Probability = Annotated[float, Field(gt=0, le=1)]
-ThinkingBudget = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
-"""-1 is no bound."""
-TopK = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
+Int64 = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX), WHOLE]
+Temperature = Annotated[float, Field(**TEMPERATURE.bounds)]
+Probability = Annotated[float, Field(**TOP_P.bounds)]
+TopK = Annotated[int, Field(**TOP_K.bounds), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 ModelName = Annotated[str, Field(max_length=1024)]
 """Empty, as some clients send it, it means the served model."""

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from actors.api.bodies.parsing import (
-    INT32_MAX,
     MAX_CHOICES,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_PATTERN_TOKENS,
@@ -29,7 +28,6 @@ from actors.api.bodies.parsing import (
     Seconds,
     Stop,
     Temperature,
-    ThinkingBudget,
     TokenId,
     TopK,
     without_fraction,
@@ -38,6 +36,7 @@ from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.errors import invalid
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.core.params.constraint import Constraint
+from actors.core.params.fields import INT32_MAX, MIN_P, PENALTY, REPETITION_PENALTY, SEED, THINKING
 from actors.core.params.repetition import Repetition
 from actors.core.params.sampling import Sampling
 from actors.messages import Reading
@@ -166,9 +165,12 @@ NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE]
 NumLogprobsOrOff = Annotated[
     int | None, PlainValidator(as_count_or_off, json_schema_input_type=NumLogprobs | Literal[False])
 ]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-RepetitionPenalty = Annotated[float, Field(ge=1e-6, le=1e6)]
-MinP = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(**PENALTY.bounds)]
+RepetitionPenalty = Annotated[float, Field(**REPETITION_PENALTY.bounds)]
+MinP = Annotated[float, Field(**MIN_P.bounds)]
+Seed = Annotated[int, Field(**SEED.bounds), WHOLE]
+ThinkingBudget = Annotated[int, Field(**THINKING.bounds), WHOLE]
+"""-1 is no bound."""
 
 
 PatternSize = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
@@ -224,7 +226,7 @@ class SamplingBody(ShownBody, TermsBody):
     temperature: Temperature = 1.0
     top_p: Probability = 1.0
     top_k: TopK = 0
-    seed: Int64 | None = None
+    seed: Seed | None = None
     stop: Annotated[tuple[str, ...], PlainValidator(as_stops, json_schema_input_type=Stop | Stops)] = ()
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] = Field(default=[])
     ignore_eos: bool = False

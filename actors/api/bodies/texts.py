@@ -6,18 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.parsing import (
-    INT32_MAX,
-    MAX_PROMPT_TOKENS,
-    MAX_PROMPTS,
-    WHOLE,
-    JsonObject,
-    NumTokens,
-    TokenIds,
-)
+from actors.api.bodies.parsing import MAX_PROMPT_TOKENS, MAX_PROMPTS, WHOLE, JsonObject, NumTokens, TokenIds
 from actors.api.bodies.sampling import NumLogprobsOrOff, SamplingBody, TermsBody
 from actors.api.errors import invalid
 from actors.config.vector_sizes import VectorSizes
+from actors.core.params.fields import INT32_MAX
 from actors.core.params.pooling import Pooling
 from actors.core.params.sampling import Sampling
 from actors.messages import Reading
