@@ -5,7 +5,7 @@ client has left. The engine never waits for a reader. A request whose engine is 
 reader has been given nothing, and ends with an error otherwise.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from actors.config import EngineConfig
@@ -28,7 +28,6 @@ from actors.messages import (
     Finish,
     Freeze,
     Generate,
-    Health,
     PolicyFailed,
     PromptRead,
     ReadPrompt,
@@ -46,90 +45,7 @@ from actors.messages import (
 News = Submit | EngineUp | EngineDown | Unserved
 
 
-class Told:
-    """Several listeners, told in turn."""
-
-    __slots__ = ("_listeners",)
-
-    def __init__(self, listeners: Sequence[Ref[News]]) -> None:
-        self._listeners = tuple(listeners)
-
-    def tell(self, message: News) -> None:
-        for listener in self._listeners:
-            listener.tell(message)
-
-
 ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Freeze | Drain]
-
-
-class Stranded:
-    """They wait while an engine may come back, and no longer."""
-
-    __slots__ = ("_requests",)
-
-    def __init__(self) -> None:
-        self._requests: dict[str, ActiveRequest] = {}
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._requests
-
-    def add(self, request: ActiveRequest) -> None:
-        """Until an engine admits it, what comes for its id is for an earlier request."""
-        request.is_admitted = False
-        self._requests[request.submit.request_id] = request
-
-    def end(self, request_id: str, last: Delta, listeners: Told) -> bool:
-        """A request is over; whether it waited here."""
-        if self._requests.pop(request_id, None) is None:
-            return False
-        listeners.tell(Unserved((request_id,), "abort" if last.finish_reason == "abort" else "error"))
-        return True
-
-    def rescue(self, health: Health, router: ToRouter) -> list[ActiveRequest]:
-        """Send them to an engine that is up; returns those for which none ever will be."""
-        if not self._requests or health.status == "restarting":
-            return []
-        if not health.serves:
-            return list(self._requests.values())
-        rescued, self._requests = self._requests, {}
-        for request in rescued.values():
-            router.tell(request.submit)
-        return []
-
-
-class Leaving:
-    """Until their engine has ended them, or is lost."""
-
-    __slots__ = ("_names",)
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._names
-
-    def add(self, request_id: str) -> None:
-        self._names.add(request_id)
-
-    def ended(self, request_ids: Iterable[str], router: ToRouter) -> None:
-        """An engine has ended requests: forget those that were leaving."""
-        if not self._names:
-            return
-        if gone := _those_in(request_ids, self._names):
-            self._names.difference_update(gone)
-            router.tell(Released(gone))
-
-    def lost(self, request_ids: Iterable[str], listeners: Told) -> None:
-        """An engine is lost with these, and will end none of them."""
-        if gone := _those_in(request_ids, self._names):
-            self._names.difference_update(gone)
-            listeners.tell(Unserved(gone, "abort"))
-
-
-def _those_in(names: Iterable[str], chosen: Container[str]) -> tuple[str, ...]:
-    return tuple([name for name in names if name in chosen])
-
-
 FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
 FrontMessage = FromClients | PromptRead | StepOutput | EngineNews
 
@@ -152,11 +68,13 @@ class AsyncLLM(Actor[FrontMessage]):
         self._router = router
         self._intake = intake
         self._readings = Readings(readers)
-        self._listeners = Told(listeners)
+        self._listeners = tuple(listeners)
         self._replicas = ReplicaHealth(config.replicas)
         self._requests: dict[str, ActiveRequest] = {}
-        self._leaving = Leaving()
-        self._stranded = Stranded()
+        self._leaving: set[str] = set()
+        """Requests that are over for their readers and not yet for an engine: their ids are still in use."""
+        self._without_engine: dict[str, ActiveRequest] = {}
+        """Requests whose engine was lost before their readers had been given anything; they wait for one."""
         self._families, self._num_accepted = Families(), 0
         self._may_refuse = defines(config.policy, "refuse")
 
@@ -225,7 +143,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._families.begin(name, [submit.request_id for submit in accepted])
         self._router.tell(accepted[0] if len(accepted) == 1 else Siblings(tuple(accepted)))
         for submit in accepted:
-            self._listeners.tell(submit)
+            self._tell(submit)
         streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
         return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
 
@@ -233,11 +151,11 @@ class AsyncLLM(Actor[FrontMessage]):
         return key in self._requests or key in self._leaving or key in self._readings or key in self._families
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
-        """Of these requests those whose readers wait for more."""
+        """Return the requests among these whose readers wait for more."""
         return [self._requests[name] for name in names if name in self._requests]
 
     def _new_id(self) -> str:
-        """The next id that no client has chosen for a request."""
+        """Return the next id that no client has chosen for a request."""
         while self._is_in_use(name := f"request-{self._num_accepted}"):
             self._num_accepted += 1
         return name
@@ -257,30 +175,49 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
-        self._listeners.tell(down)
+        self._tell(down)
         for request in self._active(down.request_ids):
             request.num_losses += 1
         self._lost(down.request_ids)
 
     def _lost(self, request_ids: Iterable[str]) -> None:
-        """No engine has these requests any more: end them, or find them another engine."""
-        self._leaving.lost(request_ids, self._listeners)
+        """End requests that no engine has any more, or find them another engine."""
+        if gone := self._forget_leaving(request_ids):
+            self._tell(Unserved(gone, "abort"))
         for request in self._active(request_ids):
             if request.may_begin_anew:
-                self._stranded.add(request)
+                request.is_admitted = False
+                self._without_engine[request.submit.request_id] = request
             else:
                 self._end(request, Delta(finish_reason="error", error=LOST))
         self._rescue()
 
     def _rescue(self) -> None:
         """Give requests that wait for an engine to one that is up; end them if none ever will be."""
-        for request in self._stranded.rescue(self._replicas.health(), self._router):
-            self._end(request, Delta(finish_reason="error", error=LOST))
+        if not self._without_engine or (health := self._replicas.health()).status == "restarting":
+            return
+        if not health.serves:
+            for request in list(self._without_engine.values()):
+                self._end(request, Delta(finish_reason="error", error=LOST))
+            return
+        rescued, self._without_engine = self._without_engine, {}
+        for request in rescued.values():
+            self._router.tell(request.submit)
+
+    def _tell(self, news: News) -> None:
+        for listener in self._listeners:
+            listener.tell(news)
+
+    def _forget_leaving(self, request_ids: Iterable[str]) -> tuple[str, ...]:
+        """Forget the leaving requests among these, and return them."""
+        gone = tuple([name for name in request_ids if name in self._leaving])
+        self._leaving.difference_update(gone)
+        return gone
 
     def _engine_up(self, up: EngineUp) -> None:
         self._intake.connect(up.engine.capacity)
         self._replicas.up(up.replica)
-        self._listeners.tell(up)
+        self._tell(up)
         self._rescue()
 
     def _step(self, output: StepOutput) -> None:
@@ -290,7 +227,8 @@ class AsyncLLM(Actor[FrontMessage]):
         if not (output.finished or output.tokens or output.prompt_logprobs):
             return  # as most steps do where tokens are only counted
         finishes = {finish.request_id: finish for finish in output.finished}
-        self._leaving.ended(finishes, self._router)
+        if self._leaving and (gone := self._forget_leaving(finishes)):
+            self._router.tell(Released(gone))
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
@@ -320,7 +258,7 @@ class AsyncLLM(Actor[FrontMessage]):
     def _cut(self, request: ActiveRequest, last: Delta, reason: Literal["abort", "stop"] = "abort") -> None:
         """End a request before its engine does."""
         name = request.submit.request_id
-        if name not in self._stranded:
+        if name not in self._without_engine:
             self._leaving.add(name)
             self._router.tell(Abort((name,), reason))
         self._end(request, last)
@@ -331,5 +269,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._families.end(name)
         self._intake.ended(len(self._requests))
         request.stream.put(last)
-        if not self._stranded.end(name, last, self._listeners) and name not in self._leaving:
+        if self._without_engine.pop(name, None) is not None:
+            self._tell(Unserved((name,), "abort" if last.finish_reason == "abort" else "error"))
+        elif name not in self._leaving:
             self._router.tell(Released((name,)))
