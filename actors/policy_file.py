@@ -1,71 +1,102 @@
-"""Policies and routers as they are asked for: by name, or as a class in a user's file.
+"""Policies and routers as they are asked for: by name, or as a class in a user's file, with parameters.
 
-A file is read and run here, once; what it holds is checked before anything starts and then wrapped
-(`guard.py` in `actors/core/policies/` and `actors/core/routers/`), because it is not our code.
+A file is read and run here, once, and what it holds is checked before anything starts: a misspelt method, an
+argument too many or a clock of its own is an error that names it. Then it is guarded, because it is not ours.
 """
 
 import ast
 import importlib.util
+import inspect
+import math
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_type_hints
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean, unknown
 from actors.core.policies import POLICIES, Policy
-from actors.core.policies.arguments import construct
-from actors.core.policies.check import check_policy, freeze
-from actors.core.policies.guard import Guarded
-from actors.core.records import dataclass
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.routers import ROUTERS, RouterPolicy
-from actors.core.routers.guard import GuardedRouter, check_router
-from actors.repeatable import unrepeatable
+from actors.core.routers.guard import GuardedRouter
+from actors.core.routers.policy import INDEXES
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
+MODULE = "sundog_file"
+"""The package, in name only, of modules that are made of users' files."""
+CHANCE = (
+    "random",
+    "secrets",
+    "time",
+    "datetime",
+    "uuid",
+    "numpy.random",
+    "np.random",
+    "os.urandom",
+    "os.getrandom",
+)
+"""Their answers differ from run to run."""
+TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
 P = TypeVar("P", Policy, RouterPolicy)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[P]):
-    """What is asked for by name: the known ones, and what a user's class must be and is wrapped in."""
+    """A policy or a router: the known ones, and what a user's class must be and is guarded by."""
 
     word: str
     package: str
     """Where its base class is imported from."""
     known: Mapping[str, Callable[..., P]]
     base: type[P]
-    check: Callable[[P, str], None]
-    wrap: Callable[[P, str], P]
-    remembers: str
-    instead: str
-    """What to use in place of other clocks and random numbers."""
+    guard: Callable[[P, str], P]
+    shown: str
+    """The argument that facts and memory are read from."""
+    methods: Mapping[str, tuple[str, ...]]
+    """The methods that it may define, and what each is called with."""
+    claims: tuple[str, ...]
+    """Attributes that are True or False."""
+    others: tuple[str, ...]
 
 
+ABOUT = ("request", "view")
 POLICY = Kind(
     "policy",
     "actors.core.policies",
     POLICIES,
     Policy,
-    check_policy,
-    Guarded,
-    "a policy remembers in view.memory",
-    "a run must repeat: take view.random(request, ...) and view.now_s",
+    GuardedPolicy,
+    "view",
+    {
+        "rank": ABOUT,
+        "rank_key": ABOUT,
+        "urgency": ABOUT,
+        "victim": ("running", "view"),
+        "quota": ABOUT,
+        "refuse": ABOUT,
+        "new_memory": (),
+        "admitted": ABOUT,
+        "finished": ABOUT,
+    },
+    ("returns_to_front", "is_dynamic", "prefills_first"),
+    ("token_weights",),
 )
 ROUTER = Kind(
     "router",
     "actors.core.routers",
     ROUTERS,
     RouterPolicy,
-    check_router,
     GuardedRouter,
-    "a router remembers in fleet.memory",
-    "a run must repeat: take fleet.random(request, ...) and fleet.now_s",
+    "fleet",
+    {"score": ("request", "replica", "fleet"), "choose": ("request", "fleet"), "new_memory": ()},
+    ("follows_steps",),
+    ("index",),
 )
 
 
@@ -90,7 +121,7 @@ def _found(kind: Kind[P], text: str) -> P:
         return _from_file(kind, Path(file), class_name, arguments or "")
     name, _, arguments = text.partition(":")
     if name in kind.known:
-        return construct(f"{kind.word} {name}", kind.known[name], arguments)
+        return _constructed(f"{kind.word} {name}", kind.known[name], arguments)
     if name.endswith(".py"):
         raise ConfigError(f"{kind.word} {text!r} names no class: {name}:CLASS")
     raise unknown(kind.word, name, kind.known, also=", or FILE.py:NAME")
@@ -98,10 +129,9 @@ def _found(kind: Kind[P], text: str) -> P:
 
 def _from_file(kind: Kind[P], file: Path, class_name: str, arguments: str) -> P:
     name = f"{file}:{class_name}"
-    what = f"{kind.word} {name}"
-    policy = freeze(construct(what, _class(kind, file, class_name), arguments), kind.remembers)
-    kind.check(policy, what)
-    return kind.wrap(policy, name)
+    policy = _constructed(f"{kind.word} {name}", _class(kind, file, class_name), arguments)
+    _check(kind, policy, f"{kind.word} {name}")
+    return kind.guard(policy, name)
 
 
 def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
@@ -131,15 +161,15 @@ def _load(kind: Kind[P], file: Path) -> ModuleType:
         raise ConfigError(f"{kind.word} file {file}, line {line}, is not UTF-8: save it as UTF-8") from None
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"{kind.word} file {file} cannot be loaded: {_one_line(error)}") from None
-    _refuse_relative(kind, file, tree)
-    reason = unrepeatable(tree, kind.instead, kind.remembers)
-    if reason is not None:
-        raise ConfigError(f"{kind.word} file {file}, {reason}")
-    name = f"sundog_{kind.word}_file.{file.stem}"
+    for node in ast.walk(tree):
+        reason = _refused(kind, node)
+        if reason is not None:
+            line = getattr(node, "lineno", 0)
+            raise ConfigError(f"{kind.word} file {file}, line {line}, {reason}")
+    name = f"{MODULE}.{kind.word}.{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.__dict__["print"] = partial(print, file=sys.stderr)  # stdout is for results
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -150,15 +180,163 @@ def _load(kind: Kind[P], file: Path) -> ModuleType:
     return module
 
 
-def _refuse_relative(kind: Kind[P], file: Path, tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
+def _refused(kind: Kind[P], node: ast.AST) -> str | None:
+    """The reason why a file cannot be used that imports this; None if it can."""
+    match node:
+        case ast.Import():
+            names = [alias.name for alias in node.names]
+        case ast.ImportFrom(level=0):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        case ast.ImportFrom():
             wanted = "." * node.level + (node.module or "")
-            raise ConfigError(
-                f"{kind.word} file {file}, line {node.lineno}, imports from {wanted}: a {kind.word} is one"
-                " file and belongs to no package; write what it needs into the file"
+            return (
+                f"imports from {wanted}: a {kind.word} is one file and belongs to no package; write what it"
+                " needs into the file"
             )
+        case ast.Attribute(value=ast.Name(id=("np" | "numpy" | "os") as module), attr=attr):
+            names = [f"{module}.{attr}"]
+        case ast.Call(func=ast.Name(id=("id" | "hash") as function)):
+            return f"uses {function}(), which differs from process to process: a run must repeat"
+        case _:
+            return None
+    for name in names:
+        if _is_in(name, CHANCE):
+            shown = kind.shown
+            return f"uses {name}: a run must repeat: take {shown}.random(request, ...) and {shown}.now_s"
+        if _is_in(name, TASKS):
+            return f"uses {name}: it must answer at once, from what it is shown"
+    return None
+
+
+def _is_in(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+# --- the class ------------------------------------------------------------------------------------
+
+
+def _check(kind: Kind[P], found: P, what: str) -> None:
+    """Raise ConfigError for what would be ignored, or would fail at its first call."""
+    known = (*kind.methods, *kind.claims, *kind.others)
+    for cls in type(found).__mro__[: type(found).__mro__.index(kind.base)]:
+        for own in vars(cls):
+            hint = "" if own.startswith("_") or own in known else did_you_mean(own, known, cutoff=0.75)
+            if hint:
+                raise ConfigError(f"{what}: {own} is nothing a {kind.word} is asked.{hint}")
+    for method, arguments in kind.methods.items():
+        _check_signature(found, what, method, arguments)
+    for claim in kind.claims:
+        if not isinstance(value := getattr(found, claim), bool):
+            raise ConfigError(f"{what}: {claim} is {value!r}: it must be True or False")
+    if isinstance(found, Policy):
+        _check_weights(found.token_weights, what)
+    elif found.index not in INDEXES:
+        raise ConfigError(f"{what}: index is {found.index!r}: known are {', '.join(INDEXES)}")
+    try:
+        found.new_memory()
+    except BaseException as error:
+        raise ConfigError(f"{what}: new_memory raised {error!r}") from error
+
+
+def _check_signature(found: object, what: str, method: str, arguments: tuple[str, ...]) -> None:
+    """Refuse a method that cannot be called as it will be."""
+    function = getattr(found, method)
+    wanted = f"{method}({', '.join(('self', *arguments))})"
+    if not callable(function):
+        raise ConfigError(f"{what}: {method} is {function!r}: it must be a method {wanted}")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigError(f"{what}: {method} waits or yields: let it return its answer")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        given = f"{method}{inspect.signature(function)}".replace("(", "(self, ", 1).replace(", )", ")")
+        raise ConfigError(f"{what}: {given} cannot be called as {wanted}") from None
+
+
+def _check_weights(weights: object, what: str) -> None:
+    if weights is None:
+        return
+    if callable(weights):
+        raise ConfigError(f"{what}: token_weights is a method: make it a property")
+    if (
+        not isinstance(weights, tuple)
+        or len(weights) != 2
+        or not all(isinstance(w, int | float) and 0 <= w < float("inf") for w in weights)
+    ):
+        raise ConfigError(
+            f"{what}: token_weights is {weights!r}: it must be two numbers, of prompt and output"
+        )
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+PART = re.compile(r"(?:\\.|[^,\\])+")
+WHOLE = re.compile(r"[+-]?\d+")
+TRUTH = {"true": True, "false": False}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _constructed(what: str, make: Callable[..., T], text: str) -> T:
+    """The policy or router with these parameters, each KEY=VALUE, with commas between.
+
+    A comma or a backslash that belongs to a value has a backslash before it. The type of a value is the one
+    that the policy declares, or, without a declaration, the one its text looks like.
+    """
+    parameters = inspect.signature(make).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    hints = _hints(make)
+    values: dict[str, object] = {}
+    for part in PART.findall(text):
+        key, equals, value = part.partition("=")
+        if not (equals and key):
+            raise ConfigError(f"{what}: {part!r} is not KEY=VALUE")
+        if key not in known:
+            hint = did_you_mean(key, known) + f" Known: {', '.join(known) or 'none'}."
+            raise ConfigError(f"{what} has no parameter {key}.{hint}")
+        if key in values:
+            raise ConfigError(f"{what}: {key} is given twice")
+        values[key] = _value(what, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
+    try:
+        return make(**values)
+    except BaseException as error:
+        reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
+        needed = [p.name for p in parameters if p.default is p.empty and p.name in known]
+        missing = [name for name in needed if name not in values]
+        if missing:
+            reason = f"{missing[0]} has no default: give it as {missing[0]}=VALUE after the name and a colon"
+        raise ConfigError(f"{what}: {' '.join(reason.split())}") from error
+
+
+def _hints(make: object) -> dict[str, object]:
+    """The declared types, as far as they can be found out."""
+    try:
+        return get_type_hints(make) | get_type_hints(getattr(make, "__init__", make))
+    except Exception:  # noqa: BLE001  # annotations are code, and a user's
+        return {}
+
+
+def _value(what: str, key: str, text: str, kind: object) -> object:
+    number = _number(text)
+    if number is not None and math.isnan(number):
+        raise ConfigError(f"{what}: {key} is {text!r}: it must be a number")
+    if kind is str:
+        return text
+    if kind in (int, float, bool):
+        value = TRUTH.get(text.lower()) if kind is bool else number
+        if value is None or (kind is int and not isinstance(value, int)):
+            raise ConfigError(f"{what}: {key} is {text!r}: it must be {WORDS[kind]}")
+        return value
+    if number is not None:
+        return number
+    return TRUTH.get(text.lower(), text)
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        return int(text) if WHOLE.fullmatch(text) else float(text)
+    except ValueError:
+        return None

@@ -16,7 +16,7 @@ import trio
 
 from actors.core.policies import Fcfs, Priority
 from actors.core.request import Submit
-from actors.core.routers.least import LeastRequests
+from actors.core.routers.rules import LeastRequests
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.kernel.clock import Event, now_s, sleep_until

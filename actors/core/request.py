@@ -179,7 +179,7 @@ class Request:
         """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False
         self.shown: object | None = None
-        """What a user's policy is shown of it (`policies/read_only.py`), once it was asked about it."""
+        """The view that a user's policy has of it (`policies/shown.py`), once it was asked about it."""
         self.joined = 0
         self.last_step = 0
         """In a pipeline: the step in which it was scheduled last."""

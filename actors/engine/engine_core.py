@@ -12,7 +12,7 @@ from actors.block_hash import block_hasher
 from actors.config import EngineConfig, SchedulerConfig
 from actors.core.blocks.kv_events import KvChanges
 from actors.core.policies import Policy
-from actors.core.policies.guard import Guarded, PolicyError, guarded
+from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
 from actors.core.step.state import SchedulerState
 from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
 from actors.engine.executor import Executor
@@ -171,7 +171,7 @@ def _policy(
             listener.tell(PolicyFailed(replica, str(error)))
 
     own = guarded(policy)
-    if isinstance(own, Guarded):
+    if isinstance(own, GuardedPolicy):
         own.fallback = fallback
         if fallback is not None:
             own.replace_when_slow(time.perf_counter)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.blocks.kv_events import KvEvents
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.queue.policy import Rank
+from actors.core.queue.policy import RankValue
 from actors.core.records import dataclass
 
 
@@ -40,7 +40,7 @@ class StepOutput:
     logprobs: tuple[tuple[str, TokenLogprobs], ...]
     prompt_logprobs: tuple[PromptLogprobs, ...]
     accepted: tuple[tuple[str, int], ...]
-    ranks: tuple[tuple[str, Rank], ...]
+    ranks: tuple[tuple[str, RankValue], ...]
     vectors: tuple[tuple[str, bytes], ...]
     kv_events: KvEvents | None
     num_taken_blocks: int
@@ -64,7 +64,7 @@ class StepOutput:
         logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
         prompt_logprobs: tuple[PromptLogprobs, ...] = (),
         accepted: tuple[tuple[str, int], ...] = (),
-        ranks: tuple[tuple[str, Rank], ...] = (),
+        ranks: tuple[tuple[str, RankValue], ...] = (),
         vectors: tuple[tuple[str, bytes], ...] = (),
         kv_events: KvEvents | None = None,
         num_taken_blocks: int = 0,

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from actors.core.queue.policy import Rank
+from actors.core.queue.policy import RankValue
 from actors.core.request import Submit
 
 
@@ -45,7 +45,7 @@ class Measured:
         self.max_tokens = submit.max_tokens
         self.predicted_tokens = submit.predicted_tokens
         self.priority = submit.priority
-        self.rank: Rank | None = None
+        self.rank: RankValue | None = None
         """What the policy gave it when it was seen last; None where all ranks are the same."""
         self.replica: int | None = None
         """Where it was sent; with one replica None until it is first scheduled."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from actors.core.policies.guard import PolicyError
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
-from actors.core.routers.guard import GuardedRouter, guarded
+from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.messages import (
@@ -61,7 +61,7 @@ class Router(Actor[RouterMessage]):
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
-        self._policy = guarded(policy)
+        self._policy = guarded_router(policy)
         self._state = FleetState(new_index(policy.index), seed)
         self._fleet = Fleet(self._state, self._policy.new_memory())
         self._engines: list[EngineRefs | None] = []
@@ -76,7 +76,7 @@ class Router(Actor[RouterMessage]):
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
             self._policy.fallback = fallback
-            self._policy.on_failure = self._policy_failed
+            self._policy.on_failure.append(self._policy_failed)
             if fallback is not None:
                 self._policy.replace_when_slow(time.perf_counter)
 

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from actors.core.queue.policy import Rank
+from actors.core.queue.policy import RankValue
 from runtime.wire.frames import NOTHING, WireError
 from runtime.wire.names import Heard, Spoken
 from runtime.wire.shapes import (
@@ -149,7 +149,7 @@ def _unpacking(hint: Any, unpacker: Unpacker) -> Turn:
     """How a value of this type is made of what msgspec read."""
     if hint is NAMED:
         return unpacker.name
-    if hint is Rank:
+    if hint is RankValue:
         return _tupled
     if is_record(hint):
         turns = [_unpacking(each, unpacker) for each in field_types(hint)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from actors.core.queue.policy import Rank
+from actors.core.queue.policy import RankValue
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ def element(hint: object) -> Any:
 
 def wire_type(hint: Any) -> Any:
     """What msgspec reads for a value of this type: records are tuples of their fields."""
-    if hint is Rank or hint is object:
+    if hint is RankValue or hint is object:
         return Any
     if hint == PAIRS:
         return tuple[tuple[str | int, ...] | None, tuple[int, ...]]

@@ -10,7 +10,7 @@ from actors.core.batch import StepResult
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
 from actors.core.policies import Fcfs
-from actors.core.policies.guard import Guarded
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.request import Submit
 from actors.core.step.plan import plan
 from actors.core.step.state import SchedulerState
@@ -59,10 +59,25 @@ FAULTS = {
     ),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
     "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
-    "sets": (
-        "def rank(self, request, view): self.seen = 1",
+    "compares": (
+        "def rank(self, request, view): return Sly(1)\n\n"
+        "class Sly(complex):\n    def __lt__(self, other): return 1 / 0",
         "rank",
-        "sets self.seen: a policy remembers in view.memory",
+        "returned (1+0j): it must be a number, text or a tuple of them",
+    ),
+    "hashes": (
+        "is_dynamic = True\n    def rank(self, request, view): return 1\n"
+        "    def rank_key(self, request, view): return Sly()\n\n"
+        "class Sly:\n    def __eq__(self, other): return 1 / 0\n    def __hash__(self): return 1\n"
+        "    def __repr__(self): return 1 / 0",
+        "rank_key",
+        "returned an object of Sly: it must be a number, text or a tuple of them, or None",
+    ),
+    "holds-for-a-text": (
+        "def rank(self, request, view):\n        from actors.core.policies import Rank\n"
+        "        return Rank(1, until_s='soon')",
+        "rank",
+        "until_s are seconds, until_step is a whole number",
     ),
     "victim": (
         "def victim(self, running, view): return None",
@@ -93,25 +108,41 @@ FAULTS = {
         "refused with retry_after_s -1: it must be seconds from 0 on",
     ),
     "refuse-raises": ("def refuse(self, request, view): 1 / 0", "refuse", "raised ZeroDivisionError"),
-    "deletes": ("def rank(self, request, view): del request.request_id", "rank", "has no deleter (line 4)"),
-    "writes": ("def rank(self, request, view): request.num_tokens = 1", "rank", "has no setter (line 4)"),
-    "adds": ("def rank(self, request, view): request.seen = 1", "rank", "has no attribute 'seen'"),
+    "deletes": (
+        "def rank(self, request, view): del request.request_id",
+        "rank",
+        "Request.request_id cannot be deleted: it is read-only (line 4)",
+    ),
+    "writes": (
+        "def rank(self, request, view): request.num_tokens = 1",
+        "rank",
+        "Request.num_tokens cannot be assigned: it is read-only (line 4)",
+    ),
+    "adds": (
+        "def rank(self, request, view): request.seen = 1",
+        "rank",
+        "Request.seen cannot be assigned: it is read-only",
+    ),
     "what-arrived": (
         "def rank(self, request, view): request.submit.tenant = 'a'",
         "rank",
-        "property 'tenant' of 'ReadOnlySubmit' object has no setter",
+        "Submit.tenant cannot be assigned: it is read-only",
     ),
     "others": (
         "def admitted(self, request, view):\n        for r in view.running.values(): r.block_ids = []",
         "admitted",
-        "property 'block_ids' of 'ReadOnlyRequest' object has no setter",
+        "Request.block_ids cannot be assigned: it is read-only",
     ),
     "lists": (
         "def admitted(self, request, view): request.block_ids.clear()",
         "admitted",
-        "'tuple' object has no attribute 'clear'",
+        "a policy is not shown Request.block_ids (docs/policies.md lists",
     ),
-    "time": ("def rank(self, request, view): view.now_s = 0.0", "rank", "has no setter"),
+    "time": (
+        "def rank(self, request, view): view.now_s = 0.0",
+        "rank",
+        "View.now_s cannot be assigned: it is read-only",
+    ),
 }
 
 
@@ -155,7 +186,7 @@ def test_an_urgency_that_fails_ends_a_simulation_likewise(
 def test_replicas_share_no_policy(tmp_path: Path) -> None:
     """Each has a copy of its own, of all that the policy holds."""
     policy = find_policy(written(tmp_path, "def __init__(self): object.__setattr__(self, 'own', ([],))"))
-    assert isinstance(policy, Guarded)
+    assert isinstance(policy, GuardedPolicy)
     copies = [policy.for_replica(), policy.for_replica()]
     owns = [copy.inner.own for copy in copies]  # type: ignore[attr-defined]  # of the file's class
     assert owns[0] is not owns[1] and owns[0][0] is not owns[1][0]
@@ -188,7 +219,7 @@ def test_whatever_fails_the_queue_is_ranked_anew_and_nobody_is_lost(tmp_path: Pa
     body, *_ = FAULTS[fault]
     for seed in range(num_cases(3)):
         policy = find_policy(written(tmp_path, body))
-        assert isinstance(policy, Guarded)
+        assert isinstance(policy, GuardedPolicy)
         policy.fallback = Fcfs()
         failures: list[str] = []
         policy.on_failure.append(lambda error, told=failures: told.append(str(error)))  # type: ignore[misc]  # bound
@@ -226,3 +257,22 @@ async def test_a_policy_that_keeps_clients_waiting_is_replaced(
         now = await health(client)
     assert now.status == "degraded"
     assert "mine.py:Mine: rank of c took 2.0 s, its call number 3 of more than 1 s" in now.reason
+
+
+SLY = """return Sly(request.submit.num_prompt_tokens)
+
+class Sly(int):
+    def __lt__(self, other): raise ValueError("not now")
+    __gt__ = __eq__ = __hash__ = __lt__
+"""
+
+
+async def test_an_answer_is_data_whatever_its_class_does(tmp_path: Path) -> None:
+    """A number whose own comparisons raise is taken for the number that it is."""
+    body = f"is_dynamic = True\n    def rank_key(self, request, view): {SLY}\n".replace(
+        "\n\nclass", "\n    def rank(self, request, view): return Sly(3)\n\nclass", 1
+    )
+    async with served(policy=find_policy(written(tmp_path, body)), max_num_seqs=2) as (_, client):
+        answers = [await ask(client, f"r{number}", 5) for number in range(12)]
+        assert [(await read(answer)).num_tokens for answer in answers] == [5] * 12
+        assert (await health(client)).status == "healthy"

@@ -8,7 +8,7 @@ import pytest
 
 from actors.core.config import ConfigError
 from actors.core.policies import POLICIES, Policy
-from actors.core.policies.guard import Guarded
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.policies.vtc import VirtualTokenCounter
 from actors.policy_file import find_policy
 from tests.core.policies.world import World
@@ -21,7 +21,7 @@ HEAD = "from dataclasses import dataclass\nfrom actors.core.policies import Poli
 
 def own(policy: Policy) -> Policy:
     """What was wrapped."""
-    assert isinstance(policy, Guarded)
+    assert isinstance(policy, GuardedPolicy)
     return policy.inner
 
 
@@ -101,27 +101,14 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("raise KeyboardInterrupt", "cannot be loaded: KeyboardInterrupt"),
         ("import random", "line 1, uses random: a run must repeat"),
         ("from time import time as now", "uses time.time"),
-        ("import numpy as np\ndraw = np.random.rand", "line 2, uses numpy.random"),
+        ("import numpy as np\ndraw = np.random.rand", "line 2, uses np.random"),
         ("from numpy.random import rand", "uses numpy.random.rand"),
         ("def f():\n    import secrets", "line 2, uses secrets"),
-        ("r = __import__('random')", "uses random"),
         ("from .other import weight", "line 1, imports from .other: a policy is one file"),
         ("import threading", "line 1, uses threading: it must answer at once"),
-        ("import os\ndef f():\n    return os.getrandom(1)", "line 3, uses os.getrandom"),
-        ("def f(r):\n    return hash(r.tenant)", "line 2, uses hash(), which of a text differs"),
+        ("import os\ndef f():\n    return os.urandom(1)", "line 3, uses os.urandom"),
+        ("def f(r):\n    return hash(r.tenant)", "line 2, uses hash(), which differs from process"),
         ("def f(r):\n    return id(r)", "line 2, uses id(), which differs from process to process"),
-        ("N = 0\ndef f():\n    global N\n    N += 1", "line 3, says global N: a policy remembers in view"),
-        ("SEEN = {}\ndef f(r):\n    SEEN[r] = 1", "line 3, changes SEEN in f: a policy remembers in view"),
-        ("SEEN = []\ndef f(r):\n    SEEN.append(r)", "line 3, changes SEEN in f"),
-        ("SEEN: dict = {}\ndef f(r):\n    SEEN.setdefault(r, []).append(1)", "line 3, changes SEEN"),
-        ("class A:\n    n = 0\n    def f(self):\n        A.n += 1", "line 4, changes A.n in f"),
-        ("class A:\n    n = 0\n    def f(self):\n        type(self).n += 1", "changes type(self).n in f"),
-        ("class A:\n    n = {}\n    def f(self, r):\n        self.n[r] = 1", "line 4, changes self.n in f"),
-        (
-            "class A:\n    def rank(self, request, view):\n        view.memory[1] = 2",
-            "only refuse, admitted and",
-        ),
-        ("class A:\n    def quota(self, request, view):\n        view.memory[1].append(2)", "in quota: only"),
     ],
 )
 def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, source: str, reason: str) -> None:
@@ -148,7 +135,6 @@ def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, source: str, rea
         ("rank = 3", "rank is 3: it must be a method rank(self, request, view)"),
         ("def token_weights(self): return (1, 2)", "token_weights is a method: make it a property"),
         ("token_weights = (1, -2)", "token_weights is (1, -2): it must be two numbers"),
-        ("def __init__(self): self.seen = {}", "seen is a dict, which could change"),
         ("def __init__(self): 1 / 0", "ZeroDivisionError"),
     ],
 )
@@ -160,38 +146,12 @@ def test_a_class_that_does_not_say_what_was_meant_is_refused(tmp_path: Path, bod
     assert reason in message and "mine.py:Mine" in message and "\n" not in message
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "def finished(self, request, view): view.memory[request.submit.tenant] = 1",
-        "def refuse(self, request, view): view.memory.setdefault('a', []).append(1)",
-        "def rank(self, request, view):\n        found = {}\n        found[1] = 2\n        return found[1]",
-        "def rank(self, request, view):\n        return WEIGHTS.get(request.submit.tenant, 0)",
-        "def rank(self, request, view):\n        WEIGHTS = {}\n        WEIGHTS[1] = 2\n        return 0",
-        "def new_memory(self):\n        memory = {}\n        memory[1] = 2\n        return memory",
-        "def names(self): return []\n    def rank(self, request, view): self.names().append(1); return 0",
-        "def __init__(self, weight: int = 1): self.weight = weight",
-    ],
-)
-def test_what_repeats_is_not_refused(tmp_path: Path, body: str) -> None:
-    """Constants are read, own names are changed, and memory where it may."""
-    assert find_policy(written(tmp_path, body, HEAD + "WEIGHTS = {'paid': 1}\n"))
-
-
 def test_a_file_of_another_encoding_is_refused_by_line(tmp_path: Path) -> None:
     """With what to do."""
     file = tmp_path / "mine.py"
     file.write_bytes("# a\n# café\n".encode("latin-1"))
     with pytest.raises(ConfigError, match="line 2, is not UTF-8: save it as UTF-8"):
         find_policy(f"{file}:Mine")
-
-
-def test_what_a_policy_prints_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Results are on stdout; a policy that is looked into by print() leaves them alone."""
-    policy = find_policy(written(tmp_path, "def new_memory(self): print('made')", HEAD + "print('read')\n"))
-    policy.new_memory()
-    out, err = capsys.readouterr()
-    assert out == "" and "read\n" in err and "made\n" in err
 
 
 def test_a_parameter_without_a_default_must_be_given(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from actors.core.batch import StepResult
 from actors.core.request import Submit
-from actors.core.routers.least import LeastRequests
+from actors.core.routers.rules import LeastRequests
 from actors.core.step.plan import plan
 from actors.core.step.update import update
 from actors.policy_file import find_policy

@@ -27,6 +27,6 @@ def test_nothing_that_is_sent_is_of_any_type() -> None:
         "actors/api/bodies/parsing.py",  # bodies of other makers, which no actor is sent
         "actors/core/queue/view.py",  # the memory of a policy, which only its author knows
         "actors/core/records.py",  # which stands in for `dataclasses`, and is sent nowhere
-        "actors/core/routers/fleet.py",  # the same
+        "actors/core/routers/policy.py",  # the same
     ]
     assert wrong == known

@@ -14,7 +14,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import TokenLogprobs
 from actors.core.params.sampling import Sampling
-from actors.core.policies.fcfs import Fcfs
+from actors.core.policies.orders import Fcfs
 from actors.core.request import Request, Submit
 from actors.core.step.plan import plan
 from actors.core.step.speculate import cut

@@ -14,7 +14,7 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.request import Request
 from actors.core.routers import RoundRobin
-from actors.core.routers.least import LeastRequests
+from actors.core.routers.rules import LeastRequests
 from actors.graph import open_graph
 from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event

@@ -1,110 +1,150 @@
-"""What a user's policy may answer, and the words for what it must not."""
+"""Answers of a user's policy or router: checked, and copied into data that behaves as it looks.
+
+Law: what leaves here is of an exact type of Python's own, so that comparing it runs no code of the user's.
+"""
 
 import math
+import operator
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
-from actors.core.policies.read_only import ReadOnlyRequest
-from actors.core.queue.policy import Refusal
-from actors.core.request import Request
+from actors.core.queue.policy import Rank, RankValue, Refusal
 
-Kind = str | tuple["Kind", ...]
-"""As what values are compared: a number, a text, or a tuple of these."""
-MOST_OF_A_REASON = 1000
+MOST_OF_A_REASON: Final = 1000
 """Characters."""
-ANY = (BaseException,)
-"""Whatever a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the server,
-and says where it was. A policy is called between two awaits, so no cancellation passes through it."""
-
-
-GUARDS = tuple(
-    str(Path(__file__).parents[1] / name)
-    for name in ("policies/guard.py", "policies/patience.py", "routers/guard.py")
-)
+OURS: Final = tuple(str(Path(__file__).parents[1] / f"{room}/guard.py") for room in ("policies", "routers"))
 """The code that calls a user's."""
+NUMBERS: Final = frozenset((int, float))
+WHAT: Final = "a number, text or a tuple of them"
+Data = int | float | str | tuple["Data", ...] | None
+NUMBER: Final = "a number"
+Kind = str | tuple["Kind", ...]
+"""The kind of a value for comparisons: a number, a text, or a tuple of these."""
 
 
-class Wrong(Exception):
+class WrongAnswer(Exception):
     """A method returned what it must not, or took too long."""
 
 
-def kind_of(value: object) -> Kind:
-    """The kind of a value; raises Wrong for values that cannot be ordered."""
-    if isinstance(value, tuple) and value:
-        return tuple(map(kind_of, value))
+def exact(value: object, *, what: str = WHAT, takes_none: bool = False) -> Data:
+    """The value as Python's own number, text or tuple of these; numbers of numpy and the like are converted.
+
+    Raises WrongAnswer for anything else, and for NaN, which has no order.
+    """
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or (value is None and takes_none):
+        return value  # type: ignore[return-value]  # mypy does not narrow by `kind`
+    if isinstance(value, tuple) and tuple.__len__(value):
+        return tuple([exact(each, what=what, takes_none=takes_none) for each in tuple.__iter__(value)])
     if isinstance(value, str):
-        return "text"
+        return str.__str__(value)
     if isinstance(value, int):
-        return "a number"
-    if isinstance(value, float) and not math.isnan(value):
-        return "a number"
-    hint = " (float(...) makes it one)" if hasattr(value, "__float__") and value == value else ""
-    raise Wrong(f"returned {shown(value)}: it must be a number{hint}, text or a tuple of them")
+        return int.__int__(value)
+    found = value if kind is float else _converted(value)
+    if isinstance(found, int) or (isinstance(found, float) and not math.isnan(found)):
+        return found
+    raise WrongAnswer(f"returned {printed(value)}: it must be {what}")
 
 
-def as_key(key: object) -> object:
-    """The key, if it is one."""
-    try:
-        hash(key)
-    except TypeError:
-        raise Wrong(f"returned {shown(key)}: it must be a number, text or a tuple of them, or None") from None
-    return key
+def _converted(value: object) -> int | float | None:
+    """The number that a value says it is; None if it says nothing of the kind."""
+    if isinstance(value, float):
+        return float.__float__(value)
+    if hasattr(value, "__index__"):
+        return int(operator.index(value))
+    return float(value) if hasattr(value, "__float__") else None
 
 
-def as_quota(quota: object) -> int | None:
-    """The quota, if it is one."""
-    if quota is None or (isinstance(quota, int) and not isinstance(quota, bool) and quota >= 1):
+def exact_rank(answer: Rank) -> Rank:
+    """A rank as data, with the limits up to which it holds."""
+    value, at_s, at_step = answer.value, answer.until_s, answer.until_step
+    has_limits = type(at_s) is float and at_s == at_s and type(at_step) is int
+    if has_limits and type(value) in NUMBERS and value == value:
+        return answer  # which cannot change
+    until_s, until_step = exact(at_s), exact(at_step)
+    if not isinstance(until_s, int | float) or not isinstance(until_step, int):
+        raise WrongAnswer(f"returned {printed(answer)}: until_s are seconds, until_step is a whole number")
+    return Rank(cast(RankValue, exact(value)), until_s, until_step, bool(answer.until_memory_changes))
+
+
+def exact_key(key: object) -> Data:
+    """A key of ranks as data, or None."""
+    return None if key is None else exact(key, what=f"{WHAT}, or None", takes_none=True)
+
+
+def exact_quota(quota: object) -> int | None:
+    """The quota as a whole number, or None."""
+    if quota is None or (type(quota) is int and quota >= 1):
         return quota
-    raise Wrong(f"returned {shown(quota)}: it must be a whole number from 1 on, or None")
+    found = exact(quota) if hasattr(quota, "__index__") and not isinstance(quota, bool) else None
+    if not isinstance(found, int) or found < 1:
+        raise WrongAnswer(f"returned {printed(quota)}: it must be a whole number from 1 on, or None")
+    return found
 
 
-def as_refusal(refusal: object) -> Refusal | None:
+def exact_refusal(refusal: object) -> Refusal | None:
     """The refusal, if it is one that a client can be told."""
     if refusal is None:
         return None
     if not isinstance(refusal, Refusal):
-        raise Wrong(f"returned {shown(refusal)}: it must be Refusal(reason, retry_after_s) or None")
+        raise WrongAnswer(f"returned {printed(refusal)}: it must be Refusal(reason, retry_after_s) or None")
     reason, retry_after_s = refusal.reason, refusal.retry_after_s
     if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= MOST_OF_A_REASON:
-        raise Wrong(f"refused for the reason {shown(reason)}: it must be one line of text for its client")
-    is_number = isinstance(retry_after_s, int | float) and 0 <= retry_after_s < math.inf
-    if retry_after_s is not None and not is_number:
-        seconds = shown(retry_after_s)
-        raise Wrong(f"refused with retry_after_s {seconds}: it must be seconds from 0 on, or None")
-    return refusal
+        raise WrongAnswer(
+            f"refused for the reason {printed(reason)}: it must be one line of text for its client"
+        )
+    found = None if retry_after_s is None or isinstance(retry_after_s, str) else exact(retry_after_s)
+    if retry_after_s is not None and not (isinstance(found, int | float) and 0 <= found < math.inf):
+        seconds = printed(retry_after_s)
+        raise WrongAnswer(f"refused with retry_after_s {seconds}: it must be seconds from 0 on, or None")
+    return Refusal(str.__str__(reason), found if isinstance(found, int | float) else None)
 
 
-def as_victim(victim: object, running: dict[str, Request]) -> Request:
-    """The running request that it shows."""
-    found = running.get(victim.request_id) if isinstance(victim, ReadOnlyRequest) else None
-    if found is None or not cast(ReadOnlyRequest, victim).is_of(found):
-        raise Wrong(f"returned {shown(victim)}, which is no request that runs")
+def exact_score(score: object) -> float:
+    """A router's score as a number."""
+    found = None if isinstance(score, bool | str | tuple) else exact(score, what="a number")
+    if not isinstance(found, int | float):
+        raise WrongAnswer(f"returned {printed(score)}: it must be a number")
     return found
 
 
+def kind_of(value: Data) -> Kind:
+    """The kind of an answer: values of one kind can be compared with each other."""
+    if isinstance(value, tuple):
+        return tuple([kind_of(each) for each in value])
+    return "text" if isinstance(value, str) else NUMBER
+
+
+def kind_in_words(kind: Kind) -> str:
+    """The kind as it stands in an error."""
+    return kind if isinstance(kind, str) else f"({', '.join(map(kind_in_words, kind))})"
+
+
 def names_of(request_ids: list[str], most: int = 3) -> str:
+    """The first of some requests by name, and the number of the others."""
     more = f" and {len(request_ids) - most} more" if len(request_ids) > most else ""
     return ", ".join(request_ids[:most]) + more
 
 
-def kind_in_words(kind: Kind) -> str:
-    return kind if isinstance(kind, str) else f"({', '.join(map(kind_in_words, kind))})"
-
-
-def shown(value: object) -> str:
-    return one_line([repr(value)])
+def printed(value: object) -> str:
+    """A value in one line, as far as it can be printed."""
+    try:
+        return one_line([repr(value)])
+    except Exception:  # noqa: BLE001  # a user's __repr__ may raise anything
+        return f"an object of {type(value).__name__}"
 
 
 def raised(error: BaseException) -> str:
     """The error, and the line of the policy that it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in GUARDS]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in OURS]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f" (line {own[-1].lineno})" if own else ""
     return one_line(traceback.format_exception_only(error)) + where
 
 
 def one_line(lines: Iterable[str]) -> str:
+    """The lines as one of 200 characters at most."""
     text = " ".join(" ".join(lines).split())
     return text if len(text) <= 200 else text[:197] + "..."

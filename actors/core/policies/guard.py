@@ -1,183 +1,108 @@
-"""A user's policy, wrapped once: whatever it does wrong becomes one error with a name.
+"""The guard of a user's policy or router: whatever its code does wrong becomes one error with a name.
 
-Our own policies are trusted and never wrapped. A wrapped one is shown requests that it cannot change
-(`read_only.py`), and what it returns is checked: ranks must be comparable with each other, a victim must be
-running. A failure ends the run, unless there is a fallback: then the policy alone ends, and the queue is
-ranked anew.
+Policies that come with Sundog are not guarded. A guarded one is shown requests that it cannot change
+(`shown.py`), and its answers are checked and copied (`answers.py`). A failure ends the run, unless there is a
+fallback: then the policy alone ends, and the queue is ranked again.
 """
 
 import copy
 from collections.abc import Callable
-from typing import cast
+from typing import ClassVar, Final, Generic, Self, TypeVar, cast
 
 from actors.core.config import ConfigError
+from actors.core.policies import POLICIES
 from actors.core.policies.answers import (
-    ANY,
+    NUMBER,
+    NUMBERS,
+    Data,
     Kind,
-    Wrong,
-    as_key,
-    as_quota,
-    as_refusal,
-    as_victim,
+    WrongAnswer,
+    exact,
+    exact_key,
+    exact_quota,
+    exact_rank,
+    exact_refusal,
     kind_in_words,
     kind_of,
     names_of,
+    printed,
     raised,
-    shown,
 )
-from actors.core.policies.patience import Patient, Shown
-from actors.core.policies.read_only import ReadOnlyRequests, read_only
-from actors.core.policies.read_only_view import ReadOnlyView
-from actors.core.queue.policy import Policy, Rank, Refusal, defines
+from actors.core.policies.shown import PolicyView, RequestView, RequestViews, shown
+from actors.core.queue.policy import Policy, Rank, RankValue, Refusal, defines
 from actors.core.queue.view import View
 from actors.core.request import Request
 
+P = TypeVar("P")
+Answer = TypeVar("Answer")
+
+SLOW_S: Final = 1.0
+"""Every stream stands still while a policy thinks."""
+MOST_SLOW_CALLS: Final = 3
+"""One slow call may be the machine's fault."""
+ANY = BaseException
+"""Anything that a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the
+server, and says where it was. A policy is called between two awaits, so no cancellation passes through it."""
+
 
 class PolicyError(ConfigError):
-    """What a user's policy did: file and class, method, request and reason, in one line."""
+    """A fault of a user's policy: file and class, method, request and reason, in one line."""
 
 
-class Guarded(Policy):
-    """The policy `inner`, known to its author as `name`; one object for each replica."""
+class Guard(Generic[P]):
+    """Calls `inner`, which its author knows as `name`, until it fails and the fallback takes over."""
 
-    _shown: Shown
-    """The same policy: it is handed all that it may use of a `Request` or a `View`."""
+    word: ClassVar[str]
 
-    def __init__(self, inner: Policy, name: str) -> None:
+    def __init__(self, inner: P, name: str) -> None:
+        self.inner = inner
         self.name = name
-        self.fallback: Policy | None = None
+        self.fallback: P | None = None
         """Takes over when `inner` fails; None: its failure is raised."""
         self.failure: PolicyError | None = None
         self.on_failure: list[Callable[[PolicyError], None]] = []
         """Told, in order, when the fallback has taken over."""
+        self._clock: Callable[[], float] | None = None
+        self._num_slow = 0
         self._use(inner)
 
-    def show(self, view: View) -> None:
-        """Learn what to show of the state; the scheduler whose policy it is calls this once."""
-        self._view = ReadOnlyView(view)
+    def _use(self, inner: P) -> None:
+        """Say of this object what `inner` says of itself."""
+        self.inner = inner
 
-    def stalled(self, reason: str) -> None:
-        """Let the policy fail under which no request gets on."""
-        self._fail(PolicyError(f"policy {self.name}: {reason}"), None)
+    def for_replica(self) -> Self:
+        """The same policy, sharing nothing with this one."""
+        return type(self)(copy.deepcopy(self.inner), self.name)
 
     def replace_when_slow(self, clock: Callable[[], float]) -> None:
         """Let the policy fail that takes long to answer, by a clock in seconds."""
-        self._shown = Patient(self._shown, clock)
+        self._clock = clock
 
-    def for_replica(self) -> "Guarded":
-        """The same policy, sharing nothing with this one."""
-        return Guarded(copy.deepcopy(self.inner), self.name)
+    def stalled(self, reason: str) -> None:
+        """Let the policy fail under which no request gets on."""
+        self._fail(PolicyError(f"{self.word} {self.name}: {reason}"), None)
 
-    @property
-    def token_weights(self) -> tuple[float, float] | None:
-        return self.inner.token_weights
-
-    def rank(self, request: Request, view: View) -> Rank:
-        if self.failure is None:
-            view.seen.begin(request)
-            try:
-                rank = self._shown.rank(read_only(request, view), self._view)
-                if type(rank) is not self._usual or rank != rank:
-                    self._check_kind("rank", rank)
-                return rank
-            except ANY as error:
-                self._failed("rank", request.request_id, error)
-        return self.inner.rank(request, view)
-
-    def rank_key(self, request: Request, view: View) -> object:
-        if self.failure is None:
-            try:
-                return as_key(self._shown.rank_key(read_only(request, view), self._view))
-            except ANY as error:
-                self._failed("rank_key", request.request_id, error)
-        return self.inner.rank_key(request, view)
-
-    def urgency(self, request: Request, view: View) -> Rank:
-        """The request's urgency; all are equally urgent once the policy has failed."""
-        if self.failure is None:
-            try:
-                urgency = self._shown.urgency(read_only(request, view), self._view)
-                self._check_kind("urgency", urgency)
-                return (0, urgency)
-            except ANY as error:
-                self._failed("urgency", request.request_id, error)
-        return (-1,)
-
-    def quota(self, request: Request, view: View) -> int | None:
-        if self.failure is None:
-            try:
-                return as_quota(self._shown.quota(read_only(request, view), self._view))
-            except ANY as error:
-                self._failed("quota", request.request_id, error)
-        return self.inner.quota(request, view)
-
-    def refuse(self, request: Request, view: View) -> Refusal | None:
-        if self.failure is None:
-            view.seen.num_changes += 1
-            try:
-                return as_refusal(self._shown.refuse(read_only(request, view), self._view))
-            except ANY as error:
-                self._failed("refuse", request.request_id, error)
-        return self.inner.refuse(request, view)
-
-    def new_memory(self) -> object:
-        return self.inner.new_memory()
-
-    def admitted(self, request: Request, view: View) -> None:
-        if self.failure is None:
-            view.seen.num_changes += 1
-            try:
-                return self._shown.admitted(read_only(request, view), self._view)
-            except ANY as error:
-                self._failed("admitted", request.request_id, error)
-        return self.inner.admitted(request, view)
-
-    def finished(self, request: Request, view: View) -> None:
-        if self.failure is None:
-            view.seen.num_changes += 1
-            try:
-                return self._shown.finished(read_only(request, view), self._view)
-            except ANY as error:
-                self._failed("finished", request.request_id, error)
-        return self.inner.finished(request, view)
-
-    def victim(self, running: dict[str, Request], view: View) -> Request:
-        if self.failure is None:
-            try:
-                return as_victim(self._shown.victim(ReadOnlyRequests(running, view), self._view), running)
-            except ANY as error:
-                self._failed("victim", names_of(list(running)), error)
-        return self.inner.victim(running, view)
-
-    def _remembers(self) -> bool:
-        return defines(self.inner, "new_memory")
-
-    def _use(self, inner: Policy) -> None:
-        self.inner = inner
-        self._shown = cast(Shown, inner)
-        self._kinds: dict[str, Kind] = {}
-        self._usual: type | None = None
-        """Ranks of this type need no second look, unless they are NaN."""
-        # What the wrapped class says of its objects, said of this one.
-        self.returns_to_front = inner.returns_to_front  # type: ignore[misc]
-        self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
-        self.prefills_first = inner.prefills_first  # type: ignore[misc]
-
-    def _check_kind(self, method: str, value: object) -> None:
-        """Check that a method's values are of one kind: sorting mixed ones would fail, now or later."""
-        kind = kind_of(value)
-        usual = self._kinds.setdefault(method, kind)
-        if kind != usual:
-            before = kind_in_words(usual)
-            raise Wrong(f"returned {shown(value)}, and {before} before: all must be comparable")
-        if method == "rank" and kind in ("a number", "text"):
-            self._usual = type(value)
+    def _timed(self, call: Callable[..., Answer], *arguments: object) -> Answer:
+        """The answer of a call; raises WrongAnswer when slow ones have become too many."""
+        if self._clock is None:
+            return call(*arguments)
+        start_s = self._clock()
+        answer = call(*arguments)
+        took_s = self._clock() - start_s
+        self._num_slow += took_s > SLOW_S
+        if self._num_slow >= MOST_SLOW_CALLS:
+            raise WrongAnswer(
+                f"took {took_s:.1f} s, its call number {self._num_slow} of more than {SLOW_S:g} s"
+            )
+        return answer
 
     def _failed(self, method: str, subject: str, error: BaseException) -> None:
-        reason = str(error) if isinstance(error, Wrong) else f"raised {raised(error)}"
-        if isinstance(error, TypeError | AttributeError) and "'NoneType'" in reason and not self._remembers():
-            reason += ": view.memory is None until a new_memory() makes it"
-        self._fail(PolicyError(f"policy {self.name}: {method} of {subject} {reason}"), error)
+        """Let the policy fail in the call of a method."""
+        reason = self._reason(error)
+        self._fail(PolicyError(f"{self.word} {self.name}: {method} of {subject} {reason}"), error)
+
+    def _reason(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, WrongAnswer) else f"raised {raised(error)}"
 
     def _fail(self, failure: PolicyError, cause: BaseException | None) -> None:
         """Let the fallback take over; raises the failure if there is none."""
@@ -189,10 +114,117 @@ class Guarded(Policy):
             tell(failure)
 
 
+class GuardedPolicy(Guard[Policy], Policy):
+    """A user's scheduling policy; one object for each replica."""
+
+    word = "policy"
+
+    def show(self, view: View) -> None:
+        """Learn what to show of the state; the scheduler whose policy it is calls this once."""
+        self._view = cast(View, PolicyView(view))
+
+    def _use(self, inner: Policy) -> None:
+        self.inner = inner
+        self._kinds: dict[str, Kind] = {}
+        self.returns_to_front = inner.returns_to_front  # type: ignore[misc]  # said of this object
+        self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
+        self.prefills_first = inner.prefills_first  # type: ignore[misc]
+
+    @property
+    def token_weights(self) -> tuple[float, float] | None:
+        return self.inner.token_weights
+
+    def new_memory(self) -> object:
+        return self.inner.new_memory()
+
+    def _ask(self, method: str, request: Request, view: View, check: Callable[[object], Answer]) -> Answer:
+        """The checked answer of the policy about a request, or that of the fallback."""
+        if self.failure is None:
+            try:
+                call, seen = getattr(self.inner, method), request.shown or shown(request, view)
+                if self._clock is None:  # in a simulation nobody waits
+                    return check(call(seen, self._view))
+                return check(self._timed(call, seen, self._view))
+            except ANY as error:
+                self._failed(method, request.request_id, error)
+        answer: Answer = getattr(self.inner, method)(request, view)
+        return answer
+
+    def rank(self, request: Request, view: View) -> RankValue | Rank:
+        return self._ask("rank", request, view, self._as_rank)
+
+    def rank_key(self, request: Request, view: View) -> object:
+        return self._ask("rank_key", request, view, exact_key)
+
+    def urgency(self, request: Request, view: View) -> RankValue:
+        """The request's urgency; all are equally urgent once the policy has failed."""
+        if self.failure is None:
+            try:
+                answer = exact(self._timed(self.inner.urgency, shown(request, view), self._view))
+                return (0, self._of_one_kind("urgency", answer))
+            except ANY as error:
+                self._failed("urgency", request.request_id, error)
+        return (-1,)
+
+    def quota(self, request: Request, view: View) -> int | None:
+        return self._ask("quota", request, view, exact_quota)
+
+    def refuse(self, request: Request, view: View) -> Refusal | None:
+        view.num_memory_changes += 1
+        return self._ask("refuse", request, view, exact_refusal)
+
+    def admitted(self, request: Request, view: View) -> None:
+        view.num_memory_changes += 1
+        self._ask("admitted", request, view, lambda answer: None)
+
+    def finished(self, request: Request, view: View) -> None:
+        view.num_memory_changes += 1
+        self._ask("finished", request, view, lambda answer: None)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        if self.failure is None:
+            try:
+                victim = self._timed(self.inner.victim, RequestViews(running, view), self._view)
+                if isinstance(victim, RequestView) and running.get(victim.request_id) is victim._record:
+                    return victim._record
+                raise WrongAnswer(f"returned {printed(victim)}, which is no request that runs")
+            except ANY as error:
+                self._failed("victim", names_of(list(running)), error)
+        return self.inner.victim(running, view)
+
+    def _reason(self, error: BaseException) -> str:
+        reason = super()._reason(error)
+        is_of_none = isinstance(error, TypeError | AttributeError) and "'NoneType'" in reason
+        if is_of_none and not defines(self.inner, "new_memory"):
+            reason += ": view.memory is None until a new_memory() makes it"
+        return reason
+
+    def _as_rank(self, answer: object) -> RankValue | Rank:
+        if isinstance(answer, Rank):
+            rank = exact_rank(answer)
+            self._of_one_kind("rank", cast(Data, rank.value))
+            return rank
+        return self._of_one_kind("rank", exact(answer))
+
+    def _of_one_kind(self, method: str, value: Data) -> RankValue:
+        """The value, if those before it were of its kind: sorting mixed ones would fail, now or later."""
+        if type(value) in NUMBERS and self._kinds.get(method) == NUMBER:
+            return cast(RankValue, value)
+        kind = kind_of(value)
+        usual = self._kinds.setdefault(method, kind)
+        if kind != usual:
+            before = kind_in_words(usual)
+            raise WrongAnswer(f"returned {printed(value)}, and {before} before: all must be comparable")
+        return cast(RankValue, value)
+
+
+SHIPPED = frozenset(POLICIES.values())
+
+
 def guarded(policy: Policy, name: str | None = None) -> Policy:
-    """The policy as one replica may use it: a user's is wrapped, ours is not."""
-    if isinstance(policy, Guarded):
+    """The policy as one replica may use it: a user's is guarded, one that comes with Sundog is not."""
+    if isinstance(policy, GuardedPolicy):
         return policy.for_replica()
-    if type(policy).__module__.startswith("actors.core.policies."):
+    if type(policy) in SHIPPED:
         return policy
-    return Guarded(copy.deepcopy(policy), name or type(policy).__qualname__)
+    return GuardedPolicy(copy.deepcopy(policy), name or type(policy).__qualname__)

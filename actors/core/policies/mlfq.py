@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from actors.core.policies.victims import least_urgent
+from actors.core.policies.orders import least_urgent
 from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
 from actors.core.records import dataclass

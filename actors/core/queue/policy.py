@@ -1,23 +1,41 @@
-"""What a scheduling policy decides: which request is admitted next, and which is preempted.
+"""The interface of scheduling policies: which request is admitted next, and which is preempted.
 
 Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past. What has to
 be counted is counted in the scheduler's state, or in the memory that the policy declares, so that the policy
 runs alike in every world. Nothing it can see tells how long an answer will be.
 """
 
-from typing import ClassVar, Protocol, Self
+from math import inf
+from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
 from actors.core.queue.view import View
 from actors.core.records import dataclass
 from actors.core.request import Request
 
+NEVER: Final = 1 << 62
+"""No step has this number."""
 
-class Rank(Protocol):
-    """A number, a text, or a tuple of them: whatever compares with its like."""
+
+class RankValue(Protocol):
+    """A number, a text, or a tuple of them, which compares with its like."""
 
     def __lt__(self, other: Self, /) -> bool: ...
 
     def __gt__(self, other: Self, /) -> bool: ...
+
+
+class Rank(NamedTuple):
+    """A rank that says until when it holds.
+
+    It is asked again when the clock comes to `until_s`, in step `until_step`, and, if it was drawn from
+    `view.memory`, after each call of `refuse`, `admitted` and `finished`, whichever comes first. Without a
+    limit it holds while the request waits.
+    """
+
+    value: RankValue
+    until_s: float = inf
+    until_step: int = NEVER
+    until_memory_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +50,39 @@ class Policy:
     """A subclass states what it needs and inherits the rest, which is first come, first served."""
 
     returns_to_front: ClassVar[bool] = False
-    """Whether a preempted request goes before all waiting ones of the same rank."""
+    """True if a preempted request goes before all waiting ones of the same rank."""
     is_dynamic: ClassVar[bool] = False
-    """Whether ranks, or the urgency of running requests, may change while a request waits.
+    """True if a plain rank, or the urgency of running requests, may change while a request waits.
 
-    Then a rank is asked again before an admission if what it was drawn from may have changed (`core/due.py`):
-    at worst O(waiting), or O(keys) with a `rank_key`.
+    Each plain rank is then asked again before each admission: O(waiting), or O(keys) with a `rank_key`.
     """
     prefills_first: ClassVar[bool] = False
-    """Whether prefills, waiting ones included, take from the token budget before decodes."""
+    """True if prefills, waiting ones included, take from the token budget before decodes."""
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
         """Weights of prompt and output tokens in `View.service`; None: service is not counted."""
         return None
 
-    def rank(self, request: Request, view: View) -> Rank:
+    def rank(self, request: Request, view: View) -> RankValue | Rank:
         """The request's place in the waiting queue: the smallest rank runs first.
 
         Ties are broken by order of arrival in the queue. Called once whenever the request enters the queue,
-        and again before an admission, if the policy `is_dynamic` and the rank may be another.
+        and again before an admission when the answer, a `Rank`, holds no longer or the policy `is_dynamic`.
         """
         return 0
 
     def rank_key(self, request: Request, view: View) -> object:
-        """What the request has in common with others that a dynamic policy never reorders; None: nothing.
+        """The group of the request, in which ranks never change the order; None: it stands alone.
 
         Of requests with the same key, one that has waited longer never ranks after one that has waited less:
-        only the first of a key is asked for its rank. Called when the request enters the queue, and when it
-        is given a token there. Heeded if it is defined where `rank` is, or further down.
+        only the first of a key is asked for its rank again. Called when the request enters the queue, and
+        when it is given a token there. Heeded if it is defined where `rank` is, or further down.
         """
         return None
 
-    def urgency(self, request: Request, view: View) -> Rank:
-        """How urgent a waiting or running request is; smaller is more urgent.
+    def urgency(self, request: Request, view: View) -> RankValue:
+        """The urgency of a waiting or running request; smaller is more urgent.
 
         With `preempt_for_priority` a waiting request may take the place of running ones that are
         strictly less urgent. A policy that does not define it cannot be used with that option.
@@ -81,24 +98,24 @@ class Policy:
         return None
 
     def new_memory(self) -> object:
-        """What the policy remembers, made anew for each replica: `view.memory` everywhere else.
+        """The policy's memory, made once for each replica: `view.memory` everywhere else.
 
         Only `refuse`, `admitted` and `finished` may change it: how often others are called is not promised.
         """
         return None
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
-        """Called once when a request has arrived, before it waits; None: it may.
+        """Turn a request away that has arrived, before it waits; None: it may wait. Called once.
 
         A request that is refused ends at once: it is never ranked, and `finished` is not called.
         """
         return None
 
     def admitted(self, request: Request, view: View) -> None:
-        """Called when a waiting request is admitted, for the first time or again."""
+        """Note that a waiting request is admitted, for the first time or again."""
 
     def finished(self, request: Request, view: View) -> None:
-        """Called when a request has ended or was aborted, running or waiting."""
+        """Note that a request has ended or was aborted, running or waiting."""
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
         """The request to preempt when blocks run out; `running` is not empty, in order of admission."""
@@ -106,20 +123,20 @@ class Policy:
 
 
 def defines(policy: Policy, method: str) -> bool:
-    """Whether the policy has its own method of this name, instead of the inherited one."""
+    """True if the policy has its own method of this name, instead of the inherited one."""
     own = getattr(policy, "inner", policy)
     return getattr(type(own), method) is not getattr(Policy, method)
 
 
 def gives_keys(policy: Policy) -> bool:
-    """Whether the policy has a `rank_key` that knows its `rank`."""
+    """True if the policy has a `rank_key` that knows its `rank`."""
     own = type(getattr(policy, "inner", policy))
     definer = next(c for c in own.__mro__ if "rank_key" in vars(c) or "rank" in vars(c))
     return definer is not Policy and "rank_key" in vars(definer)
 
 
 def has_urgency(policy: Policy) -> bool:
-    """Whether the policy defines an order of urgency."""
+    """True if the policy defines an order of urgency."""
     return defines(policy, "urgency")
 
 

@@ -8,7 +8,6 @@ from actors.core.blocks.kv_cache import KVCache
 from actors.core.chance import drawn
 from actors.core.config import SchedulerConfig
 from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.seen import Seen
 from actors.core.request import Request, Status
 
 
@@ -23,7 +22,17 @@ class Queue(Protocol):
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
-    __slots__ = ("_kv", "_lockstep", "_now_s", "_running", "_seed", "_waiting", "limits", "memory", "seen")
+    __slots__ = (
+        "_kv",
+        "_lockstep",
+        "_now_s",
+        "_running",
+        "_seed",
+        "_waiting",
+        "limits",
+        "memory",
+        "num_memory_changes",
+    )
 
     def __init__(
         self,
@@ -41,10 +50,10 @@ class View:
         self._waiting: Queue = ()
         self._seed = seed
         self._now_s = 0.0
-        self.seen = Seen()
-        """What a user's policy looks at; its guard and the queue use it."""
         self.memory: Any = None
-        """What the policy remembers (`Policy.new_memory`): of any type, which only its author knows."""
+        """The policy's memory (`Policy.new_memory`), of a type that only its author knows."""
+        self.num_memory_changes = 0
+        """Counts how often the policy was asked what may change its memory."""
 
     def show(self, waiting: Queue) -> None:
         """Show the waiting requests; the scheduler calls this once."""

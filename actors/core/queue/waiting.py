@@ -1,32 +1,91 @@
-"""The queue of waiting requests, in the policy's order."""
+"""The queue of waiting requests, in the policy's order.
+
+A heap holds the requests that may be next by (rank, turn). Requests of one key (`Policy.rank_key`) stand in a
+line by turn, and the heap holds the first of each line; without keys it holds all. An element of the heap
+that holds no longer is skipped when it surfaces. A rank is asked again when it may have changed: before each
+admission where the policy `is_dynamic`, otherwise when its `Rank` holds no longer.
+
+Law: the next request is the one that would be next if all were ranked again.
+"""
 
 import heapq
 from collections.abc import Iterator
+from math import inf
+from typing import Final
 
-from actors.core.queue.lines import Entry, Lines
-from actors.core.queue.policy import Policy, Rank, defines, gives_keys
+from actors.core.queue.policy import NEVER, Policy, Rank, RankValue, defines, gives_keys
 from actors.core.queue.tenant_service import TenantService
 from actors.core.queue.view import View
 from actors.core.request import Request
 
+Entry = tuple[RankValue, int, Request]
+"""(rank, turn, request): no two requests have the same turn."""
+Line = list[tuple[int, Request]]
+"""A heap; a request that left is skipped when it comes first."""
+FEW: Final = 64
+"""Obsolete elements that a heap may hold beside one for each that holds."""
+
+
+class Alarms:
+    """Times, or numbers of steps, at which ranks are due: one for each request at most."""
+
+    __slots__ = ("_heap", "_of")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._of: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def set(self, name: str, at: float) -> None:
+        """Let the rank of a request be due then, and at no other time. O(log n)"""
+        if self._of.get(name) == at:
+            return
+        self._of[name] = at
+        heapq.heappush(self._heap, (at, name))
+        if len(self._heap) > 2 * len(self._of) + FEW:
+            self._heap = [(each, other) for other, each in self._of.items()]
+            heapq.heapify(self._heap)
+
+    def forget(self, name: str) -> None:
+        """Let the rank of a request not be due any more."""
+        self._of.pop(name, None)
+
+    def take(self, now: float, due: dict[str, None]) -> None:
+        """Move the requests whose time has come to `due`."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            at, name = heapq.heappop(heap)
+            if self._of.get(name) == at:
+                del self._of[name]
+                due[name] = None
+
 
 class WaitingQueue:
-    """A heap by (rank, turn); a request that left is skipped when it surfaces. O(log n).
-
-    Under a dynamic policy the order is that of `Lines`.
-    """
+    """Requests that wait, by the order of one policy. O(log n), and for each rank that is due."""
 
     __slots__ = (
+        "_always",
+        "_asks_again",
+        "_at_memory",
+        "_by_step",
+        "_by_time",
         "_entries",
         "_has_keys",
         "_heap",
+        "_is_stale",
+        "_key_of",
         "_lines",
+        "_now_s",
+        "_num_changes",
         "_passed",
         "_policy",
         "_ranks",
         "_service",
         "_turn_back",
         "_turn_front",
+        "_unranked",
         "_view",
     )
 
@@ -34,36 +93,49 @@ class WaitingQueue:
         self._policy = policy
         self._view = view
         self._service = service
-        self._heap: list[Entry] = []
         self._entries: dict[str, Entry] = {}
-        self._passed: list[Request] = []
+        self._passed: dict[str, Request] = {}
         self._turn_back = 0
         self._turn_front = 0
-        self._ranks: list[tuple[str, Rank]] | None = [] if defines(policy, "rank") else None
-        """What was seen of ranks since they were last told; None where all ranks are the same."""
-        self._has_keys = gives_keys(policy)
-        self._lines = self._new_lines()
+        self._ranks: list[tuple[str, RankValue]] | None = [] if defines(policy, "rank") else None
+        """The ranks that were given since they were last told; None where all ranks are the same."""
+        self._begin()
 
-    def _new_lines(self) -> Lines | None:
-        """For an order that may change while requests wait; without ranks it is that of arrival."""
-        is_dynamic = self._ranks is not None and self._policy.is_dynamic
-        return Lines(self._policy, self._view, self._entries) if is_dynamic else None
+    def _begin(self) -> None:
+        """Know nothing of the order."""
+        self._has_keys = self._ranks is not None and gives_keys(self._policy)
+        self._asks_again = self._has_keys or (self._ranks is not None and self._policy.is_dynamic)
+        """False while no rank can change in the queue."""
+        self._heap: list[Entry] = []
+        self._lines: dict[object, Line] = {}
+        self._key_of: dict[str, object] = {}
+        self._is_stale = False
+        """True if ranks may be due since the heap was looked at."""
+        self._unranked: dict[str, None] = {}
+        """Requests that have come to the head of a line, or were passed over, since they were ranked."""
+        self._always: dict[str, None] = {}
+        """Requests whose rank is due before each admission."""
+        self._at_memory: dict[str, None] = {}
+        """Requests whose rank is due whenever the policy may have changed its memory."""
+        self._by_time = Alarms()
+        self._by_step = Alarms()
+        self._now_s, self._num_changes = self._view.now_s, self._view.num_memory_changes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        """All waiting requests, the next one first, each ranked like the first of its line. O(n log n)."""
+        """All waiting requests, the next one first, each ranked like the first of its line. O(n log n)"""
         entries = list(self._entries.values())
-        if self._lines is not None and self._has_keys:
-            lines = self._lines
-            entries = [(lines.rank_of(request, rank), turn, request) for rank, turn, request in entries]
+        if self._has_keys:
+            entries = [(self._line_rank(entry), entry[1], entry[2]) for entry in entries]
         return iter([request for _, _, request in sorted(entries)])
 
     @property
     def may_turn(self) -> bool:
-        """Whether the order may change by the time, the steps or the counts of requests alone."""
-        return self._lines is not None and self._lines.may_turn
+        """True if the order may change by the time, the steps or the counts of requests alone."""
+        is_due = self._is_stale or bool(self._unranked) or bool(self._always)
+        return is_due or bool(self._by_time) or bool(self._by_step)
 
     def push(self, request: Request) -> None:
         """Queue a request that arrives, behind those of equal rank."""
@@ -79,58 +151,60 @@ class WaitingQueue:
 
     def peek(self) -> Request | None:
         """The next request that is not passed over; None if there is none."""
-        lines = self._lines
-        if lines is not None:
-            following = lines.peek()
-            if not lines.is_over:
-                return following
+        while self._is_stale or self._unranked:
+            self._rank_due()
         heap, entries = self._heap, self._entries
         while heap:
-            _, turn, request = heap[0]
-            entry = entries.get(request.request_id)
-            if entry is not None and entry[1] == turn:
+            entry = heap[0]
+            request = entry[2]
+            if entries.get(request.request_id) is entry and self._is_first(request):
                 return request
             heapq.heappop(heap)
         return None
 
     def pass_over(self) -> None:
         """Skip the next request, which keeps its place, until `rewind`."""
-        lines = self._lines
-        self._passed.append(heapq.heappop(self._heap)[2] if lines is None else lines.pass_over())
+        request = heapq.heappop(self._heap)[2]
+        self._passed[request.request_id] = request
+        self._step_aside(request)
 
     def rewind(self) -> None:
         """Look at all requests again."""
-        for request in self._passed:
-            self._enter(self._entries[request.request_id])
-        self._passed.clear()
+        passed, self._passed = self._passed, {}
+        for name, request in passed.items():
+            self._stand(request, self._key(request))
+            if self._asks_again and self._is_first(request):
+                self._unranked[name] = None
 
     def rerank(self) -> None:
-        """Have ranks that may have changed asked anew before the next request is named."""
-        if self._lines is not None:
-            self._lines.is_stale = True
+        """Have ranks that may have changed asked again before the next request is named."""
+        self._is_stale = self._asks_again
 
     def rank_anew(self, _reason: object = None) -> None:
         """Ask for every rank and key: another policy takes over, perhaps in the middle of an answer. O(n)"""
-        if self._lines is not None:
-            self._lines.is_over = True
-        self._has_keys = gives_keys(self._policy)
-        self._heap, self._lines = [], self._new_lines()
+        self._begin()
         for name, (_, turn, request) in list(self._entries.items()):
-            entry = self._entries[name] = (self._policy.rank(request, self._view), turn, request)
-            if request not in self._passed:
-                self._enter(entry)
+            answer = self._policy.rank(request, self._view)
+            self._entries[name] = (_value(answer), turn, request)
+            if name not in self._passed:
+                self._stand(request, self._key(request))
+                self._note(request, answer)
 
     def renew(self, request: Request) -> None:
-        """A waiting request was given a token by a step from before it waited: rank and key may be others."""
-        if self._lines is not None:
-            self._lines.enter_anew(request, self._key(request))
+        """Rank a waiting request again that was given a token by a step from before it waited."""
+        if self._asks_again and request.request_id in self._entries:
+            self._step_aside(request)
+            self._stand(request, self._key(request))
+            self._is_stale = True
+            if self._is_first(request):
+                self._unranked[request.request_id] = None
 
     def note_rank(self, request: Request) -> None:
-        """Remember the rank of a request, which a dynamic policy may have changed, to be told."""
-        if self._ranks is not None and self._lines is not None:
+        """Remember the rank of a request, which may have changed, to be told."""
+        if self._ranks is not None and self._asks_again:
             self._ranks.append((request.request_id, self._entries[request.request_id][0]))
 
-    def take_ranks(self) -> tuple[tuple[str, Rank], ...]:
+    def take_ranks(self) -> tuple[tuple[str, RankValue], ...]:
         """The ranks of requests that began to wait, were next and lacked something, or were admitted."""
         if not self._ranks:
             return ()
@@ -139,10 +213,9 @@ class WaitingQueue:
 
     def discard(self, request: Request) -> None:
         """Remove the request, if it waits."""
-        left = self._entries.pop(request.request_id, None)
-        if left is not None:
-            if self._lines is not None:
-                self._lines.leave(request)
+        if self._entries.pop(request.request_id, None) is not None:
+            if self._asks_again:
+                self._step_aside(request)
             if self._service is not None:
                 self._service.leave(request)
 
@@ -152,23 +225,139 @@ class WaitingQueue:
         if self._service is not None:
             self._service.enter(request)
         key = self._key(request)
-        rank: Rank = 0  # as every policy gives that ranks none
+        answer: RankValue | Rank = 0  # as every policy gives that ranks none
         if self._ranks is not None:
-            rank = self._policy.rank(request, self._view)
-            self._ranks.append((request.request_id, rank))
-        self._entries[request.request_id] = (rank, turn, request)
-        if self._lines is None:
-            heapq.heappush(self._heap, (rank, turn, request))
-        else:
-            self._lines.enter(request, turn, key, is_ranked=True)
+            answer = self._policy.rank(request, self._view)
+            self._ranks.append((request.request_id, _value(answer)))
+        self._entries[request.request_id] = (_value(answer), turn, request)
+        self._stand(request, key)
+        self._note(request, answer)
+        self._is_stale = self._asks_again
+
+    # --- lines and the heap ----------------------------------------------------------------------
 
     def _key(self, request: Request) -> object:
-        has_key = self._lines is not None and self._has_keys
-        return self._policy.rank_key(request, self._view) if has_key else None
+        return self._policy.rank_key(request, self._view) if self._has_keys else None
 
-    def _enter(self, entry: Entry) -> None:
-        if self._lines is None:
-            heapq.heappush(self._heap, entry)
-        else:
-            _, turn, request = entry
-            self._lines.enter(request, turn, self._key(request))
+    def _stand(self, request: Request, key: object) -> None:
+        """Put a request into the line of its key; if it is first there, it may be next."""
+        entry = self._entries[request.request_id]
+        if self._has_keys:
+            key = request if key is None else key  # without a key, a line of its own
+            self._key_of[request.request_id] = key
+            line = self._lines.setdefault(key, [])
+            former = line[0][1] if line else None
+            heapq.heappush(line, (entry[1], request))
+            if line[0][1] is not request:
+                return
+            if former is not None:
+                self._forget(former.request_id)
+        heapq.heappush(self._heap, entry)
+
+    def _step_aside(self, request: Request) -> None:
+        """Take a request out of its line; if it was the first, the next one there is to be ranked."""
+        name = request.request_id
+        self._forget(name)
+        key = self._key_of.pop(name, None)
+        if key is None or self._lines[key][0][1] is not request:
+            return
+        line = self._lines[key]
+        while line:
+            turn, first = line[0]
+            entry = self._entries.get(first.request_id)
+            if entry is not None and entry[1] == turn and self._key_of.get(first.request_id) == key:
+                self._unranked[first.request_id] = None
+                return
+            heapq.heappop(line)
+        del self._lines[key]
+
+    def _is_first(self, request: Request) -> bool:
+        key = self._key_of.get(request.request_id)
+        return key is None or self._lines[key][0][1] is request
+
+    def _line_rank(self, entry: Entry) -> RankValue:
+        key = self._key_of.get(entry[2].request_id)
+        return entry[0] if key is None else self._entries[self._lines[key][0][1].request_id][0]
+
+    # --- ranks that are due ----------------------------------------------------------------------
+
+    def _note(self, request: Request, answer: RankValue | Rank) -> None:
+        """Note when the rank of a request is due, if it may be next."""
+        name = request.request_id
+        if not isinstance(answer, Rank):
+            if self._asks_again and self._policy.is_dynamic and self._is_first(request):
+                self._always[name] = None
+            return
+        self._asks_again = True
+        if self._has_keys and not self._is_first(request):
+            return
+        if self._always:
+            self._always.pop(name, None)
+        if answer.until_memory_changes:
+            self._at_memory[name] = None
+        elif self._at_memory:
+            self._at_memory.pop(name, None)
+        if answer.until_s != inf:
+            self._by_time.set(name, answer.until_s)
+        if answer.until_step != NEVER:
+            self._by_step.set(name, answer.until_step)
+
+    def _forget(self, name: str) -> None:
+        """Let the rank of a request not be due."""
+        self._unranked.pop(name, None)
+        self._always.pop(name, None)
+        self._at_memory.pop(name, None)
+        self._by_time.forget(name)
+        self._by_step.forget(name)
+
+    def _rank_due(self) -> None:
+        """Ask for each rank that is due."""
+        fresh, self._unranked = self._unranked, {}
+        due = dict(fresh)
+        if self._is_stale:
+            self._is_stale = False
+            self._add_due(due)
+        if not due:
+            return
+        are_many = 4 * len(due) > len(self._lines if self._has_keys else self._entries)
+        for name in due:
+            entry = self._entries.get(name)
+            if entry is not None:
+                self._rank(name, entry, is_fresh=name in fresh, is_pushed=not are_many)
+        if are_many or len(self._heap) > 2 * len(self._entries) + FEW:
+            self._heap = [self._entries[name] for name in self._firsts()]
+            heapq.heapify(self._heap)
+
+    def _add_due(self, due: dict[str, None]) -> None:
+        """Add the requests whose rank may have changed."""
+        now_s, num_changes = self._view.now_s, self._view.num_memory_changes
+        due.update(self._always)
+        if num_changes != self._num_changes:
+            due.update(self._at_memory)
+            self._num_changes = num_changes
+        if now_s < self._now_s:  # a rank may have been drawn from a time that is yet to come
+            due.update(dict.fromkeys(self._firsts()))
+        self._now_s = now_s
+        if self._by_time:
+            self._by_time.take(now_s, due)
+        if self._by_step:
+            self._by_step.take(self._view.step, due)
+
+    def _firsts(self) -> list[str]:
+        """The requests that may be next."""
+        if self._has_keys:
+            return [line[0][1].request_id for line in self._lines.values()]
+        return [name for name in self._entries if name not in self._passed]
+
+    def _rank(self, name: str, entry: Entry, *, is_fresh: bool, is_pushed: bool) -> None:
+        answer = self._policy.rank(entry[2], self._view)
+        rank = _value(answer)
+        self._note(entry[2], answer)
+        if is_fresh or rank != entry[0]:
+            entry = self._entries[name] = (rank, entry[1], entry[2])
+            if is_pushed:
+                heapq.heappush(self._heap, entry)
+
+
+def _value(answer: RankValue | Rank) -> RankValue:
+    return answer.value if isinstance(answer, Rank) else answer

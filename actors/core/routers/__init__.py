@@ -3,13 +3,16 @@
 from collections.abc import Callable
 
 from actors.core.request import Submit
-from actors.core.routers.affinity import SessionAffinity
-from actors.core.routers.fleet import Fleet
-from actors.core.routers.least import LeastRequests, LeastTokens, PowerOfTwo
-from actors.core.routers.policy import RouterPolicy
-from actors.core.routers.prefix_aware import PrefixAware
-from actors.core.routers.round_robin import RoundRobin
-from actors.core.routers.weighted import Weighted
+from actors.core.routers.policy import Fleet, RouterPolicy
+from actors.core.routers.rules import (
+    LeastRequests,
+    LeastTokens,
+    PowerOfTwo,
+    PrefixAware,
+    RoundRobin,
+    SessionAffinity,
+    Weighted,
+)
 
 __all__ = ["ROUTERS", "Fleet", "RoundRobin", "RouterPolicy", "Submit"]
 

@@ -1,16 +1,77 @@
-"""What a router policy decides: which replica a request goes to.
+"""The interface of router policies: which replica a request goes to, and the facts it is chosen by.
 
 Law: a router policy is a frozen object of pure functions. It sees the request and a `Fleet`, facts that a
 Router knows in every world, and is asked once for each request (once for all choices of one prompt).
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from actors.core.chance import drawn
 from actors.core.request import Submit
-from actors.core.routers.fleet import Fleet
+from actors.core.routers.fleet_state import FleetState
 
 IndexName = Literal["none", "own", "events"]
 INDEXES = ("none", "own", "events")
+
+
+class Fleet:
+    """A read-only window on a Router's replicas, which have numbers; `memory` alone may change."""
+
+    __slots__ = ("_state", "memory")
+
+    def __init__(self, state: FleetState, memory: Any = None) -> None:
+        self._state = state
+        self.memory = memory
+        """What the policy remembers (`RouterPolicy.new_memory`): of any type, which only its author knows."""
+
+    @property
+    def now_s(self) -> float:
+        """When the request came to the Router, on the run's clock."""
+        return self._state.now_s
+
+    @property
+    def up(self) -> tuple[int, ...]:
+        """The replicas that may be chosen, in order; at least one."""
+        return self._state.up
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas there are, those that are down included."""
+        return len(self._state.num_requests)
+
+    def num_requests(self, replica: int) -> int:
+        """Requests that were sent there and have not ended."""
+        return self._state.num_requests[replica]
+
+    def num_tokens(self, replica: int) -> int:
+        """Tokens of these requests: their prompts, and of their answers what is predicted or else allowed."""
+        return self._state.num_tokens[replica]
+
+    def num_prefill_tokens(self, replica: int) -> int:
+        """Tokens of their prompts that are yet to be computed; exact for policies that `follows_steps`.
+
+        For others a prompt counts as long as its request has not ended.
+        """
+        return self._state.num_prefill_tokens[replica]
+
+    def num_blocks(self, replica: int) -> int:
+        """KV blocks that the replica has."""
+        return self._state.num_blocks[replica]
+
+    def num_hit_tokens(self, request: Submit, replica: int) -> int:
+        """Tokens of the prompt that the replica has in its prefix cache, by the policy's `index`.
+
+        O(log blocks) once for each replica and request.
+        """
+        state = self._state
+        return (
+            state.num_hit_blocks(request.block_hashes, request.num_prompt_tokens, replica) * state.block_size
+        )
+
+    def random(self, *key: Submit | str | int) -> float:
+        """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone."""
+        names = [part if isinstance(part, str | int) else part.request_id for part in key]
+        return drawn(self._state.seed, ["router", *names])
 
 
 class RouterPolicy:

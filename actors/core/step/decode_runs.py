@@ -3,7 +3,7 @@
 Law: a run leaves the state that its steps would have left one by one: the same blocks in the same order.
 """
 
-from actors.core.policies.guard import Guarded
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.step.state import SchedulerState
 
 
@@ -31,7 +31,7 @@ def _policy_matters(state: SchedulerState) -> bool:
         return False
     policy, config = state.policy, state.config
     # What a user's policy says of urgency may turn with anything, whatever it declares.
-    if config.preempt_for_priority and (policy.is_dynamic or isinstance(policy, Guarded)):
+    if config.preempt_for_priority and (policy.is_dynamic or isinstance(policy, GuardedPolicy)):
         return True
     # A smaller quota lets a request in whose first chunk alone has to fit.
     asks_quota = state.quota is not None and not config.scheduler_reserve_full_isl

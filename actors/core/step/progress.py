@@ -11,7 +11,7 @@ from typing import Final
 from actors.core.batch import Batch, Blocked
 from actors.core.config import ConfigError
 from actors.core.policies import name_of
-from actors.core.policies.guard import Guarded
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.step.state import SchedulerState
 
 MAX_EMPTY_STEPS: Final = 50
@@ -72,7 +72,7 @@ class Progress:
     def give_up(self, state: SchedulerState, blocked: Blocked | None) -> None:
         """Blame the request that cannot go on, and raise Stalled, or else let a user's policy fail."""
         cannot, policy = cannot_go_on(state), state.policy
-        if cannot is not None or not isinstance(policy, Guarded) or policy.failure is not None:
+        if cannot is not None or not isinstance(policy, GuardedPolicy) or policy.failure is not None:
             raise Stalled(cannot or why_stalled(state, blocked))
         policy.stalled(why_stalled(state, blocked, is_named=True))
         self.begin()
@@ -100,7 +100,7 @@ def cannot_go_on(state: SchedulerState) -> str | None:
 def why_stalled(state: SchedulerState, blocked: Blocked | None, *, is_named: bool = False) -> str:
     """What no step will change, in one line; under which policy, unless that `is_named` already."""
     policy = state.policy
-    if isinstance(policy, Guarded):
+    if isinstance(policy, GuardedPolicy):
         name = policy.name if policy.failure is None else name_of(policy.inner)
     else:
         name = name_of(policy)

@@ -10,8 +10,8 @@ request is either in lockstep or in `catching_up`. Blocks are held by running re
 from actors.core.batch import Finish
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.policies.guard import Guarded
-from actors.core.policies.victims import least_recompute
+from actors.core.policies.guard import GuardedPolicy
+from actors.core.policies.orders import least_recompute
 from actors.core.queue.lockstep import Lockstep
 from actors.core.queue.policy import Policy, defines
 from actors.core.queue.view import View
@@ -71,7 +71,7 @@ class SchedulerState:
         self.view = View(config, kv, self.lockstep, self.running, seed)
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
-        if isinstance(policy, Guarded):
+        if isinstance(policy, GuardedPolicy):
             policy.show(self.view)
             policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}

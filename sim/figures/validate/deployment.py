@@ -5,7 +5,7 @@ from dataclasses import replace
 from actors.config import EngineConfig
 from actors.core.config import SchedulerConfig
 from actors.core.records import dataclass
-from actors.core.routers.least import LeastRequests
+from actors.core.routers.rules import LeastRequests
 from actors.messages import Capacity
 from sim.cost.composed import in_step, scaled
 from sim.cost.work import CostModel

@@ -58,7 +58,6 @@ def test_a_wrong_router_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("async def score(self, request, replica, fleet): return 0", "score waits or yields"),
         ("index = 'all'", "index is 'all': known are none, own, events"),
         ("follows_steps = 1", "follows_steps is 1: it must be True or False"),
-        ("def __init__(self): self.seen = {}", "seen is a dict, which could change: use a tuple"),
         ("def new_memory(self): return 1 / 0", "new_memory raised ZeroDivisionError"),
         ("import random", "uses random: a run must repeat: take fleet.random(request, ...)"),
     ],
@@ -89,9 +88,12 @@ FAULTS = {
     "nan": (SCORE + "return float('nan')", "score", "returned nan: it must be a number"),
     "text": (SCORE + "return 'high'", "score", "returned 'high': it must be a number"),
     "inside": (SCORE + "return 1 / 0", "score", "raised ZeroDivisionError: division by zero (line 4)"),
-    "writes": (CHOOSE + "request.tenant = 'a'", "choose", "property 'tenant' of 'ReadOnlySubmit'"),
+    "writes": (
+        CHOOSE + "request.tenant = 'a'",
+        "choose",
+        "Submit.tenant cannot be assigned: it is read-only",
+    ),
     "fleet": (CHOOSE + "fleet.up = (0,)", "choose", "'up' of 'Fleet' object has no setter"),
-    "sets": (CHOOSE + "self.seen = 1", "choose", "sets self.seen: a router remembers in fleet.memory"),
     "unknown": (CHOOSE + "return fleet.num_tokens(9)", "choose", "raised IndexError"),
 }
 

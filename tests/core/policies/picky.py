@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from zlib import crc32
 
-from actors.core.policies import Policy, Request, View
+from actors.core.policies import Policy, Rank, Request, View
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,34 @@ class PickyByTenant(Picky):
         if _number(self.seed, tenant) < 0.6:
             return float(view.memory["tenants"].get(tenant, 0) % 5)
         return _number(tenant, view.memory["admitted"] // 2) * 4
+
+    def rank_key(self, request: Request, view: View) -> tuple[str | None]:
+        return (request.submit.tenant,)
+
+
+@dataclass(frozen=True)
+class Holding(Picky):
+    """Ranks that say until when they hold, as long as others do, or for as long as the request waits."""
+
+    is_dynamic: ClassVar[bool] = False
+
+    def rank(self, request: Request, view: View) -> Rank | float:
+        holds = HOLDS[int(len(HOLDS) * _number(self.seed, request.request_id, "hold"))]
+        return holds(request, view)
+
+
+@dataclass(frozen=True)
+class HoldingByTenant(Holding):
+    """Requests of a tenant stand in one line, and rank alike."""
+
+    returns_to_front: ClassVar[bool] = True
+
+    def rank(self, request: Request, view: View) -> Rank | float:
+        tenant = request.submit.tenant
+        if _number(self.seed, tenant) < 0.5:
+            return _until_learned(request, view)
+        turn_s = view.now_s // 3
+        return Rank(_number(tenant, turn_s) * 4, until_s=3 * (turn_s + 1))
 
     def rank_key(self, request: Request, view: View) -> tuple[str | None]:
         return (request.submit.tenant,)
@@ -106,7 +134,31 @@ def _others(request: Request, view: View) -> float:
 
 
 def _queue(request: Request, view: View) -> float:
-    return (view.num_waiting + request.num_overtakes) % 5
+    return view.num_waiting % 5
+
+
+def _until_due(request: Request, view: View) -> Rank | float:
+    due_s = (request.submit.slo_ttft_s or 3.0) + request.submit.arrival_s
+    if view.now_s < due_s:
+        return Rank(2.0, until_s=due_s)
+    return Rank(3.0, until_s=due_s + 2) if view.now_s < due_s + 2 else 0.5
+
+
+def _until_patient(request: Request, view: View) -> Rank | float:
+    num_waited = view.num_waited_steps(request)
+    if num_waited < 4:
+        return Rank(2.5, until_step=view.step + 4 - num_waited)
+    rank = _until_learned(request, view)
+    return rank if num_waited >= 9 else Rank(rank.value, until_step=view.step + 1, until_memory_changes=True)
+
+
+def _until_learned(request: Request, view: View) -> Rank:
+    return Rank(_learned(request, view), until_memory_changes=True)
+
+
+def _until_given_tokens(request: Request, view: View) -> Rank:
+    return Rank(_own(request, view))
 
 
 LOOKS = (_still, _slack, _deadline, _patience, _steps, _learned, _last, _own, _space, _others, _queue)
+HOLDS = (_still, _until_due, _until_patient, _until_learned, _until_given_tokens)

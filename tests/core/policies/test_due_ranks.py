@@ -1,21 +1,22 @@
 """Ranks are asked again only when they may have changed: that saves questions, and changes no decision."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.core.policies.guard import Guarded
-from actors.core.queue.due import Due, Line
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.queue.view import View
+from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request
 from tests.core.drive import Driven, Log, Planned
 from tests.core.policies.world import EXAMPLES, RESTLESS, World, policy_trace
 from tests.core.traces import num_cases
 
 HERE = Path(__file__).parent
-PICKY = [f"{HERE / 'picky.py'}:{name}" for name in ("Picky", "PickyByTenant")]
+PICKY = [f"{HERE / 'picky.py'}:{name}" for name in ("Picky", "PickyByTenant", "Holding", "HoldingByTenant")]
 SEEDS = range(num_cases(24))
 
 
@@ -39,28 +40,40 @@ def test_a_rank_that_is_not_asked_again_would_be_answered_alike(
     """Batches, queues, told ranks and ends are those of a queue that asks for every rank each time."""
     names = [f"{policy}:seed={seed}" if policy in (*PICKY, *RESTLESS) else policy for seed in SEEDS]
     saving = [log(name, seed) for seed, name in enumerate(names)]
-    assert any(told for _, told in saving)
+    rerank = WaitingQueue.rerank
 
-    def all_of(self: Due, due: dict[Line, None], lines: dict[object, Line]) -> None:
-        due.update(dict.fromkeys(lines.values()))
+    def rerank_all(self: WaitingQueue) -> None:
+        if self._asks_again:
+            self._unranked.update(dict.fromkeys(self._firsts()))
+        rerank(self)
 
-    monkeypatch.setattr(Due, "add_to", all_of)
-    monkeypatch.setattr(Due, "may_come", True)
+    monkeypatch.setattr(WaitingQueue, "rerank", rerank_all)
+    monkeypatch.setattr(WaitingQueue, "may_turn", True)
+    num_ranked = 0
     for seed, name in enumerate(names):
-        assert saving[seed] == log(name, seed), f"seed {seed}"
+        asking, told = log(name, seed)
+        assert saving[seed][0] == asking, f"seed {seed}"
+        assert dict(latest(saving[seed][1])) == dict(latest(told)), f"seed {seed}"
+        num_ranked += bool(told)
+    assert num_ranked
+
+
+def latest(told: list[Any]) -> Iterator[tuple[str, Any]]:
+    """The ranks that were told, in order: some are told again, alike."""
+    return (pair for _, ranks in told for pair in ranks)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The request of each rank that a user's policy was asked for."""
     asked: list[str] = []
-    rank = Guarded.rank
+    rank = GuardedPolicy.rank
 
-    def counted(self: Guarded, request: Request, view: View) -> object:
+    def counted(self: GuardedPolicy, request: Request, view: View) -> object:
         asked.append(request.request_id)
         return rank(self, request, view)
 
-    monkeypatch.setattr(Guarded, "rank", counted)
+    monkeypatch.setattr(GuardedPolicy, "rank", counted)
     return asked
 
 
@@ -104,32 +117,29 @@ def test_questions_grow_with_the_requests_and_not_with_their_square(policy: str,
     assert many <= 4 * 150
 
 
-def test_a_rank_that_looks_at_the_clock_is_asked_once_a_step(tmp_path: Path, calls: list[str]) -> None:
-    """However many are admitted in it."""
+def test_a_rank_of_a_dynamic_policy_is_asked_before_each_admission(tmp_path: Path, calls: list[str]) -> None:
+    """It may look at anything, and says nothing of when it changes."""
     file = tmp_path / "timed.py"
     file.write_text(TIMED)
     world = World(f"{file}:Timed", {"max_num_seqs": 10})
     for number in range(30):
         world.add(f"r{number}", 1, 5, slo_ttft_s=float(number))
     calls.clear()
-    for step in range(1, 5):
-        world.state.view.advance(float(step))
-        world.step()
+    world.state.view.advance(1.0)
+    world.step()
     assert len(world.admissions) == 10 and len(set(calls)) == 30
-    assert len(calls) == 30 + 3 * 20
+    assert len(calls) == sum(range(20, 31))
 
 
-FAR = """from actors.core.policies import Policy
+FAR = """from actors.core.policies import Policy, Rank
 
 class Far(Policy):
-    is_dynamic = True
-
     def rank(self, request, view):
-        return view.is_past(1e12) or view.has_waited(request, 10**12)
+        return Rank(0, until_s=1e12, until_step=10**12)
 """
 
 
-def test_what_is_noted_of_requests_that_are_over_does_not_stay(tmp_path: Path) -> None:
+def test_limits_of_requests_that_are_over_do_not_stay(tmp_path: Path) -> None:
     """Of a server's, whose clock never comes to what they waited for."""
     file = tmp_path / "far.py"
     file.write_text(FAR)
@@ -138,6 +148,6 @@ def test_what_is_noted_of_requests_that_are_over_does_not_stay(tmp_path: Path) -
         world.add(f"r{number}", 1)
         world.state.view.advance(float(number))
         world.step()
-    lines = world.state.waiting._lines
-    assert lines is not None and len(world.finished) > 400
-    assert len(lines._due._by_time) < 100 and len(lines._due._by_step) < 100
+    queue = world.state.waiting
+    assert len(world.finished) > 400
+    assert len(queue._by_time._heap) < 100 and len(queue._by_step._heap) < 100

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.queue.policy import Rank
+from actors.core.queue.policy import RankValue
 from actors.messages import Abort, Batch, StepOutput, Submit
 from runtime.wire.frames import WireError
 from runtime.wire.records import Packer, Unpacker, fingerprint
@@ -25,7 +25,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type as the messages declare it."""
     if is_record(hint):
         return st.builds(hint, *map(values, field_types(hint)))
-    if hint is Rank:
+    if hint is RankValue:
         return RANKS
     if hint is object:
         return st.binary(max_size=4)

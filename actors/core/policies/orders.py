@@ -1,0 +1,134 @@
+"""Orders of the waiting queue that follow from a request by itself, and choices of a victim."""
+
+from math import inf
+from typing import ClassVar
+
+from actors.core.queue.policy import Policy
+from actors.core.queue.view import View
+from actors.core.records import dataclass
+from actors.core.request import Request
+
+
+@dataclass(frozen=True)
+class Fcfs(Policy):
+    """In order of arrival; the most recently admitted is preempted, and then goes first again.
+
+    Running requests, decodes among them, take their tokens before any is admitted: the order
+    of Sarathi-Serve (Agrawal et al., OSDI 2024, section 4.2), which keeps decodes from stalling.
+    """
+
+    returns_to_front: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class PrefillFirst(Policy):
+    """First come, first served, but prefills take the token budget and decodes what they leave.
+
+    The prefill-prioritising schedule of Orca and early vLLM, as Sarathi-Serve (Agrawal et al.,
+    OSDI 2024, section 3) describes it: first tokens come sooner, running answers stall meanwhile.
+    No request is admitted into blocks that a running request needs in the same step.
+    """
+
+    returns_to_front: ClassVar[bool] = True
+    prefills_first: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Priority(Policy):
+    """By (priority, arrival, id); the least urgent, latest arrived is preempted first."""
+
+    def rank(self, request: Request, view: View) -> tuple[int, float, str]:
+        return (request.submit.priority, request.submit.arrival_s, request.request_id)
+
+    def urgency(self, request: Request, view: View) -> int:
+        return request.submit.priority
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return max(running.values(), key=lambda r: (r.submit.priority, r.submit.arrival_s))
+
+
+@dataclass(frozen=True)
+class ShortestPrompt(Policy):
+    """Shortest job first (Conway, Maxwell and Miller, Theory of Scheduling, 1967, section 8-3)
+    with the prompt's tokens for the job's length. Long prompts may wait for as long as short ones
+    keep coming.
+    """
+
+    def rank(self, request: Request, view: View) -> int:
+        return request.submit.num_prompt_tokens
+
+
+@dataclass(frozen=True)
+class ShortestRemaining(Policy):
+    """SRPT (Schrage, Operations Research 16, 1968) over predicted output tokens, as for language
+    models TRAIL does (Shahout et al., ICLR 2025).
+
+    The prediction is `Submit.predicted_tokens`, or `max_tokens` where there is none.
+    An answer that outlives its prediction counts as about to end. With `preempt_for_priority` a
+    shorter request takes the place of a longer one. Long answers may wait for as long as short
+    ones keep coming.
+    """
+
+    def rank(self, request: Request, view: View) -> int:
+        return self.urgency(request, view)
+
+    def urgency(self, request: Request, view: View) -> int:
+        submit = request.submit
+        predicted = submit.max_tokens if submit.predicted_tokens is None else submit.predicted_tokens
+        return max(min(predicted, submit.max_tokens) - view.num_output_tokens(request), 0)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return least_urgent(self, running, view)
+
+
+@dataclass(frozen=True)
+class LongestPrefixMatch(Policy):
+    """SGLang's cache-aware order (Zheng et al., NeurIPS 2024, section 3, algorithm 1).
+
+    Costs a lookup per waiting request and admission. A request without a hit may wait for as
+    long as others with one keep coming.
+    """
+
+    is_dynamic: ClassVar[bool] = True
+
+    def rank(self, request: Request, view: View) -> int:
+        return -view.num_hit_tokens(request)
+
+
+@dataclass(frozen=True)
+class EarliestDeadline(Policy):
+    """EDF (Jackson, 1955; Liu and Layland, JACM 20, 1973, section 7) over arrival + `slo_ttft_s`.
+
+    A request without a target has `default_slo_s`; by default it has no deadline, and comes after all that
+    have one. No request with a deadline waits for ever, as later requests fall due later.
+    """
+
+    default_slo_s: float = inf
+
+    def __post_init__(self) -> None:
+        if self.default_slo_s < 0:
+            raise ValueError(f"default_slo_s is {self.default_slo_s}: it must be at least 0")
+
+    def rank(self, request: Request, view: View) -> float:
+        return self.urgency(request, view)
+
+    def urgency(self, request: Request, view: View) -> float:
+        slo_s = request.submit.slo_ttft_s
+        return request.submit.arrival_s + (self.default_slo_s if slo_s is None else slo_s)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return least_urgent(self, running, view)
+
+
+def least_urgent(policy: Policy, running: dict[str, Request], view: View) -> Request:
+    """The least urgent by the policy's own order; of equals the latest admitted."""
+    return max(reversed(running.values()), key=lambda request: policy.urgency(request, view))
+
+
+def least_recompute(running: dict[str, Request], view: View) -> Request:
+    """The request that loses the fewest computed tokens; of equals the latest admitted.
+
+    Tokens in blocks that another request holds too are not lost. The request that would lose most is never
+    chosen while others run, so one request always advances.
+    """
+    return min(reversed(running.values()), key=view.num_lost_tokens)

@@ -1,0 +1,157 @@
+"""Requests and the state as a user's policy or router is shown them: facts to read, and not to change.
+
+Law: an assignment to what is handed out raises AttributeError, and so does a deletion; `view.memory` alone
+may change. Policies that come with Sundog see the records themselves. This keeps a mistake from spoiling a
+run in silence. It is no sandbox: names that begin with an underscore lead to the records.
+"""
+
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from operator import attrgetter
+from typing import Any
+
+from actors.core.queue.view import View
+from actors.core.request import Request, Status, Submit
+
+
+class ReadOnly:
+    """A record that can be read and not changed."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: object) -> None:
+        object.__setattr__(self, "_record", record)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self._record).__name__}.{name} cannot be assigned: it is read-only")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self._record).__name__}.{name} cannot be deleted: it is read-only")
+
+    def __repr__(self) -> str:
+        return repr(self._record)
+
+
+def _facts(kind: type) -> dict[str, object]:
+    """A property for each public fact of a kind of record: three times as fast as `__getattr__`."""
+    names = [name for name, value in vars(kind).items() if not name.startswith("_") and not callable(value)]
+    return {name: property(attrgetter(f"_record.{name}")) for name in names}
+
+
+ReadOnlySubmit = type("ReadOnlySubmit", (ReadOnly,), {"__slots__": (), **_facts(Submit)})
+ReadOnlyView = type("ReadOnlyView", (ReadOnly,), {"__slots__": (), **_facts(View)})
+
+
+class RequestView(ReadOnly):
+    """A request, with exact counts at any moment; the same object each time, until the request has ended."""
+
+    __slots__ = ("_view", "request_id", "submit")
+    _record: Request
+
+    def __init__(self, request: Request, view: View) -> None:
+        super().__init__(request)
+        object.__setattr__(self, "_view", view)
+        object.__setattr__(self, "request_id", request.request_id)
+        object.__setattr__(self, "submit", ReadOnlySubmit(request.submit))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a policy is not shown Request.{name} (docs/policies.md lists what it is)")
+
+    @property
+    def status(self) -> Status:
+        return self._record.status
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._record.num_preemptions
+
+    @property
+    def num_output_tokens(self) -> int:
+        view: View = self._view
+        return view.num_output_tokens(self._record)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        view: View = self._view
+        return view.num_computed_tokens(self._record)
+
+
+def shown(request: Request, view: View) -> RequestView:
+    """The view of a request that a policy is handed."""
+    found = request.shown
+    if not isinstance(found, RequestView):
+        found = request.shown = RequestView(request, view)
+    return found
+
+
+class RequestViews(Mapping[str, RequestView]):
+    """Some requests by id, in their order; looking one up is O(1)."""
+
+    __slots__ = ("_requests", "_view")
+
+    def __init__(self, requests: Mapping[str, Request], view: View) -> None:
+        self._requests = requests
+        self._view = view
+
+    def __getitem__(self, name: str) -> RequestView:
+        return shown(self._requests[name], self._view)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._requests)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self._requests))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def values(self) -> ValuesView[RequestView]:
+        return {name: self[name] for name in self._requests}.values()
+
+    def items(self) -> ItemsView[str, RequestView]:
+        return {name: self[name] for name in self._requests}.items()
+
+
+def _of_record(name: str) -> Callable[..., Any]:
+    """The method of `View` with this name, called with the request that its first argument shows."""
+    method = getattr(View, name)
+
+    def call(self: "PolicyView", request: RequestView, *more: object) -> object:
+        return method(self._record, request._record, *more)
+
+    return call
+
+
+class PolicyView(ReadOnlyView):  # type: ignore[misc, valid-type]  # made above
+    """A `View` that takes and gives requests as they are shown."""
+
+    __slots__ = ()
+    _record: View
+
+    num_output_tokens = _of_record("num_output_tokens")
+    num_computed_tokens = _of_record("num_computed_tokens")
+    num_new_tokens = _of_record("num_new_tokens")
+    num_waited_steps = _of_record("num_waited_steps")
+    has_waited = _of_record("has_waited")
+    num_hit_tokens = _of_record("num_hit_tokens")
+    num_lost_tokens = _of_record("num_lost_tokens")
+
+    @property
+    def running(self) -> RequestViews:
+        return RequestViews(self._record.running, self._record)
+
+    @property
+    def waiting(self) -> tuple[RequestView, ...]:
+        return tuple([shown(request, self._record) for request in self._record.waiting])
+
+    def random(self, *key: RequestView | str | int) -> float:
+        return self._record.random(
+            *[part.request_id if isinstance(part, RequestView) else part for part in key]
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "memory":
+            super().__setattr__(name, value)
+        self._record.memory = value

@@ -1,0 +1,185 @@
+"""The router policies that come with Sundog."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from math import ceil, inf
+from typing import ClassVar
+
+from actors.core.records import dataclass
+from actors.core.request import Submit
+from actors.core.routers.policy import INDEXES, Fleet, IndexName, RouterPolicy
+
+
+@dataclass(frozen=True)
+class RoundRobin(RouterPolicy):
+    """Each replica in its turn, whatever it has to do."""
+
+    def new_memory(self) -> list[int]:
+        return [0]
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        up, turn = fleet.up, fleet.memory[0]
+        replica = up[bisect_left(up, turn) % len(up)]
+        fleet.memory[0] = (replica + 1) % fleet.num_replicas
+        return replica
+
+
+@dataclass(frozen=True)
+class LeastRequests(RouterPolicy):
+    """The fewest unfinished requests."""
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        return min(fleet.up, key=fleet.num_requests)
+
+
+@dataclass(frozen=True)
+class LeastTokens(RouterPolicy):
+    """The fewest tokens of unfinished requests: prompts, and of answers what is predicted or allowed.
+
+    Nobody knows how long an answer will be; where nothing is said, prompts count alone.
+    """
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        return min(fleet.up, key=fleet.num_tokens)
+
+
+@dataclass(frozen=True)
+class PowerOfTwo(RouterPolicy):
+    """Of two replicas drawn at random the one with fewer unfinished requests.
+
+    Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12, 2001): nearly as even
+    as looking at all, and Routers that do not know of each other do not all choose the same one.
+    """
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        up = fleet.up
+        first = int(fleet.random(request, 0) * len(up))
+        second = (first + 1 + int(fleet.random(request, 1) * (len(up) - 1))) % len(up)
+        return min(up[first], up[second], key=fleet.num_requests)
+
+
+KEYS = ("session", "tenant")
+
+
+@dataclass(frozen=True)
+class SessionAffinity(RouterPolicy):
+    """The replica that a session's name draws, by rendezvous hashing (Thaler, Ravishankar, IEEE ToN 6, 1998).
+
+    A replica that is lost moves only its own sessions, and they come back with it. A request without a
+    session goes by its tenant (with `key=tenant` always), one without either to the least busy replica. A
+    replica that has `bound` times the mean of unfinished requests is passed over for the session's next one
+    (Mirrokni, Thorup, Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
+    """
+
+    key: str = "session"
+    bound: float = inf
+
+    def __post_init__(self) -> None:
+        if self.key not in KEYS:
+            raise ValueError(f"key is {self.key!r}: known are {', '.join(KEYS)}")
+        if not self.bound > 1:
+            raise ValueError(f"bound is {self.bound}: it must be above 1")
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        up, name = fleet.up, request.tenant if self.key == "tenant" else session_of(request)
+        if name is None:
+            return min(up, key=fleet.num_requests)
+        if self.bound == inf:
+            return home(name, fleet)
+        most = ceil(self.bound * (1 + sum(map(fleet.num_requests, up))) / len(up))
+        return home(name, fleet, most)
+
+
+def session_of(request: Submit) -> str | None:
+    """What a request goes by: its session, else its tenant."""
+    return request.tenant if request.session is None else request.session
+
+
+def home(name: str, fleet: Fleet, most: float = inf) -> int:
+    """The replica that a name draws, of those that are up and have fewer than `most` requests. O(replicas)"""
+    free = [replica for replica in fleet.up if fleet.num_requests(replica) < most]
+    return max(free, key=lambda replica: fleet.random("affinity", name, replica))
+
+
+@dataclass(frozen=True)
+class PrefixAware(RouterPolicy):
+    """The replica on which the prompt is computed first: the fewest tokens to compute, in it and before it.
+
+    What is cached of the prompt counts against the prompts that wait there, token for token, and against
+    `load` times the tokens of unfinished requests, whose decodes slow each step. `index` says how the Router
+    knows what is cached: from what was sent (`own`) or from the replicas' KV events (`events`). Such a sum of
+    tokens is the cost function of NVIDIA Dynamo's KV router, too.
+    """
+
+    follows_steps: ClassVar[bool] = True
+
+    index: IndexName = "own"
+    load: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.index not in INDEXES[1:]:
+            raise ValueError(f"index is {self.index!r}: known are own, events")
+        if not 0 <= self.load < float("inf"):
+            raise ValueError(f"load is {self.load}: it must be at least 0 and finite")
+
+    def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
+        before = fleet.num_prefill_tokens(replica) + self.load * fleet.num_tokens(replica)
+        return fleet.num_hit_tokens(request, replica) - before
+
+
+WEIGHTS = ("prefix", "load", "tokens", "prefill", "session")
+
+
+@dataclass(frozen=True)
+class Weighted(RouterPolicy):
+    """The highest sum of weighted scores, each from 0 to 1, as gateways for inference combine them.
+
+    `prefix` is the share of the prompt that is cached (by `index`, as of `prefix-aware`); `load`, `tokens`
+    and `prefill` are 1 for a replica that has none, and 0 for the one that has most, of unfinished requests,
+    of their tokens, or of prompt tokens to compute; `session` is 1 for the session's own replica.
+    """
+
+    follows_steps: ClassVar[bool] = True
+
+    prefix: float = 0
+    load: float = 0
+    tokens: float = 0
+    prefill: float = 0
+    session: float = 0
+    index: IndexName = "own"
+
+    def __post_init__(self) -> None:
+        if self.index not in INDEXES[1:]:
+            raise ValueError(f"index is {self.index!r}: known are own, events")
+        for name in WEIGHTS:
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 0 and finite")
+        if not any(getattr(self, name) for name in WEIGHTS):
+            raise ValueError(f"all weights are 0: give one of {', '.join(WEIGHTS)}, as in prefix=1,load=0.5")
+        if not self.prefix:
+            object.__setattr__(self, "index", "none")
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        scores = dict.fromkeys(fleet.up, 0.0)
+        if self.prefix:
+            for replica in scores:
+                hit_tokens = fleet.num_hit_tokens(request, replica)
+                scores[replica] += self.prefix * hit_tokens / request.num_prompt_tokens
+        for weight, count in (
+            (self.load, fleet.num_requests),
+            (self.tokens, fleet.num_tokens),
+            (self.prefill, fleet.num_prefill_tokens),
+        ):
+            if weight:
+                _add(scores, weight, count)
+        name = session_of(request)
+        if self.session and name is not None:
+            scores[home(name, fleet)] += self.session
+        return max(scores, key=lambda replica: (scores[replica], -fleet.num_requests(replica)))
+
+
+def _add(scores: dict[int, float], weight: float, count: Callable[[int], int]) -> None:
+    """Add what each replica has less than the one that has most."""
+    most = max(map(count, scores))
+    for replica in scores if most else ():
+        scores[replica] += weight * (1 - count(replica) / most)
