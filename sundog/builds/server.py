@@ -32,6 +32,7 @@ def serve_until_stopped(served: Served, serving: Serving, logged: Logging, optio
 
     from actors.api.serve_graph import serve_graph
     from actors.config.sampling_defaults import differing
+    from runtime.worker.loop_watchdog import LoopWatchdog, end_process
     from sim.ahead import Ahead
     from sundog.builds.door_process import front_of
     from sundog.builds.start_report import StartReport
@@ -39,6 +40,8 @@ def serve_until_stopped(served: Served, serving: Serving, logged: Logging, optio
     options = replace(options, answers=replace(options.answers, thought=served.vocabulary.thought))
 
     def ready(url: str) -> None:
+        if served.emulation is not None:  # its engines run in this process, and so does a policy of theirs
+            LoopWatchdog(serving.stall_timeout_s, end_process).start()
         for text in (*served.remarks, *differing(served.defaults), report.line(served.name, served.device)):
             remark(text)
         remark(f"Sundog serves {served.name} at {url}/v1 (live page: {url}/dashboard; stop with Ctrl-C)")

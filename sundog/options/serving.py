@@ -88,7 +88,7 @@ class Serving:
     stall_timeout_s: float = option(
         10.0,
         Real(1, 86_400),
-        "Restart an engine process that gives no sign of life for this many seconds.",
+        "Restart an engine process that is silent for this many seconds; emulated: end the server.",
         flag="--stall-timeout",
         section=PROCESSES,
     )
