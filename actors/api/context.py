@@ -1,4 +1,4 @@
-"""What the routes share: the address of AsyncLLM, the model's card, and what was logged so far."""
+"""The things that routes share: the address of AsyncLLM, the model's card, and what was logged so far."""
 
 import hashlib
 import logging
@@ -41,7 +41,7 @@ def server_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What clients may know of the model.
+    """The served model, as clients may know it.
 
     `created` is in Unix seconds. `defaults` are for requests that do not say how they are sampled.
     """
@@ -74,7 +74,7 @@ class ServedModel:
         }
 
     def _permission(self, name: str) -> dict[str, object]:
-        """What OpenAI's API once said of each model; clients of vLLM may read it."""
+        """Return what OpenAI's API once said of each model; clients of vLLM may read it."""
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return {
             "id": f"modelperm-{digest}",
@@ -94,7 +94,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
-    """How the served model writes calls of tools and reasoning: names of parsers, None where it does not.
+    """The way in which the model writes calls and reasoning: names of parsers, None where it does not.
 
     Without `auto_tools` only calls that a client requires are looked for. With `thought` a grammar holds from
     the end of the reasoning on, and its tokens are counted.
@@ -142,7 +142,7 @@ class ApiContext:
 
     @property
     def fingerprint(self) -> str:
-        """What answers say of the server that made them: its version, and a digest of what it serves."""
+        """The mark of this server in its answers: its version, and a digest of what it serves."""
         return fingerprint(self.model.name, self.model.max_model_len)
 
     @property
@@ -177,7 +177,7 @@ class ApiContext:
             raise invalid(f"{field} needs a model whose tokenizer has {marks}: leave it out.", field)
 
     def must_embed(self, what: str = "Embeddings") -> VectorSizes:
-        """How long vectors may be; raises a 404 unless the model makes some. `what` is the API asked for."""
+        """Return how long vectors may be; raises a 404 for the API `what` unless the model makes some."""
         if self.model.vectors is None:
             raise ApiError(404, f"The model does not support {what} API: it generates text.")
         return self.model.vectors

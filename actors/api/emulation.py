@@ -1,4 +1,4 @@
-"""What the API shows of an engine that is not there, and tells those who keep its time."""
+"""An emulated engine as the API sees it: its lag, its faults, and the times that its front end is told."""
 
 import time
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NO_FAULTS = (
 
 
 class Headers(Protocol):
-    """A request's headers."""
+    """The headers of a request, by name."""
 
     def get(self, key: str, /) -> str | None: ...
 

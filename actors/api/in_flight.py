@@ -101,7 +101,7 @@ class InFlight:
             self._may_pass = trio.Event()
 
     def resume(self) -> None:
-        """Let all pass."""
+        """Let all that are held up pass."""
         if self._may_pass is not None:
             self._may_pass.set()
             self._may_pass = None
@@ -144,7 +144,7 @@ class Desk(Protocol):
 
 
 class OwnDesk:
-    """That of one process."""
+    """The desk of a server that is one process."""
 
     def __init__(self, in_flight: InFlight, llm: LLM) -> None:
         self._in_flight = in_flight

@@ -1,4 +1,4 @@
-"""What the live page is sent: an instant of the server, made once for all who look."""
+"""The events of the live page: instants of the server, each made once for all who look."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ FORECAST_EVERY_S = 1.0
 
 
 class Watched(Protocol):
-    """What the live page needs: its events, and when it is let go."""
+    """The source of the live page's events; it says when pages are let go."""
 
     draining: trio.Event
 

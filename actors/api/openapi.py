@@ -25,7 +25,7 @@ JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path: what it is for, what it takes, and the types of content it answers with."""
+    """A method of a path: what it is for, what it takes, and the types of content it answers with."""
 
     method: str
     path: str
@@ -202,13 +202,13 @@ def _or_null(field: Json) -> Json:
 
 
 def _anthropic_error() -> Json:
-    """How errors are written where Anthropic's clients ask."""
+    """Return the schema of errors where Anthropic's clients ask."""
     inner = {"type": "object", "required": ["type", "message"]}
     return {"type": "object", "properties": {"error": inner}, "required": ["type", "error"]}
 
 
 def _error() -> Json:
-    """How every error is written, whatever its `type` and `code`."""
+    """Return the schema of every other error, whatever its `type` and `code`."""
     text = {"type": ["string", "null"]}
     inner = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": {}}
     error = {"type": "object", "properties": inner, "required": ["message", "type", "param", "code"]}

@@ -1,4 +1,4 @@
-"""One accepted request from its first token to its last, and the choices of one prompt.
+"""An accepted request from its first token to its last, and the choices of a prompt.
 
 The `n` choices of a prompt are `n` requests of the engine's, which end, fail and are cancelled as one answer.
 All go to one replica in one step, where the first computes the prompt's full blocks and the others find them
@@ -34,7 +34,7 @@ def last_delta(finish: Finish) -> Delta:
 
 
 class ActiveRequest:
-    """One accepted request."""
+    """An accepted request, its stream and its decoder."""
 
     __slots__ = (
         "_text_is_shown_at_once",
@@ -66,16 +66,16 @@ class ActiveRequest:
         self.is_admitted = False
         """Until then, what comes for its id is for an earlier request of that id."""
         self.has_begun = False
-        """Whether its reader has been given a token."""
+        """True once its reader has been given a token."""
         self.num_losses = 0
-        """How many engines were lost with it."""
+        """The number of engines that were lost with it."""
         wants = sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] if wants else []
         """Those that have come, by position; its first delta brings them all to its reader."""
 
     @property
     def may_begin_anew(self) -> bool:
-        """Whether it may go to another engine: its reader would not notice, and it is not to blame."""
+        """True if it may go to another engine: its reader would not notice, and it is not to blame."""
         return not self.has_begun and self.num_losses < MOST_LOSSES
 
     def admitted(self, admission: Admission) -> None:
@@ -125,13 +125,13 @@ class ActiveRequest:
         return delta.merged(Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason))
 
     def _repeats(self, token: int, repetition: Repetition) -> bool:
-        """Whether the answer ends because it says the same again and again."""
+        """Return True if the answer ends because it says the same again and again."""
         self.num_fed += not self.submit.sampling.stop
         self.last_tokens = [*self.last_tokens, token][-repetition.most_tokens :]
         return self.num_fed >= self.submit.sampling.min_tokens and repetition.ends(self.last_tokens)
 
     def _watch(self, text: str) -> tuple[str, str | None]:
-        """What of a token's text may be shown, and the stop string that ends in it, if it may end there."""
+        """Return what of a token's text may be shown, and the stop string that ends the answer there."""
         self.num_fed += 1
         return self.stop_strings.feed(text, self.num_fed > self.submit.sampling.min_tokens)
 
@@ -162,7 +162,7 @@ def choices_of(submit: Submit, n: int) -> tuple[Submit, ...]:
 
 
 class Families:
-    """Of each request with several choices, those that have not ended."""
+    """The choices of each request with several that have not ended."""
 
     __slots__ = ("_parent_of", "_unfinished")
 

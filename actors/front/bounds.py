@@ -67,7 +67,7 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
 
 
 def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
-    """Biases and bans."""
+    """Return why biases or bans cannot be used, if one cannot."""
     for _, bias in sampling.logit_bias:
         if not -100 <= bias <= 100:
             return _refused("a bias", bias, "give numbers from -100 to 100", "logit_bias")

@@ -21,7 +21,7 @@ class ThoughtMarks:
 
     @classmethod
     def of(cls, encode: Callable[[str], list[int]]) -> "ThoughtMarks | None":
-        """Those of a tokenizer; None if its marks are not one token each."""
+        """Return the marks of a tokenizer; None if they are not one token each."""
         begin, end = encode(BEGIN), encode(END)
         return cls(begin[0], end[0]) if len(begin) == len(end) == 1 and begin != end else None
 
@@ -85,7 +85,7 @@ class TextCodec(Protocol):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> TokenDecoder:
-        """What turns the tokens after `prompt_ids` into text."""
+        """Return what turns the tokens after `prompt_ids` into text."""
         ...
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -93,7 +93,7 @@ class TextCodec(Protocol):
         ...
 
     def token_name(self, token_id: int) -> str | None:
-        """How the vocabulary spells a token; None if there is no such token."""
+        """Return how the vocabulary spells a token; None if there is no such token."""
         ...
 
     def info(self) -> dict[str, object]:
@@ -109,7 +109,7 @@ class GrammarChecker(Protocol):
     """Compiles what answers must look like, from any thread."""
 
     def knows(self, constraint: Constraint) -> bool:
-        """Whether checking it takes no time."""
+        """Return True if checking a constraint takes no time."""
         ...
 
     def check(self, constraint: Constraint) -> None:
@@ -121,7 +121,7 @@ class GrammarChecker(Protocol):
 class Vocabulary:
     """The token ids of a model: how many there are, and which of them end an answer.
 
-    Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens beside
+    Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens besides
     `eos_token_id`. `grammars` None refuses constraints. With `thought` they hold from the end
     of the model's reasoning on.
     """

@@ -21,12 +21,12 @@ WEIGHT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the FrontEnd schedules for itself: the time of the oldest message it keeps has come."""
+    """A message that the FrontEnd schedules for itself: the time of the oldest message it keeps has come."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is passed on when it is due; None once its engine is lost."""
+    """A message that is passed on when it is due; None once its engine is lost."""
 
     due_s: float
     """When its client should have it; the timer is set as much earlier as timers ring late."""

@@ -6,7 +6,7 @@ from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, Re
 
 
 class ReplicaHealth:
-    """Which replicas are up, draining, restarting or dead, and which are served by another policy."""
+    """The state of each replica: up, draining, restarting or dead, or served by another policy."""
 
     __slots__ = ("_down", "_draining", "_num_replicas", "_replaced", "_router")
 
@@ -33,7 +33,7 @@ class ReplicaHealth:
         self._replaced.pop(down.replica, None)
 
     def up(self, replica: int) -> None:
-        """A replica is back."""
+        """Note that a replica is back."""
         self._down.pop(replica, None)
 
     def drain(self, drain: Drain) -> Refused | None:

@@ -27,10 +27,10 @@ FIRST_GUESS_S = 1.0
 
 
 class Turnover:
-    """How fast requests end, and which places were promised to those that were turned away.
+    """The pace at which requests end, and the places promised to those that were turned away.
 
-    Law: who is turned away later is told to come later, so that a crowd does not return all at once; nobody
-    is told to stay away for longer than it takes all that are unfinished now to end. Cost: O(1).
+    Law: a client that is turned away later is told to come later, so that a crowd does not return at once.
+    None is told to stay away for longer than it takes all that are unfinished now to end. Cost: O(1).
     """
 
     __slots__ = ("_gap_s", "_instants_s", "_promised_s")
@@ -43,7 +43,7 @@ class Turnover:
         self._promised_s = 0.0
 
     def begun(self, num_unfinished: int) -> None:
-        """A request is taken, beside this many."""
+        """Note that a request is taken while this many are unfinished."""
         if not num_unfinished:
             self._instants_s.clear()
             self._instants_s.append(now_s())
@@ -127,7 +127,7 @@ class Intake:
         return effort(generate)
 
     def overload(self, num_unfinished: int, n: int) -> Refused | None:
-        """Why `n` more requests are not taken, beside this many unfinished ones."""
+        """Return why `n` more requests are not taken while this many are unfinished."""
         limit = self._config.max_waiting
         if limit is None or num_unfinished + n <= limit:
             return None
@@ -213,7 +213,7 @@ class Intake:
         return None
 
     def _room(self, generate: Generate) -> int:
-        """The most tokens that the prompt may have; with a limit on the answer, the most beside it."""
+        """Return the most tokens that the prompt may have, less the answer's if both must fit."""
         if generate.sampling.pooling is not None:
             return self._limit_tokens
         answer = generate.sampling.max_tokens or 1
@@ -226,11 +226,11 @@ class Intake:
         return f"{what} {self._limit_tokens}"
 
     def _limit(self, sampling: Sampling) -> str:
-        """What a prompt must fit into, and leave room for, in words."""
+        """Return in words what a prompt must fit into, and leave room for."""
         return self._limit_words[sampling.pooling is None]
 
     def _said(self) -> tuple[str, str]:
-        """The same for a prompt alone, and for one that is answered."""
+        """Return these words for a prompt alone, and for one that is answered."""
         alone = f"{self._held_by()} tokens"
         return alone, f"{alone}, with at least one more to generate"
 
@@ -321,7 +321,7 @@ class Readings:
         self._number = 0
 
     def __len__(self) -> int:
-        """How many requests of the engine's the prompts will be."""
+        """Return how many requests of the engine's the prompts will be."""
         return sum(n for _, n, _ in self._answers.values())
 
     def __contains__(self, request_id: str) -> bool:

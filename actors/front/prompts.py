@@ -94,12 +94,12 @@ def effort(generate: Generate) -> int:
 
 
 def _size(turn: ChatMessage) -> int:
-    """The characters of a turn; of what it has beside its content, roughly."""
+    """Return the characters of a turn; those outside its content are counted roughly."""
     return len(turn.content) + (len(str(turn.more)) if turn.more else 0)
 
 
 def prompt_param(prompt: Prompt) -> str:
-    """What the prompt's field is called."""
+    """Return what the prompt's field is called."""
     return "messages" if _is_chat(prompt) else "prompt"
 
 

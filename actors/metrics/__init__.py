@@ -1,1 +1,1 @@
-"""What a server counts while it runs: the numbers behind /metrics, the log lines and the live page."""
+"""The numbers that a server counts: those behind /metrics, the log lines and the live page."""

@@ -1,4 +1,4 @@
-"""What is forecast of waiting requests, and how far the forecasts were off.
+"""Forecasts of waiting requests, and how far they were off.
 
 How a forecast is made is the composition's business: `sim/ahead.py` runs the scheduler itself ahead.
 """
@@ -32,7 +32,7 @@ class FirstToken(NamedTuple):
 
 
 class AnswerLengths:
-    """How long answers become, by those that stopped and those that have gone on until now.
+    """Estimates how long answers become, by those that stopped and those that have gone on until now.
 
     An answer that still runs, or was cut at its limit, says that it is longer than what has come of it, and
     nothing else (a censored observation). The share of answers longer than n tokens is Kaplan and Meier's
@@ -96,7 +96,7 @@ class AnswerLengths:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a forecast starts from: a request's tokens now, and how many more are expected of it."""
+    """A request as a forecast starts from it: its tokens now, and how many more are expected of it."""
 
     request_id: str
     num_prompt_tokens: int
@@ -164,7 +164,7 @@ def _around(at_s: float, ends: Sequence[float]) -> tuple[float, float]:
 
 
 class Accuracy:
-    """How far the first forecast of each request was off, once its first token had come."""
+    """Measures how far the first forecast of each request was off, once its first token had come."""
 
     __slots__ = ("_first", "errors")
 

@@ -17,7 +17,7 @@ engine_log = logging.getLogger("sundog.engine")
 
 
 def log_request(request: Measured, reason: str, time_s: float) -> None:
-    """How a request went: its tokens in and out, its times, and how it ended."""
+    """Log how a request went: its tokens in and out, its times, and how it ended."""
     fields: dict[str, object] = {
         "request_id": request.request_id,
         "tenant": request.tenant,
@@ -56,7 +56,7 @@ class Throughput:
         self._was_idle = [True] * len(engines)
 
     def log(self, time_s: float) -> None:
-        """One line for each engine that is, or was, at work."""
+        """Log a line for each engine that is, or was, at work."""
         span_s, self._since_s = time_s - self._since_s, time_s
         for number, engine in enumerate(self._engines):
             counts = (engine.num_computed_prompt_tokens, engine.num_generation_tokens, engine.num_preemptions)

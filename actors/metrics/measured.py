@@ -1,4 +1,4 @@
-"""One request as it is measured, from its arrival to its end, and what was measured last."""
+"""A request as it is measured, from its arrival to its end, and what was measured last."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ class Measured:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether it decodes: all known tokens but the newest are computed."""
+        """True while it decodes: all known tokens but the newest are computed."""
         return self.is_running and self.num_computed_tokens >= self.num_known_tokens - 1
 
     @property
@@ -108,7 +108,7 @@ PERCENTS = (50, 95, 99)
 
 
 class Recent:
-    """What happened last; `gaps` pairs a time between two tokens with how many requests had it in a step."""
+    """The latest events; `gaps` pairs a time between two tokens with how many requests had it in a step."""
 
     __slots__ = ("ended", "gaps", "ttft_s")
 

@@ -182,7 +182,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 told(request, finish.reason, time_s)
 
     def _lost(self, down: EngineDown) -> None:
-        """Those that had begun, or were lost too often, have ended; the others will be given an engine."""
+        """End requests that had begun or were lost too often; the others will be given an engine."""
         engine = self.engines[down.replica]
         wait_s = down.retry_after_s
         engine.lost(down.reason, None if wait_s is None else self.clock.now_s() + wait_s)
@@ -195,7 +195,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 self._end(engine, Finish(name, "error"), self.clock.now_s())
 
     def _unserved(self, unserved: Unserved) -> None:
-        """Those are over, too; each counts where it was last, or would have been."""
+        """End requests that no engine has; each counts where it was last, or would have been."""
         for name in unserved.request_ids:
             self._replica_of.pop(name, None)
             if (request := self.requests.get(name)) is not None:

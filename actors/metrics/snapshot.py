@@ -1,4 +1,4 @@
-"""What the live page shows of an instant, as JSON: engines, requests and why they wait, who holds blocks.
+"""An instant as the live page shows it, in JSON: engines, requests and why they wait, who holds blocks.
 
 Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, and only while somebody looks.
 """
@@ -165,7 +165,7 @@ def _blocks(running: Sequence[Measured], replica: int) -> list[tuple[int, int, i
 
 
 def _single(held: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Each block once: that of several requests is nobody's."""
+    """Return each block once; a block of several requests belongs to none of them."""
     single: list[tuple[int, int]] = []
     for block, holder in held:
         if single and single[-1][0] == block:

@@ -12,7 +12,7 @@ from actors.metrics.measured import Measured
 
 
 class Histogram:
-    """How many values were at most each of `bounds`, which ascend; and their sum."""
+    """Counts the values that were at most each of `bounds`, which ascend; and adds them up."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -28,7 +28,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values that were observed."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, float]]:
@@ -52,7 +52,7 @@ def one_two_five(largest: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Lag:
-    """Of each engine how late its last step ended, and what its steps have lost for good.
+    """The lag of each engine: how late its last step ended, and what its steps have lost for good.
 
     Seconds of the server's own clock, which runs `time_scale` times as fast as the wall's.
     """
@@ -98,7 +98,7 @@ def _latency() -> Histogram:
 
 @dataclass(slots=True)
 class EngineTotals:
-    """One engine; a restart keeps the totals. `max_model_len` bounds the histograms of tokens.
+    """The totals of an engine, which a restart keeps. `max_model_len` bounds the histograms of tokens.
 
     `num_blocks` counts what requests can hold (the null block is left out), 0 until the engine is up.
     """
@@ -154,7 +154,7 @@ class EngineTotals:
 
     @property
     def blocked_by(self) -> str | None:
-        """The reason alone."""
+        """The reason for which the next request waits, alone."""
         return None if self.blocked is None else self.blocked.reason
 
     @property
@@ -175,7 +175,7 @@ class EngineTotals:
         self.ttft_s.observe(request.first_s - request.arrival_s)
 
     def end(self, request: Measured, reason: str, time_s: float) -> None:
-        """A request is over; the times of one that nobody waited for say nothing of the engine."""
+        """Count a request that is over; times of one whose client has left say nothing of the engine."""
         self.ended[reason] += 1
         if reason not in ("stop", "length"):
             return

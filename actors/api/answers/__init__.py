@@ -1,1 +1,1 @@
-"""What clients get: answers as they are read, and the shapes of whole ones and of the chunks of a stream."""
+"""Answers as they are read from the engine, and the shapes in which clients get them, whole or streamed."""

@@ -17,7 +17,7 @@ from actors.messages import Accepted, Cancel, Generate, Refused
 
 
 class Asked:
-    """One prompt of an answer, and which of its choices have not been read to the end."""
+    """A prompt that was asked for; it counts the choices that have not been read to the end."""
 
     __slots__ = (
         "_llm",
@@ -50,7 +50,7 @@ class Asked:
         return reply
 
     def finished(self) -> None:
-        """One more of its choices has been read to the end."""
+        """Note that one more of its choices has been read to the end."""
         self._unread -= 1
 
     def cancel_unless_finished(self) -> None:
@@ -62,7 +62,7 @@ class Asked:
 
 
 class Choice:
-    """One choice of an answer, and how much of it has been read."""
+    """A choice of an answer; it counts what has been read of it."""
 
     __slots__ = (
         "_first",
@@ -83,7 +83,7 @@ class Choice:
         self.asked = asked
         self.index = index
         self.is_first = is_first
-        """Whether it is the first of its prompt's: it is the one whose cached tokens count."""
+        """True for the first choice of a prompt: its cached tokens are the ones that count."""
         self.num_tokens = 0
         self.thoughts: ThoughtCount | None = None
         self.finished = False
@@ -100,7 +100,7 @@ class Choice:
             raise refusal(Refused(reason, "overloaded", retry_after_s=first.retry_after_s), "prompt")
 
     async def read(self) -> Delta:
-        """What is new since the last read; the last delta has a finish reason."""
+        """Wait for what is new since the last read; the last delta has a finish reason."""
         delta, self._first = self._first, None
         return self._taken(await anext(self._stream) if delta is None else delta)
 
@@ -111,7 +111,7 @@ class Choice:
             on_unread()
 
     def take(self) -> Delta | None:
-        """The same as `read`, without waiting; None if nothing is new."""
+        """Return what is new without waiting, None if nothing is."""
         delta, self._first = self._first, None
         if delta is None:
             delta = self._stream.take()
@@ -120,7 +120,7 @@ class Choice:
         return None if delta is None else self._taken(delta)
 
     def _taken(self, delta: Delta) -> Delta:
-        """Count it as read."""
+        """Count a delta as read, and return it."""
         self.num_tokens += delta.num_tokens
         if self.thoughts is not None:
             self.thoughts.feed(delta)
@@ -135,12 +135,12 @@ class Choice:
         return delta
 
     def usage(self) -> dict[str, object]:
-        """What this choice alone has cost so far, as vLLM counts it in the chunks of a stream."""
+        """Return the usage of this choice alone so far, as vLLM counts it in the chunks of a stream."""
         return usage_object(self.asked.num_prompt_tokens, self.num_tokens, num_thoughts=self.num_thoughts)
 
     @property
     def num_thoughts(self) -> int | None:
-        """How many of its tokens are reasoning; None where none is looked for."""
+        """The number of its tokens that are reasoning; None where none is looked for."""
         return None if self.thoughts is None else self.thoughts.num_tokens
 
 
@@ -170,11 +170,11 @@ class Choices:
 
     @property
     def finished(self) -> bool:
-        """Whether the last delta of every choice has been read."""
+        """True once the last delta of every choice has been read."""
         return all([choice.finished for choice in self.all])
 
     def usage(self) -> dict[str, object]:
-        """What the answer has cost so far: each prompt counts once."""
+        """Return the usage of the answer so far; each prompt counts once."""
         prompts = [choice.asked for choice in self.all if choice.is_first]
         return usage_object(
             sum(asked.num_prompt_tokens for asked in prompts),
@@ -191,7 +191,7 @@ class Choices:
             choice.thoughts = ThoughtCount(marks, starts_thinking)
 
     def cut_after(self, num_tokens: int, cut: Callable[[], None]) -> None:
-        """Have `cut` called before more than so many tokens of a choice are shown."""
+        """Have `cut` called before more than `num_tokens` tokens of a choice are shown."""
         for choice in self.all:
             choice.cut = num_tokens, cut
 
@@ -223,7 +223,7 @@ async def start_choices(llm: LLM, generates: Sequence[Generate], prompt_field: s
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a request wants to see beside the new text.
+    """The parts of an answer that a request wants to see in addition to the new text.
 
     `logprobs` and `prompt_logprobs` count the likeliest tokens to be listed, None for none at all.
     `echoes` are the texts that come before those of each prompt's choices, None where none do; with
@@ -241,12 +241,12 @@ class Wanted:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a chunk in the middle of a stream holds text alone."""
+        """True if a chunk in the middle of a stream holds text alone."""
         return self.logprobs is None and not self.token_ids
 
 
 class ChoiceView:
-    """One choice as its client sees it; `codec` gives tokens their texts, if there is one."""
+    """A choice as its client sees it; `codec` gives tokens their texts, if there is one."""
 
     def __init__(self, choice: Choice, wanted: Wanted, codec: TokenTexts | None) -> None:
         self.choice = choice
@@ -282,7 +282,7 @@ class ChoiceView:
         return echo if self.wanted.only_echo else echo + delta.text
 
     def completion_logprobs(self, delta: Delta, is_first: bool) -> Json | None:
-        """Those of the new tokens, after those of the prompt if it is echoed."""
+        """Return the log probabilities of the new tokens, after those of the prompt if it is echoed."""
         if self._logprobs is None:
             return None
         echoed = delta.prompt_logprobs if is_first and self.wanted.echoes is not None else ()
@@ -290,11 +290,11 @@ class ChoiceView:
         return self._logprobs.completion(self.choice.asked.prompt_token_ids, echoed, new)
 
     def chat_logprobs(self, delta: Delta) -> Json | None:
-        """Those of the new tokens."""
+        """Return the log probabilities of the new tokens."""
         return None if self._logprobs is None else self._logprobs.chat(delta.logprobs)
 
     def prompt_logprobs(self, delta: Delta) -> list[Json | None] | None:
-        """Those of the prompt's tokens, if they were asked for."""
+        """Return the log probabilities of the prompt's tokens, if they were asked for."""
         if self.wanted.prompt_logprobs is None or self._codec is None:
             return None
         return prompt_logprobs(self._codec, delta.prompt_logprobs)

@@ -43,7 +43,7 @@ class MessageEvents:
 
 
 class _Message:
-    """What of it has come: its blocks, each of one kind."""
+    """The part of a message that has come: its blocks, each of one kind."""
 
     def __init__(self, answer_id: str, model: str) -> None:
         self._id, self._model = answer_id, model
@@ -147,7 +147,7 @@ def _finished(block: Json) -> Json:
 
 
 def _arguments(call: Json) -> object:
-    """What is written of a call's arguments; None if they are cut off."""
+    """Return the arguments of a call as written; None if they are cut off."""
     try:
         return jiter.from_json(call.get("json", "").encode() or b"{}", allow_inf_nan=False)
     except ValueError:

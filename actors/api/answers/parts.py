@@ -1,4 +1,4 @@
-"""What a chat answer consists of, whole or chunk by chunk: the pieces that other shapes are made of."""
+"""The pieces of a chat answer, whole or chunk by chunk, of which other shapes are made."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The tokens so far."""
+    """The tokens that an answer has used so far."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -47,7 +47,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the answer ended; `stop` is the stop string that it met."""
+    """The end of an answer; `stop` is the stop string that it met."""
 
     reason: str
     stop: str | None

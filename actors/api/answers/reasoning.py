@@ -10,7 +10,7 @@ CALL = "<tool_call>"
 
 
 def starts_thinking(parser: str, may_think: bool) -> bool:
-    """Whether an answer is reasoning before any mark says so, under the names that vLLM gives its parsers.
+    """Return True if an answer is reasoning before any mark says so; parsers have the names of vLLM's.
 
     Templates of Qwen's may have written the first mark; `may_think` is their `enable_thinking`.
     """
@@ -18,7 +18,7 @@ def starts_thinking(parser: str, may_think: bool) -> bool:
 
 
 class ThoughtCount:
-    """How many tokens of one answer are reasoning, its marks and its end not among them."""
+    """Counts the tokens of an answer that are reasoning; marks and the end token are none."""
 
     def __init__(self, marks: ThoughtMarks, starts_thinking: bool) -> None:
         self._marks = marks
@@ -26,7 +26,7 @@ class ThoughtCount:
         self.num_tokens = 0
 
     def feed(self, delta: Delta) -> None:
-        """Count what is new."""
+        """Count the new tokens that are reasoning."""
         has_end_token = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str)
         for token in delta.token_ids[:-1] if has_end_token else delta.token_ids:
             if token in (self._marks.begin, self._marks.end):
@@ -51,7 +51,7 @@ class ThoughtParser:
         self._marks = (BEGIN, END, CALL) if ends_at_calls else (BEGIN, END)
 
     def feed(self, text: str, is_last: bool) -> tuple[str, str]:
-        """What the new text adds to the reasoning and to the content."""
+        """Return what the new text adds to the reasoning and to the content."""
         self._text += text
         if self._thinks is None:
             start = self._text.lstrip()
@@ -93,6 +93,6 @@ class ThoughtParser:
 
 
 def overlap(text: str, mark: str) -> int:
-    """How many of the text's last characters may be the beginning of the mark."""
+    """Return how many of the text's last characters may be the beginning of the mark."""
     sizes = range(min(len(text), len(mark) - 1), 0, -1)
     return next((size for size in sizes if mark.startswith(text[-size:])), 0)

@@ -76,7 +76,7 @@ NO_OUTPUT_DETAILS: Json = {
 
 
 class ResponseObject:
-    """One response as it comes: its items, each a message, a piece of reasoning or a call.
+    """A response as it comes: its items, each a message, a piece of reasoning or a call.
 
     `asked` is what it repeats of its request.
     """
@@ -213,7 +213,7 @@ class ResponseObject:
         }
 
     def answer(self) -> list[Json]:
-        """What the assistant said, as messages for the turns that follow."""
+        """Return what the assistant said, as messages for the turns that follow."""
         messages = [item for item in self._items if item["type"] == "message"]
         texts = [part["text"] for item in messages for part in item["content"]]
         calls = [

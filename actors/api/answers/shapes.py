@@ -1,4 +1,4 @@
-"""How each generating route spells its answer; everything else about answering is shared.
+"""The spelling of each generating route's answer; everything else about answering is shared.
 
 The keys, and which of them are null, are vLLM's.
 """
@@ -27,7 +27,7 @@ NOTHING: Json = dict.fromkeys(
 
 
 class ResponseShape(Protocol):
-    """One route's spelling; `prompt_field` is the field that holds the prompt.
+    """The spelling of a route's answers; `prompt_field` is the field that holds the prompt.
 
     Where it `is_plain`, a chunk shows a delta's text as it is.
     """
@@ -39,24 +39,24 @@ class ResponseShape(Protocol):
     is_plain: bool
 
     def whole(self, choices: Whole) -> Json:
-        """What a whole answer holds beside its head and its usage."""
+        """Return the keys of a whole answer but those of its head and its usage."""
         ...
 
     def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
-        """What the chunks hold that come before all others."""
+        """Return the bodies of the chunks that come before all others."""
         ...
 
     def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
-        """One choice's entry in a chunk of a stream."""
+        """Return the entry of a choice in a chunk of a stream."""
         ...
 
     def chunk_usage(self, usage: Json) -> Json:
-        """What a chunk in the middle of a stream shows of its choice's usage."""
+        """Return the usage that a chunk in the middle of a stream shows of its choice."""
         ...
 
 
 class CompletionShape:
-    """Text completions."""
+    """The shape of text completions, as OpenAI has it."""
 
     id_prefix = "cmpl-"
     prompt_field = "prompt"
@@ -164,7 +164,7 @@ COMPLETION = CompletionShape()
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """How an answer's text is to be read.
+    """The reading of an answer's text.
 
     `calls` says how calls are written, `named` which function all content is the arguments of, `thinks`
     whether there may be reasoning, and whether it begins without its mark. Without `parallel` one call is
@@ -184,7 +184,7 @@ class TextFormat:
 
 
 class AnswerText:
-    """What one choice has said so far."""
+    """The text that a choice has said so far."""
 
     def __init__(self, form: TextFormat) -> None:
         self._calls = None if form.calls is None else CallParser(form.calls)
@@ -281,7 +281,7 @@ def _finish(delta: Delta, text: AnswerText) -> str | None:
 def text_format(
     choice: ToolChoice, parallel: bool, is_constrained: bool, may_think: bool, answers: AnswerFormats
 ) -> TextFormat:
-    """Raises 400 for calls that nobody could tell from text.
+    """Return how an answer's text is read; raises 400 for calls that cannot be told from text.
 
     An answer that is held to a grammar from its first token on begins with no reasoning that is not marked.
     """

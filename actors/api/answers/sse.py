@@ -67,7 +67,7 @@ class ChunkWriter:
         return before, after
 
     def delta(self, choice: Choice, delta: Delta) -> bytes:
-        """One delta as one chunk, after the opening chunks if it is the first of all."""
+        """Write a delta as a chunk, after the opening chunks if it is the first of all."""
         opening = "" if self._has_begun else self._opening()
         view = self._views[choice.index]
         is_first, view.has_begun = not view.has_begun, True

@@ -16,7 +16,7 @@ BLANKS = " \t\r\n"
 
 
 class CallObject:
-    """One JSON object, character by character: its name, and its arguments as they are written."""
+    """A JSON object, read character by character: its name, and its arguments as they are written."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -126,7 +126,7 @@ NAMED_SO_FAR = re.compile(r"[\w.-]+(?:\[[\w\]]*)*\s*")
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How models write calls: JSON objects with a name and arguments, after `begin`, before `end`.
+    """The way in which models write calls: JSON objects with a name and arguments, between `begin` and `end`.
 
     `bare` calls need no `begin` where the answer starts with them; a call that `is_named` may be its
     function's name and the arguments behind it. `keeps_special`: `begin` is a special token, which must not
@@ -161,7 +161,7 @@ class CallPart:
 
 @dataclass(slots=True)
 class Said:
-    """What a piece of text says."""
+    """The content and the parts of calls that a piece of text says."""
 
     content: str = ""
     parts: list[CallPart] = field(default_factory=list)
@@ -189,14 +189,14 @@ class CallParser:
         return self._num_calls > 0
 
     def feed(self, text: str) -> Said:
-        """What the new text adds."""
+        """Return what the new text adds."""
         said, self._text = Said(), self._text + text
         while self._text and self._step(said):
             pass
         return said
 
     def flush(self) -> Said:
-        """What is left at the end of the answer."""
+        """Return what is left at the end of the answer."""
         said, text, self._text = Said(), self._text, ""
         if self._form.begin is None:
             return said
@@ -248,7 +248,7 @@ class CallParser:
             said.parts.append(CallPart(call.index, None if had_name else call.name, fresh))
 
     def _reject(self, said: Said, text: str) -> None:
-        """What was opened is no call."""
+        """Make content of what was opened and is no call."""
         opened, self._opened = self._opened, ""
         self._between = self._form.begin is None
         self._say(said, opened + text)
@@ -289,7 +289,7 @@ class CallParser:
         return text
 
     def _named(self, text: str) -> bool | None:
-        """Whether a call begins that is a name before its arguments; None if it is none."""
+        """Return True if a call begins with its name, False if more text is needed, None if it is none."""
         found = NAMED.match(text)
         if found is None:
             return False if len(text) < MOST_NAME and NAMED_SO_FAR.fullmatch(text) else None

@@ -1,1 +1,1 @@
-"""What clients may send: the bodies, their fields and bounds, and what is refused by name."""
+"""The bodies that clients may send: their fields and bounds, and the fields that are refused by name."""

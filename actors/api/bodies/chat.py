@@ -59,7 +59,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Templated(JsonObject):
-    """What bodies with a conversation have in common; defaults are vLLM's."""
+    """The fields that bodies with a conversation have in common; defaults are vLLM's."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -70,7 +70,7 @@ class Templated(JsonObject):
 
     @property
     def may_think(self) -> bool:
-        """Whether the template lets the model reason, where it is one that can say."""
+        """True unless the template, where it can, keeps the model from reasoning."""
         return (self._effort() | self.chat_template_kwargs).get("enable_thinking") is not False
 
     def templated(self, reading: Reading) -> Reading:
@@ -180,7 +180,7 @@ class MessageBody(JsonObject):
         return ChatMessage(self.role, content, self._more())
 
     def _more(self) -> dict[str, object]:
-        """What a template is given beside the content."""
+        """Return what a template is given in addition to the content."""
         more: dict[str, object] = {}
         if self.tool_calls:
             more["tool_calls"] = [call.for_template() for call in self.tool_calls]
@@ -215,7 +215,7 @@ class ChatBody(Templated, SamplingBody):
     include_reasoning: bool = True
 
     def reading(self) -> Reading:
-        """How the conversation becomes a prompt; raises 400 for what its template cannot be given."""
+        """Return how the conversation becomes a prompt; raises 400 for what its template cannot be given."""
         return self.templated(super().reading())
 
     @property
@@ -240,20 +240,20 @@ class ChatBody(Templated, SamplingBody):
 
     @property
     def echoed(self) -> str:
-        """What comes before the answer with `echo`: the last message, if it is of the same role."""
+        """The text before the answer with `echo`: the last message, if it is of the same role."""
         last = self.messages[-1]
         return last.content or "" if self.echo and last.role == self.answering_role else ""
 
     @property
     def num_logprobs(self) -> int | None:
-        """What `logprobs` and `top_logprobs` say together; raises 400 for the second without the first."""
+        """The number of likeliest tokens to show; raises 400 for `top_logprobs` without `logprobs`."""
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
         return self.top_logprobs if self.logprobs else None
 
     @property
     def num_echoed(self) -> int | None:
-        """As in vLLM, `echo` alone asks for them."""
+        """The number for the prompt's tokens, which `echo` alone asks for, as in vLLM."""
         return self.top_logprobs if self.echo else None
 
     @property
@@ -283,7 +283,7 @@ class TokenizeBody(Templated):
     return_token_strs: bool = False
 
     def reading(self) -> Reading:
-        """How it is read; raises 400 unless it has a prompt or messages."""
+        """Return how it is read; raises 400 unless it has a prompt or messages."""
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt or messages: send one of the two.", "prompt")
         return self.templated(Reading(add_special_tokens=self.add_special_tokens))

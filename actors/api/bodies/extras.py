@@ -83,7 +83,7 @@ def check_extras(body: JsonObject, context: ApiContext) -> None:
 
 
 def _hint(name: str) -> str | None:
-    """What to send instead of a field that has a new name."""
+    """Return what to send instead of a field that has a new name."""
     new_name = RENAMED.get(name)
     return new_name and f'{name} is not supported: send {{"structured_outputs": {{"{new_name}": …}}}}.'
 

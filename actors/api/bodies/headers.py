@@ -22,7 +22,7 @@ D = TypeVar("D")
 
 
 class Headers(Protocol):
-    """A request's headers."""
+    """The headers of a request, by name."""
 
     def get(self, key: str, /) -> str | None: ...
 
@@ -35,7 +35,7 @@ SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[Seconds, Field(strict=False,
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what terms a request comes: all that policies see of it beside its lengths."""
+    """The terms on which a request comes: all that policies see of it but its lengths."""
 
     priority: int
     tenant: str | None
@@ -59,7 +59,7 @@ class Terms:
         )
 
     def of_client(self, client: Client | None) -> "Terms":
-        """What the client's key says goes before what it says itself."""
+        """Return the terms with what the client's key says, which goes before what the client says."""
         if client is None:
             return self
         tenant = self.tenant if client.tenant is None else client.tenant

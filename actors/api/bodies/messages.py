@@ -38,7 +38,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 
 def _needed() -> list[JsonValue]:
-    """The same as JSON Schema."""
+    """Return the required fields of each type of block as JSON Schema."""
     return [
         {
             "properties": {"type": {"const": kind}, **{name: {"type": "string"} for name in names}},

@@ -201,7 +201,7 @@ def _add(messages: list[Json], item: Item, where: str) -> None:
 
 
 def _thought(item: Item) -> list[Text]:
-    """What a piece of reasoning says, or else its summary."""
+    """Return what a piece of reasoning says, or else its summary."""
     return item.content if isinstance(item.content, list) and item.content else item.summary
 
 

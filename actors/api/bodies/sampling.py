@@ -43,7 +43,7 @@ from actors.messages import Reading
 
 
 class TermsBody(JsonObject):
-    """What every route that takes prompts has."""
+    """The fields of every route that takes prompts."""
 
     model: ModelName | None = None
     request_id: Name | None = None
@@ -69,7 +69,7 @@ class StreamOptions(JsonObject):
 
 
 class ShownBody(JsonObject):
-    """What completions and chat completions have in common of these; defaults are vLLM's."""
+    """The fields about prompts and shown text of all completions; defaults are vLLM's."""
 
     echo: bool = False
     include_stop_str_in_output: bool = False
@@ -84,7 +84,7 @@ class ShownBody(JsonObject):
     stream_options: StreamOptions | None = None
 
     def reading(self) -> Reading:
-        """How the prompt is read."""
+        """Return how the prompt is read."""
         return Reading(
             add_special_tokens=self.add_special_tokens,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
@@ -185,7 +185,7 @@ class RepetitionBody(JsonObject):
     min_count: PatternSize = 0
 
     def repetition(self) -> Repetition | None:
-        """What ends the answer, if anything; raises 400 for what could never be found."""
+        """Return what ends the answer, if anything; raises 400 for what could never be found."""
         if self.model_extra:
             name, known = next(iter(self.model_extra)), ", ".join(type(self).model_fields)
             raise invalid(f"{REPETITION}.{name} is unknown: give {known}.", REPETITION)
@@ -218,7 +218,7 @@ def as_stops(value: object) -> tuple[str, ...]:
 
 
 class SamplingBody(ShownBody, TermsBody):
-    """What completions and chat completions have in common; defaults are vLLM's."""
+    """The fields that completions and chat completions have in common; defaults are vLLM's."""
 
     n: NumChoices = 1
     max_tokens: NumTokensFrom1 | None = None
@@ -246,12 +246,12 @@ class SamplingBody(ShownBody, TermsBody):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Of how many likeliest tokens log probabilities are wanted beside each new token's own."""
+        """The number of likeliest tokens that are shown with each new token; None shows none at all."""
         raise NotImplementedError
 
     @property
     def num_echoed(self) -> int | None:
-        """The same for the prompt's tokens, where nothing but `echo` asks for them."""
+        """The number for the prompt's tokens, where nothing but `echo` asks for them."""
         return self.num_logprobs if self.echo else None
 
     def sampling(self, max_tokens: int | None, defaults: SamplingDefaults = NEUTRAL) -> Sampling:
@@ -307,7 +307,7 @@ class SamplingBody(ShownBody, TermsBody):
         )
 
     def _constraint(self) -> Constraint | None:
-        """What the answer must look like; raises 400 if two fields say it."""
+        """Return what the answer must look like; raises 400 if two fields say it."""
         if self.response_format is not None and self.structured_outputs is not None:
             raise invalid(
                 "response_format and structured_outputs both shape the answer: leave one out.",

@@ -141,7 +141,7 @@ class FunctionBody(JsonObject):
     strict: bool | None = None
 
     def for_template(self) -> dict[str, object]:
-        """As vLLM gives it to templates: these keys in this order, null where nothing was sent."""
+        """Return it as vLLM gives it to templates: these keys in this order, null where nothing was sent."""
         shown: dict[str, object] = {
             "name": self.name,
             "description": self.description,
@@ -172,10 +172,10 @@ class CalledBody(JsonObject):
     function: CalledFunction
 
     def for_template(self) -> dict[str, object]:
-        """As templates expect it: the arguments as an object.
+        """Return the call as templates expect it, with its arguments as an object.
 
-        Those that are none are shown as an empty one, as in vLLM: a model may have written them, and refusing
-        its call would end the conversation.
+        Arguments that are none are shown as an empty one, as in vLLM: a model may have written them, and
+        refusing its call would end the conversation.
         """
         arguments: object = None
         with suppress(ValueError):
@@ -193,7 +193,7 @@ class ToolChoice:
 
 
 def as_tool_choice(value: object) -> ToolChoice:
-    """`tool_choice`; raises ValueError."""
+    """Return the choice that `tool_choice` spells; raises ValueError."""
     if value in ("none", "auto", "required"):
         return ToolChoice(value)
     function = value.get("function") if isinstance(value, Mapping) else None
@@ -210,7 +210,7 @@ ToolChoiceField = Annotated[
 
 
 def choice_of(choice: ToolChoice | None, tools: Sequence[ToolBody]) -> ToolChoice:
-    """What a request chose, auto if it only gives tools; raises 400 for what its tools do not allow."""
+    """Return what a request chose, auto if it only gives tools; raises 400 for what they do not allow."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
     if not tools and choice.kind != "none":
@@ -222,7 +222,7 @@ def choice_of(choice: ToolChoice | None, tools: Sequence[ToolBody]) -> ToolChoic
 
 
 def constraint_of(choice: ToolChoice, tools: Sequence[ToolBody], parallel: bool) -> Constraint | None:
-    """What an answer that must call is held to; raises 400 for definitions that contradict each other."""
+    """Return what an answer that must call is held to; raises 400 for contradicting definitions."""
     if choice.kind == "named":
         (tool,) = [tool for tool in tools if tool.function.name == choice.name][:1]
         return _as_constraint(dict(tool.function.parameters or NO_PARAMETERS))

@@ -72,25 +72,25 @@ class CompletionBody(SamplingBody):
 
     @property
     def token_limit(self) -> int:
-        """How many tokens the engine makes: an echo alone takes one, which is not shown."""
+        """The number of tokens that the engine makes: an echo alone takes one, which is not shown."""
         if self.max_tokens == 0 and not self.echo:
             raise invalid("max_tokens is 0: ask for at least 1, or for echo.", "max_tokens")
         return max(self.max_tokens, 1)
 
     @property
     def num_logprobs(self) -> int | None:
-        """What `logprobs` says."""
+        """The number that `logprobs` asks for."""
         return self.logprobs
 
 
 class TruncatedBody(JsonObject):
-    """How texts become tokens of which a vector is made."""
+    """The fields that say how texts become the tokens of which a vector is made."""
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
     truncation_side: Literal["left", "right"] = "right"
 
     def reading(self) -> Reading:
-        """The same for the tokenizer."""
+        """Return how texts are cut, for the tokenizer."""
         return Reading(
             truncate_prompt_tokens=self.truncate_prompt_tokens, truncation_side=self.truncation_side
         )
@@ -117,11 +117,11 @@ class EmbeddingBody(TruncatedBody, TermsBody):
     add_special_tokens: bool | None = None
 
     def reading(self) -> Reading:
-        """How a text becomes tokens."""
+        """Return how a text becomes tokens."""
         return replace(super().reading(), add_special_tokens=self.add_special_tokens)
 
     def sampling(self, sizes: VectorSizes) -> Sampling:
-        """What the engine is asked; raises 400 for vectors of a length that the model does not make."""
+        """Return what the engine is asked; raises 400 for a length that the model does not make."""
         if self.dimensions is not None and (reason := sizes.why_not(self.dimensions)):
             raise invalid(f"dimensions is {self.dimensions}: {reason}.", "dimensions")
         pooling = Pooling(self.dimensions, self.use_activation)
@@ -146,7 +146,7 @@ TextsInput = str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMP
 
 
 def as_text(value: object) -> str:
-    """One text; raises ValueError."""
+    """Return the value if it is a text; raises ValueError."""
     if not isinstance(value, str):
         raise ValueError("must be a string")
     return value

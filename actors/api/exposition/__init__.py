@@ -15,7 +15,7 @@ __all__ = ["Exposition", "OwnExposition", "registry_of"]
 
 
 class Exposition(Protocol):
-    """What /metrics shows, and where requests over HTTP are counted."""
+    """The source of /metrics, which also counts requests over HTTP."""
 
     def count(
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
@@ -27,7 +27,7 @@ class Exposition(Protocol):
 
 
 class OwnExposition:
-    """What `registry` collects, and requests that are counted here."""
+    """Shows what `registry` collects, and counts requests itself."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -130,7 +130,7 @@ Engines = Sequence[tuple[tuple[str, str], EngineTotals]]
 
 
 def _by_label(engines: Engines) -> Iterator[Metric]:
-    """What is counted by one label more."""
+    """Yield the families that have one label more."""
     waiting = GaugeMetricFamily(
         "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", labels=(*LABELS, "reason")
     )
@@ -193,7 +193,7 @@ def _drafts(engines: Engines) -> Iterator[Metric]:
 
 
 def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
-    """Which adapters have requests that run and that wait, as gateways read it to choose a server."""
+    """Return which adapters have running and waiting requests: gateways choose a server by it."""
     family = GaugeMetricFamily(
         "vllm:lora_requests_info",
         "The adapters of running and waiting requests; the value is the time of the scrape.",

@@ -43,7 +43,7 @@ class HttpMetrics:
     def count(
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None:
-        """A request is over; `num_bytes` are its body's and the answer's, 0 where nobody said."""
+        """Count a request that is over; `num_bytes` are its body's and the answer's, 0 where unknown."""
         self._total.labels(method, status, handler).inc()
         self._sent.labels(handler).observe(num_bytes[0])
         self._answered.labels(handler).observe(num_bytes[1])

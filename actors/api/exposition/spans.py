@@ -39,7 +39,7 @@ OPTION = "--otlp-traces-endpoint"
 
 
 def tracer_provider(endpoint: str) -> TracerProvider:
-    """What sends spans to `endpoint`; raises ConfigError for one that nothing can be sent to.
+    """Return what sends spans to `endpoint`; raises ConfigError for one that nothing can be sent to.
 
     OpenTelemetry's own variables say the rest: sampling, names, headers, the size of batches.
     """
@@ -111,11 +111,11 @@ class ToldExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Send nothing more."""
+        """Send no more spans from now on."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is kept here."""
+        """Return True at once: no spans are kept here."""
         return self._exporter.force_flush(timeout_millis)
 
 
@@ -126,7 +126,7 @@ Attributes = dict[str, str | int | float]
 
 
 class Spans:
-    """What one server traces."""
+    """The spans of one server's requests."""
 
     def __init__(self, tracer: Tracer, model: str) -> None:
         self._tracer, self._model = tracer, model

@@ -92,7 +92,7 @@ async def _pause(context: ApiContext, mode: str) -> None:
 
 
 async def _drain(context: ApiContext, *, is_draining: bool) -> Response:
-    """How the engine is now: a drain may be undone before it is done. Raises a 400 for an unknown one."""
+    """Answer how the engine is now: a drain may be undone before it is done. Raises 400 if unknown."""
     engine = _engine()
     answer = await context.llm.ask(Drain(engine, is_draining))
     if isinstance(answer, Refused) and answer.param is not None:
@@ -102,7 +102,7 @@ async def _drain(context: ApiContext, *, is_draining: bool) -> Response:
 
 
 def _engine() -> int:
-    """Which engine is meant, as /metrics numbers them."""
+    """Return the number of the engine that is meant, as in /metrics."""
     given = request.args.get("engine", "")
     if not (given.isascii() and given.isdigit() and len(given) < 6):
         raise invalid(f"engine is {shown(given)}: give the number of an engine, such as 0.", "engine")
@@ -139,7 +139,7 @@ log = logging.getLogger("sundog.api")
 
 
 def lora_routes(context: ApiContext) -> Blueprint:
-    """The two routes."""
+    """Return the two routes for adapters."""
     routes = Blueprint("lora", __name__)
     adapters = context.adapters
 

@@ -1,4 +1,4 @@
-"""What the generating routes share: from a checked body to an answer, whole or streamed."""
+"""The way from a checked body to an answer, whole or streamed, which the generating routes share."""
 
 import time
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """One request that is to be answered."""
+    """A request that is to be answered."""
 
     context: ApiContext
     request: ApiRequest
@@ -60,7 +60,7 @@ class Answering:
         )
 
     def wanted(self, sampling: Sampling, echoes: tuple[str, ...] | None, only_echo: bool = False) -> Wanted:
-        """What the client wants to see beside the new text."""
+        """Return what the client wants to see in addition to the new text."""
         body = self.body
         return Wanted(
             usage=body.usage_wanted(),
@@ -111,7 +111,7 @@ class Answering:
         )
 
     def _handed(self, choices: Choices) -> Json:
-        """What another server needs to go on with the answer, if one is to."""
+        """Return what another server needs to go on with the answer, if one is to."""
         params, emulation = self.body.kv_transfer_params, self.context.emulation
         if not params or emulation is None or emulation.transfers is None:
             return {}
@@ -194,7 +194,7 @@ async def _seat(context: ApiContext, client: Client, seat: str) -> Leave:
 async def fetched(
     context: ApiContext, request: ApiRequest, body: TermsBody, request_id: str, num_choices: int
 ) -> bool:
-    """Whether another server has computed the prompt; then wait until its keys and values are here.
+    """Return True if another server has computed the prompt, once its keys and values are here.
 
     Raises 400 where nothing can be fetched.
     """

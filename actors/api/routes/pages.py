@@ -56,7 +56,7 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
 
 
 async def _events(live: Watched, in_flight: InFlight) -> AsyncGenerator[bytes, None]:
-    """One instant after another, until the reader leaves or the server stops; the gate, when it changes."""
+    """Yield instants until the reader leaves or the server stops, and the gate when it changes."""
     gate = b""
     while True:
         is_last, now = live.draining.is_set(), _gate(in_flight, is_stopping=live.draining.is_set())
@@ -71,7 +71,7 @@ async def _events(live: Watched, in_flight: InFlight) -> AsyncGenerator[bytes, N
 
 
 def _gate(in_flight: InFlight, *, is_stopping: bool) -> bytes:
-    """Whether new requests are held up at this door, and how many are."""
+    """Write whether new requests are held up at this door, and how many are."""
     words = {"is_paused": in_flight.is_paused, "num_held": in_flight.num_held, "is_stopping": is_stopping}
     return b"event: gate\ndata: %s\n\n" % json.dumps(words).encode()
 

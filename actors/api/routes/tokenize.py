@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def tokenize_routes(context: ApiContext) -> Blueprint:
-    """The three routes."""
+    """Return the three routes about the tokenizer."""
     routes = Blueprint("tokenize", __name__)
 
     @routes.post("/tokenize")

@@ -57,7 +57,7 @@ class StoredResponse:
 
     @property
     def so_far(self) -> list[Json]:
-        """What a response that follows it goes on from."""
+        """The conversation that a following response goes on from."""
         return [*self.conversation, *self.response.answer()]
 
 
@@ -86,7 +86,7 @@ class StoredResponses:
         return stored
 
     def forget(self, name: str) -> None:
-        """Raises 404 like `get`."""
+        """Forget a response; raises 404 like `get`."""
         self.get(name)
         del self._kept[name]
 
@@ -97,7 +97,7 @@ BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
 def messages_routes(context: ApiContext) -> Blueprint:
-    """The two routes."""
+    """Return the two routes of Anthropic's API."""
     routes = Blueprint("messages", __name__)
 
     @routes.post("/v1/messages")
