@@ -48,19 +48,22 @@ class Reading:
 PLAIN_READING = Reading()
 
 
+Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...] | int
+"""Text, token ids, a conversation, or a bare number of tokens in a world that only counts."""
+
+
 @dataclass(init=False, slots=True)
 class Generate:
     """API (or a replayed client) asks AsyncLLM for one completion.
 
-    `prompt` is text, token ids, chat messages, or a bare number of tokens in a world that only
-    counts. `block_hashes` carries a trace's own identities of the prompt's full blocks;
+    `block_hashes` carries a trace's own identities of the prompt's full blocks;
     `tenant`, `session`, the three targets and `predicted_tokens` are for policies (`Submit` defines them).
     `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
-    (`front/fan_out.py`).
+    (`front/active_request.py`).
     `reading` says how text becomes tokens; `trace_headers` are W3C's, of the span that it belongs to.
     """
 
-    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int
+    prompt: Prompt
     sampling: Sampling
     request_id: str | None
     priority: int
@@ -80,7 +83,7 @@ class Generate:
 
     def __init__(
         self,
-        prompt: str | tuple[int, ...] | tuple[ChatMessage, ...] | int,
+        prompt: Prompt,
         sampling: Sampling = DEFAULTS,
         request_id: str | None = None,
         priority: int = 0,

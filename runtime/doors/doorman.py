@@ -17,7 +17,7 @@ from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.reply import Ask
 from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
-from runtime.doors.asking import Asked, Taken, generate_of
+from runtime.doors.asking import Asked, Taken
 from runtime.doors.messages import (
     Answered,
     Deltas,
@@ -142,8 +142,8 @@ class Doorman(Actor[ToServer]):
 
     def _ask(self, asked: Asked) -> Reply[Taken | Refused]:
         taken: Reply[Taken | Refused] = Reply()
-        self._num_unfinished[asked.request_id] = asked.n
-        self._request(generate_of(asked)).then(partial(self._accepted, asked, taken))
+        self._num_unfinished[_name(asked)] = asked.generate.n
+        self._request(asked.generate).then(partial(self._accepted, asked, taken))
         return taken
 
     def _accepted(
@@ -155,11 +155,11 @@ class Doorman(Actor[ToServer]):
     ) -> None:
         """The answer goes before the first delta: deltas are sent by a task."""
         if not isinstance(accepted, Accepted):
-            self._num_unfinished.pop(asked.request_id, None)
+            self._num_unfinished.pop(_name(asked), None)
             return taken.take_answer(accepted, error)
         taken.set(Taken(accepted.num_prompt_tokens, accepted.may_be_refused, accepted.prompt_token_ids))
         for number, stream in enumerate(accepted.streams, asked.first_stream):
-            self._streams[number] = asked.request_id, stream
+            self._streams[number] = _name(asked), stream
             stream.watch(partial(self._has_more, number))
 
     def _has_more(self, number: int) -> None:
@@ -193,3 +193,8 @@ class Doorman(Actor[ToServer]):
             self._cancel(name)
         for ticket in list(self._seats):
             self._leave_seat(ticket)
+
+
+def _name(asked: Asked) -> str:
+    assert asked.generate.request_id is not None, "the API gives every request its id"
+    return asked.generate.request_id

@@ -28,7 +28,7 @@ from actors.messages import (
     Refused,
     ResetPrefixCache,
 )
-from runtime.doors.asking import asked
+from runtime.doors.asking import Asked
 from runtime.doors.messages import Answered, Fetch, LeaveSeat, Order, TakeSeat, ToServer
 
 
@@ -98,7 +98,7 @@ class FarLLM:
         first, streams = self._streams.begin(generate.n)
         is_taken = False
         try:
-            taken = await self._server.ask(asked(generate, first))
+            taken = await self._server.ask(Asked(first, generate))
             if isinstance(taken, Refused):
                 return taken
             is_taken = True

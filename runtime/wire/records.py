@@ -6,6 +6,7 @@ declared is refused by name. Both ends number the types alike (`fingerprint`), a
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, get_args, get_origin
@@ -13,10 +14,12 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from actors.core.queue.policy import RankValue
+from actors.messages.client import ChatMessage, Prompt
 from runtime.wire.frames import NOTHING, WireError
 from runtime.wire.names import Heard, Spoken
 from runtime.wire.shapes import (
     NAMED,
+    OPTIONS,
     PAIRS,
     element,
     field_types,
@@ -138,6 +141,12 @@ def _packing(hint: Any, packer: Packer) -> Turn:
     """How a value of this type is made of what msgspec packs natively."""
     if hint is NAMED:
         return packer.name
+    if hint == OPTIONS:
+        return json.dumps
+    if hint == Prompt:
+        turn = _packing(ChatMessage, packer)
+        assert turn is not None
+        return lambda prompt: [turn(each) for each in prompt] if _is_chat(prompt, ChatMessage) else prompt
     if is_record(hint):
         names = tuple(typed_fields(hint))
         turns = [_packing(each, packer) for each in field_types(hint)]
@@ -151,6 +160,12 @@ def _unpacking(hint: Any, unpacker: Unpacker) -> Turn:
         return unpacker.name
     if hint is RankValue:
         return _tupled
+    if hint == OPTIONS:
+        return json.loads
+    if hint == Prompt:
+        turn = _unpacking(ChatMessage, unpacker)
+        assert turn is not None
+        return lambda prompt: tuple([turn(each) for each in prompt]) if _is_chat(prompt, tuple) else prompt
     if is_record(hint):
         turns = [_unpacking(each, unpacker) for each in field_types(hint)]
         return _record_unpacking(hint, turns)
@@ -220,6 +235,11 @@ def _record_unpacking(record: type, turns: Sequence[Turn]) -> Turn:
 def _tupled(value: object) -> object:
     """A rank as it was: msgpack knows one kind of sequence."""
     return tuple([_tupled(each) for each in value]) if isinstance(value, list) else value
+
+
+def _is_chat(prompt: object, turn: type) -> bool:
+    """Return True for a conversation, whose turns are of this type here."""
+    return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], turn)
 
 
 def _as_it_is(value: object) -> object:

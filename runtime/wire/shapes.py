@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -10,6 +10,7 @@ from types import GenericAlias, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from actors.core.queue.policy import RankValue
+from actors.messages.client import ChatMessage, Prompt
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +66,10 @@ def wire_type(hint: Any) -> Any:
     """What msgspec reads for a value of this type: records are tuples of their fields."""
     if hint is RankValue or hint is object:
         return Any
+    if hint == Prompt:
+        return str | int | tuple[int | wire_type(ChatMessage), ...]  # type: ignore[misc]  # a type by value
+    if hint == OPTIONS:
+        return str
     if hint == PAIRS:
         return tuple[tuple[str | int, ...] | None, tuple[int, ...]]
     if hint is NAMED:
@@ -92,6 +97,8 @@ def named(hint: object) -> Any:
     return NAMED if hint is str else hint
 
 
+OPTIONS = Mapping[str, object]
+"""An object of JSON's, which crosses as its text: its numbers may have more than 64 bits."""
 PAIRS = tuple[tuple[str, int], ...]
 """Numbers by request, as every step has them."""
 

@@ -9,7 +9,7 @@ from actors.core.params.constraint import Constraint, ConstraintKind
 from actors.core.params.logprobs import TokenLogprobs
 from actors.kernel.stream import Delta
 from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
-from runtime.doors.asking import asked, generate_of
+from runtime.doors.asking import Asked
 from runtime.doors.messages import DOOR_MESSAGES, Deltas, Part
 from runtime.wire.records import Packer, Unpacker
 
@@ -55,13 +55,13 @@ def test_a_question_crosses_as_it_is(prompt: Any, n: int) -> None:
         slo_ttft_s=0.5,
         predicted_tokens=9,
         n=n,
-        reading=Reading(False, 5, "right", False, True, {"tools": [{"a": [1, None]}], "deep": {"x": True}}),
+        reading=Reading(False, 5, "right", False, True, {"tools": [{"a": [1, None]}], "deep": {"x": 10**30}}),
         slo_tpot_s=0.1,
         slo_e2e_s=9.0,
         adapter=Adapter("lora", "/there"),
         session="s",
     )
-    arrived = generate_of(crossed(asked(generate, 11)))
+    arrived = crossed(Asked(11, generate)).generate
     for name in Generate.__slots__:
         assert getattr(arrived, name) == getattr(generate, name), name
 
