@@ -52,7 +52,7 @@ class Kind(Generic[P]):
 
     word: str
     package: str
-    """Where its base class is imported from."""
+    """The package that its base class is imported from."""
     known: Mapping[str, Callable[..., P]]
     base: type[P]
     guard: Callable[[P, str], P]

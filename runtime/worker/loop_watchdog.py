@@ -19,7 +19,7 @@ from actors.policy_file import MODULE
 
 LOOK_S: Final = 0.25
 LEAVE_S: Final = 2.0
-"""How long a loop may take no notice of a signal to stop."""
+"""A loop that takes no notice of a signal to stop for this long has stalled."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 SLOW_S: Final = 1.0
 """Every stream stands still while a policy thinks."""
 MOST_SLOW_CALLS: Final = 3
-"""One slow call may be the machine's fault."""
+"""A single slow call may be the machine's fault."""
 ANY = BaseException
 """Anything that a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the
 server, and says where it was. A policy is called between two awaits, so no cancellation passes through it."""

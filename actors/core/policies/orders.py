@@ -100,7 +100,7 @@ class EarliestDeadline(Policy):
     """EDF (Jackson, 1955; Liu and Layland, JACM 20, 1973, section 7) over arrival + `slo_ttft_s`.
 
     A request without a target has `default_slo_s`; by default it has no deadline, and comes after all that
-    have one. No request with a deadline waits for ever, as later requests fall due later.
+    have one. Each request with a deadline has its turn, as later requests fall due later.
     """
 
     default_slo_s: float = inf

@@ -208,7 +208,7 @@ class Lockstep:
             self.service.settle(request)
 
     def dissolve(self) -> list[Request]:
-        """Settle every member. O(members)."""
+        """Settle every member of the lockstep. O(members)"""
         members = list(self.members.values())
         for request in members:
             self.settle(request)
@@ -229,7 +229,7 @@ class Lockstep:
         return steps[0]
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
-        """How many more steps can surely give every member its blocks; O(block size) where they are few."""
+        """A number of steps that surely give every member its blocks. O(block size) where these are few."""
         grows, size = self.grows, self.block_size
         num_each = num_free_blocks // len(self.members) if self.members else 0
         if num_each * size >= PLENTY:

@@ -1,4 +1,4 @@
-"""How much each tenant has been served: virtual token counters, kept in O(what changed).
+"""The service that each tenant has received: virtual token counters, kept in O(what changed).
 
 A counter is `w_p * prompt tokens admitted + w_q * output tokens + lift`. A tenant whose first request begins
 to wait is lifted to the least served tenant that waits, or, if none does, to the one that left last: absence
@@ -18,14 +18,14 @@ Tenant = str | None
 
 
 class Steps(Protocol):
-    """What knows how many steps are done: the Lockstep."""
+    """Knows the number of steps that are done: the Lockstep."""
 
     done: int
 
 
 @dataclass(slots=True)
 class Account:
-    """One tenant's."""
+    """The counts of one tenant."""
 
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0

@@ -1,4 +1,4 @@
-"""What a policy may look at beside the requests: facts of the past alone."""
+"""The facts that a policy may look at apart from the requests, all of them of the past."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -65,7 +65,7 @@ class View:
 
     @property
     def now_s(self) -> float:
-        """When the planned step can begin at the earliest, or when the last one ended; on the run's clock."""
+        """The run's time: the planned step can begin then at the earliest, or the last one ended then."""
         return self._now_s
 
     @property
@@ -74,11 +74,11 @@ class View:
         return self._lockstep.planned + 1
 
     def is_past(self, time_s: float) -> bool:
-        """Whether `now_s` has come to this time; a rank that asks is not asked again before it has."""
+        """True if `now_s` has come to this time."""
         return self._now_s >= time_s
 
     def has_waited(self, request: Request, num_steps: int) -> bool:
-        """Whether `num_waited_steps` is at least this; a rank that asks is not asked again before it is."""
+        """True if the request has waited for at least this many steps."""
         return self.num_waited_steps(request) >= num_steps
 
     @property
@@ -93,7 +93,7 @@ class View:
 
     @property
     def num_waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return len(self._waiting)
 
     @property

@@ -181,7 +181,7 @@ class WaitingQueue:
         self._is_stale = self._asks_again
 
     def rank_anew(self, _reason: object = None) -> None:
-        """Ask for every rank and key: another policy takes over, perhaps in the middle of an answer. O(n)"""
+        """Ask for all ranks and keys: another policy takes over, perhaps in the middle of an answer. O(n)"""
         self._begin()
         for name, (_, turn, request) in list(self._entries.items()):
             answer = self._policy.rank(request, self._view)
@@ -319,11 +319,19 @@ class WaitingQueue:
             self._add_due(due)
         if not due:
             return
-        are_many = 4 * len(due) > len(self._lines if self._has_keys else self._entries)
+        are_many = len(due) > FEW and 4 * len(due) > len(self._lines if self._has_keys else self._entries)
         for name in due:
             entry = self._entries.get(name)
-            if entry is not None:
-                self._rank(name, entry, is_fresh=name in fresh, is_pushed=not are_many)
+            if entry is None:
+                continue
+            _, turn, request = entry
+            answer = self._policy.rank(request, self._view)
+            self._note(request, answer)
+            rank = answer.value if isinstance(answer, Rank) else answer
+            if rank != entry[0] or name in fresh:
+                entry = self._entries[name] = (rank, turn, request)
+                if not are_many:
+                    heapq.heappush(self._heap, entry)
         if are_many or len(self._heap) > 2 * len(self._entries) + FEW:
             self._heap = [self._entries[name] for name in self._firsts()]
             heapq.heapify(self._heap)
@@ -348,15 +356,6 @@ class WaitingQueue:
         if self._has_keys:
             return [line[0][1].request_id for line in self._lines.values()]
         return [name for name in self._entries if name not in self._passed]
-
-    def _rank(self, name: str, entry: Entry, *, is_fresh: bool, is_pushed: bool) -> None:
-        answer = self._policy.rank(entry[2], self._view)
-        rank = _value(answer)
-        self._note(entry[2], answer)
-        if is_fresh or rank != entry[0]:
-            entry = self._entries[name] = (rank, entry[1], entry[2])
-            if is_pushed:
-                heapq.heappush(self._heap, entry)
 
 
 def _value(answer: RankValue | Rank) -> RankValue:

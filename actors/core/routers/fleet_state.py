@@ -1,4 +1,4 @@
-"""What a Router knows of its replicas: which are up, what each was sent, and which blocks each should have.
+"""The Router's record of its replicas: which are up, what each was sent, and its blocks, as far as known.
 
 A plain record with one owner, the Router; router policies look at it through a `Fleet`. Law: `num_requests`
 and `num_tokens` of a replica are those of the requests that were sent there and have not ended.
@@ -58,11 +58,11 @@ class FleetState:
         self.num_prefill_tokens: list[int] = []
         self.indexes: list[PrefixIndex] = []
         self.has_ended: list[bool] = []
-        """Whether a replica has ended a request since it came up."""
+        """True for a replica that has ended a request since it came up."""
         self._new_index = new_index
         self._sent: dict[str, Sent] = {}
         self._hits: dict[int, int] = {}
-        """Of the request that is being routed, the blocks that replicas have."""
+        """The blocks that replicas have of the request that is being routed."""
 
     def add(self, num_blocks: int, block_size: int) -> None:
         """Know one more replica, which is up, with `num_blocks` blocks that requests may use."""
@@ -82,7 +82,7 @@ class FleetState:
         self._hits.clear()
 
     def num_hit_blocks(self, keys: tuple[object, ...] | None, num_prompt_tokens: int, replica: int) -> int:
-        """How many of the prompt's first blocks, by their `keys`, the replica has.
+        """The number of the prompt's first blocks, by their `keys`, that the replica has.
 
         At least one token is left to compute.
         """
@@ -110,7 +110,7 @@ class FleetState:
             self.indexes[replica].sent(request.block_hashes)
 
     def replica_of(self, request_id: str) -> int | None:
-        """Where a request is that has not ended."""
+        """The replica of a request that has not ended."""
         sent = self._sent.get(request_id)
         return None if sent is None else sent.replica
 
@@ -168,7 +168,7 @@ class FleetState:
 
 
 def num_answer_tokens(request: Submit) -> int:
-    """How long the answer will be as far as is said: a prediction, else the client's limit, else nothing."""
+    """The length of the answer as far as it is said: a prediction, else the client's limit, else 0."""
     if request.predicted_tokens is not None:
         return request.predicted_tokens
     return request.sampling.max_tokens or 0

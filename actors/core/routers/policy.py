@@ -22,11 +22,11 @@ class Fleet:
     def __init__(self, state: FleetState, memory: Any = None) -> None:
         self._state = state
         self.memory = memory
-        """What the policy remembers (`RouterPolicy.new_memory`): of any type, which only its author knows."""
+        """The policy's memory (`RouterPolicy.new_memory`), of a type that only its author knows."""
 
     @property
     def now_s(self) -> float:
-        """When the request came to the Router, on the run's clock."""
+        """The time at which the request came to the Router, on the run's clock."""
         return self._state.now_s
 
     @property
@@ -36,7 +36,7 @@ class Fleet:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas there are, those that are down included."""
+        """The number of replicas, those that are down included."""
         return len(self._state.num_requests)
 
     def num_requests(self, replica: int) -> int:
@@ -78,13 +78,13 @@ class RouterPolicy:
     """A subclass states what it needs and inherits the rest, which is to take the least busy replica."""
 
     index: IndexName = "none"
-    """How `Fleet.num_hit_tokens` knows: from the prompts that were `own` sent, or from the `events` in which
-    replicas say what they store and remove."""
+    """The source of `Fleet.num_hit_tokens`: the prompts that the Router sent (`own`), or the `events`
+    in which replicas say what they store and remove."""
     follows_steps: ClassVar[bool] = False
-    """Whether `Fleet.num_prefill_tokens` follows what the replicas' steps compute."""
+    """True if `Fleet.num_prefill_tokens` follows what the replicas' steps compute."""
 
     def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
-        """How good a replica is for the request: the one with the highest score is chosen.
+        """The worth of a replica for the request: the highest score is chosen.
 
         Of equals the one with the fewest unfinished requests, and then the first.
         """
@@ -97,5 +97,5 @@ class RouterPolicy:
         )
 
     def new_memory(self) -> object:
-        """What the policy remembers, made once for each run: `fleet.memory` everywhere else."""
+        """The policy's memory, made once for each run: `fleet.memory` everywhere else."""
         return None

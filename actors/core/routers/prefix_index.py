@@ -1,4 +1,4 @@
-"""Which blocks of KV the replicas have, as far as their Router knows: one index a replica.
+"""The blocks of KV that each replica has, as far as their Router knows: an index for each replica.
 
 Blocks are named by keys that each stand for everything before them too, and engines forget the end of a
 prompt before its beginning: so an index that knows a block knows all before it, and the length of a hit is
@@ -11,14 +11,14 @@ from typing import Protocol
 
 Key = object
 REPEATS = 4
-"""How often an index notes the same blocks again before it forgets what was sent first."""
+"""An index may note all its blocks this often before it forgets what was sent first."""
 
 
 class PrefixIndex(Protocol):
-    """What is known of one replica's blocks."""
+    """The blocks of a replica, as far as they are known."""
 
     def num_hit_blocks(self, keys: Sequence[Key]) -> int:
-        """How many of a prompt's first blocks the replica has. O(log blocks)"""
+        """The number of a prompt's first blocks that the replica has. O(log blocks)"""
         ...
 
     def sent(self, keys: tuple[Key, ...]) -> None:
@@ -45,7 +45,7 @@ class SentBlocks:
         """The last prompt that had each block, by number."""
         self._prompts: deque[tuple[int, tuple[Key, ...]]] = deque()
         self._num_keys = 0
-        """Of all these prompts together."""
+        """Counts the keys of all these prompts together."""
         self._number = 0
 
     def num_hit_blocks(self, keys: Sequence[Key]) -> int:
@@ -68,7 +68,7 @@ class SentBlocks:
                 del last[key]
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
-        """What replicas say of their blocks is not asked for."""
+        """Ignore what replicas say of their blocks."""
 
 
 class StoredBlocks:
@@ -107,7 +107,7 @@ class NoBlocks:
 
 
 def new_index(name: str) -> Callable[[int], PrefixIndex]:
-    """What makes a replica's index, given how many blocks it has; `name` is as in `RouterPolicy.index`."""
+    """The maker of a replica's index, given its number of blocks; `name` is as in `RouterPolicy.index`."""
     match name:
         case "own":
             return SentBlocks
@@ -118,7 +118,7 @@ def new_index(name: str) -> Callable[[int], PrefixIndex]:
 
 
 def num_leading(keys: Sequence[Key], known: dict[Key, int] | dict[Key, None]) -> int:
-    """How many of the first keys are known, where whoever knows one knows all before it. O(log keys)"""
+    """The number of first keys that are known; an index that knows a key knows all before it. O(log keys)"""
     least, most = 0, 1
     while most <= len(keys) and keys[most - 1] in known:
         least, most = most, 2 * most

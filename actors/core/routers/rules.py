@@ -26,7 +26,7 @@ class RoundRobin(RouterPolicy):
 
 @dataclass(frozen=True)
 class LeastRequests(RouterPolicy):
-    """The fewest unfinished requests."""
+    """Chooses the replica with the fewest unfinished requests."""
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
         return min(fleet.up, key=fleet.num_requests)
@@ -34,9 +34,9 @@ class LeastRequests(RouterPolicy):
 
 @dataclass(frozen=True)
 class LeastTokens(RouterPolicy):
-    """The fewest tokens of unfinished requests: prompts, and of answers what is predicted or allowed.
+    """Chooses the fewest tokens of unfinished requests: prompts, and of answers what is predicted or allowed.
 
-    Nobody knows how long an answer will be; where nothing is said, prompts count alone.
+    An answer's length is not known in advance; where nothing is said of it, prompts count alone.
     """
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
@@ -45,7 +45,7 @@ class LeastTokens(RouterPolicy):
 
 @dataclass(frozen=True)
 class PowerOfTwo(RouterPolicy):
-    """Of two replicas drawn at random the one with fewer unfinished requests.
+    """Draws two replicas at random, and chooses the one with fewer unfinished requests.
 
     Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12, 2001): nearly as even
     as looking at all, and Routers that do not know of each other do not all choose the same one.
@@ -91,7 +91,7 @@ class SessionAffinity(RouterPolicy):
 
 
 def session_of(request: Submit) -> str | None:
-    """What a request goes by: its session, else its tenant."""
+    """The name that a request goes by: its session, else its tenant."""
     return request.tenant if request.session is None else request.session
 
 
