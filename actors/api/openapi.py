@@ -2,7 +2,7 @@
 
 The schemas are those of the very models that parse the bodies, so the document cannot say anything else.
 An optional field may be null, which means absent. Unknown fields are ignored; known ones that are not
-honoured are refused by name (`bodies/unsupported.py`) and do not appear.
+honoured are refused by name (`bodies/extras.py`) and do not appear.
 """
 
 from collections.abc import Iterator

@@ -20,12 +20,12 @@ WEIGHT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueMessage:
     """A message that the FrontEnd schedules for itself: the time of the oldest message it keeps has come."""
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptMessage:
     """A message that is passed on when it is due; None once its engine is lost."""
 
     due_s: float
@@ -33,14 +33,14 @@ class Kept:
     message: StepOutput | PolicyFailed | None
 
 
-class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
+class FrontEnd(Actor[StepOutput | PolicyFailed | News | DueMessage]):
     """Passes on what engines say `request_s` later, less what requests took here already."""
 
     def __init__(self, request_s: float) -> None:
         super().__init__("front-end")
         self._request_s = request_s
         self._own_s = self._late_s = 0.0
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[KeptMessage] = deque()
         self._async_llm: Ref[StepOutput | PolicyFailed] | None = None
 
     def connect(self, async_llm: Ref[StepOutput | PolicyFailed]) -> None:
@@ -55,13 +55,13 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
     def idle(self) -> bool:
         return not self._kept
 
-    def handle(self, message: StepOutput | PolicyFailed | News | Due) -> None:
+    def handle(self, message: StepOutput | PolicyFailed | News | DueMessage) -> None:
         match message:
             case StepOutput():
                 self._keep(message, message.end_times_s[-1])
             case PolicyFailed():
                 self._keep(message, self.clock.now_s())
-            case Due():
+            case DueMessage():
                 self._ring()
             case EngineDown():
                 for kept in self._kept:
@@ -76,8 +76,8 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | Due]):
         ring_s = due_s - self._late_s
         if ring_s <= self.clock.now_s() and not self._kept:
             return self._pass_on(message)
-        self._kept.append(Kept(due_s, message))
-        self.schedule(ring_s, Event.ARRIVAL, Due())
+        self._kept.append(KeptMessage(due_s, message))
+        self.schedule(ring_s, Event.ARRIVAL, DueMessage())
 
     def _ring(self) -> None:
         """Pass on the oldest message, and note how late: on the wall, timers count whole milliseconds."""

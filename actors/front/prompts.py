@@ -12,6 +12,7 @@ from actors.core.params.constraint import Constraint
 from actors.core.params.sampling import Sampling
 from actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
 from actors.messages import ChatMessage, Generate, Reading, Refused
+from actors.messages.client import Prompt
 
 Spelling = tuple[int, ...]
 
@@ -74,7 +75,6 @@ TOO_LONG = "context_length_exceeded"
 NO_CODEC = "there is no tokenizer: give token ids"
 
 Tokens = tuple[int, ...]
-Prompt = str | Tokens | tuple[ChatMessage, ...] | int
 
 
 def effort(generate: Generate) -> int:

@@ -16,7 +16,7 @@ from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, Generate, Refused
 
 
-class Asked:
+class AskedPrompt:
     """A prompt that was asked for; it counts the choices that have not been read to the end."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Asked:
                 self._llm.tell(Cancel(self.request_id))
 
 
-class Choice:
+class AnswerChoice:
     """A choice of an answer; it counts what has been read of it."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Choice:
         "thoughts",
     )
 
-    def __init__(self, index: int, asked: Asked, stream: DeltaStream, *, is_first: bool) -> None:
+    def __init__(self, index: int, asked: AskedPrompt, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
         self._first: Delta | None = None
         """Taken from the stream already, because it tells whether the engine's policy refused the request."""
@@ -162,10 +162,10 @@ def usage_object(
     return usage
 
 
-class Choices:
+class AnswerChoices:
     """All choices of one answer, in the order of their prompts."""
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
+    def __init__(self, choices: Sequence[AnswerChoice]) -> None:
         self.all = tuple(choices)
 
     @property
@@ -201,24 +201,26 @@ class Choices:
             choice.watch(on_unread)
 
 
-async def start_choices(llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: AtEnd) -> Choices:
+async def start_choices(
+    llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: AtEnd
+) -> AnswerChoices:
     """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
 
     Raises ApiError for the first prompt that AsyncLLM, or the engine's policy, refuses.
     """
-    choices: list[Choice] = []
+    choices: list[AnswerChoice] = []
     may_be_refused = False
     for index, generate in enumerate(generates):
-        asked = Asked(llm, index, generate)
+        asked = AskedPrompt(llm, index, generate)
         at_end.callback(asked.cancel_unless_finished)
         accepted = await asked.start(generate, prompt_field)
         may_be_refused = may_be_refused or accepted.may_be_refused
         for stream in accepted.streams:
-            choices.append(Choice(len(choices), asked, stream, is_first=stream is accepted.stream))
+            choices.append(AnswerChoice(len(choices), asked, stream, is_first=stream is accepted.stream))
     if may_be_refused:
         for choice in choices:
             await choice.confirm()
-    return Choices(choices)
+    return AnswerChoices(choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class Wanted:
 class ChoiceView:
     """A choice as its client sees it; `codec` gives tokens their texts, if there is one."""
 
-    def __init__(self, choice: Choice, wanted: Wanted, codec: TokenTexts | None) -> None:
+    def __init__(self, choice: AnswerChoice, wanted: Wanted, codec: TokenTexts | None) -> None:
         self.choice = choice
         self.wanted = wanted
         self.has_begun = False

@@ -4,7 +4,17 @@ from collections.abc import Iterator
 
 import jiter
 
-from actors.api.answers.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+from actors.api.answers.parts import (
+    CalledPart,
+    Chunk,
+    EndedPart,
+    FailedPart,
+    Part,
+    SaidPart,
+    UsedPart,
+    parts_of,
+    sse,
+)
 from actors.api.bodies.parsing import Json
 
 REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn", "abort": "end_turn"}
@@ -26,11 +36,11 @@ class MessageEvents:
         self._has_begun = self._has_failed = False
 
     def take(self, part: Part) -> bytes:
-        if isinstance(part, Failed):
+        if isinstance(part, FailedPart):
             self._has_failed = True
             return sse("error", {"error": {"type": "api_error", "message": part.message}})
         written = self._message.take(part)
-        begins = not self._has_begun and not isinstance(part, Ended)
+        begins = not self._has_begun and not isinstance(part, EndedPart)
         if begins:
             self._has_begun = True
             written = [("message_start", {"message": self._message.beginning()}), *written]
@@ -50,32 +60,32 @@ class _Message:
         self._blocks: list[Json] = []
         self._kind: tuple[str, int] | None = None
         """What the last block is: text, thinking, or the call of this number."""
-        self._used = Used(0, 0, 0)
-        self._ended = Ended("stop", None)
+        self._used = UsedPart(0, 0, 0)
+        self._ended = EndedPart("stop", None)
 
     def take(self, part: Part) -> "list[tuple[str, Json]]":
         """Note a part; returns the events that it is."""
         match part:
-            case Used():
+            case UsedPart():
                 self._used = part
-            case Ended():
+            case EndedPart():
                 self._ended = part
-            case Said(text, is_reasoning=True):
+            case SaidPart(text, is_reasoning=True):
                 block = {"type": "thinking", "thinking": "", "signature": ""}
                 return [
                     *self._turn_to(("thinking", 0), block),
                     self._delta("thinking", "thinking_delta", text),
                 ]
-            case Said(text):
+            case SaidPart(text):
                 return [
                     *self._turn_to(("text", 0), {"type": "text", "text": ""}),
                     self._delta("text", "text_delta", text),
                 ]
-            case Called():
+            case CalledPart():
                 return list(self._call(part))
         return []
 
-    def _call(self, part: Called) -> Iterator[tuple[str, Json]]:
+    def _call(self, part: CalledPart) -> Iterator[tuple[str, Json]]:
         begun: Json = {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
         yield from self._turn_to(("call", part.index), begun)
         self._blocks[-1]["json"] = self._blocks[-1].get("json", "") + part.arguments

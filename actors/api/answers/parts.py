@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.api.answers.choices import Choice
-from actors.api.answers.sse import Writer
+from actors.api.answers.choices import AnswerChoice
+from actors.api.answers.sse import EventWriter
 from actors.api.bodies.parsing import Json
 from actors.kernel.stream import Delta
 
@@ -15,7 +15,7 @@ Chunk = Json
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SaidPart:
     """Text of the answer, or of its reasoning."""
 
     text: str
@@ -25,7 +25,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CalledPart:
     """A call begins, or its arguments go on: then only `arguments` is given."""
 
     index: int
@@ -35,7 +35,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedPart:
     """The tokens that an answer has used so far."""
 
     num_prompt_tokens: int
@@ -46,7 +46,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedPart:
     """The end of an answer; `stop` is the stop string that it met."""
 
     reason: str
@@ -54,38 +54,38 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedPart:
     """There will be no more of it."""
 
     message: str
 
 
-Part = Said | Called | Used | Ended | Failed
+Part = SaidPart | CalledPart | UsedPart | EndedPart | FailedPart
 
 
 def parts_of(chunk: Chunk) -> Iterator[Part]:
     """The parts of a whole answer or of one chunk, in order."""
     if "error" in chunk:
-        yield Failed(chunk["error"]["message"])
+        yield FailedPart(chunk["error"]["message"])
         return
     if usage := chunk.get("usage"):
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         thoughts = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens", 0)
-        yield Used(usage["prompt_tokens"], cached, usage["completion_tokens"], thoughts)
+        yield UsedPart(usage["prompt_tokens"], cached, usage["completion_tokens"], thoughts)
     for choice in chunk["choices"]:
         message = choice.get("message") or choice.get("delta") or {}
         if reasoning := message.get("reasoning"):
-            yield Said(reasoning, is_reasoning=True)
+            yield SaidPart(reasoning, is_reasoning=True)
         if content := message.get("content"):
-            yield Said(content, logprobs=tuple((choice.get("logprobs") or {}).get("content") or ()))
+            yield SaidPart(content, logprobs=tuple((choice.get("logprobs") or {}).get("content") or ()))
         for index, call in enumerate(message.get("tool_calls") or ()):
             function = call["function"]
-            yield Called(
+            yield CalledPart(
                 call.get("index", index), function["arguments"], call.get("id"), function.get("name")
             )
         if reason := choice.get("finish_reason"):
             stop = choice.get("stop_reason")
-            yield Ended(reason, stop if isinstance(stop, str) else None)
+            yield EndedPart(reason, stop if isinstance(stop, str) else None)
 
 
 def parts_in(written: bytes) -> Iterator[Part]:
@@ -117,17 +117,17 @@ class Shaped(Protocol):
 class TranslatingWriter:
     """Writes the events of another shape where chunks of a chat would have been written."""
 
-    def __init__(self, chunks: Writer, shaped: Shaped) -> None:
+    def __init__(self, chunks: EventWriter, shaped: Shaped) -> None:
         self._chunks, self._shaped = chunks, shaped
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes:
+    def delta(self, choice: AnswerChoice, delta: Delta) -> bytes:
         return self._taken(self._chunks.delta(choice, delta))
 
     def last(self) -> bytes:
         return self._taken(self._chunks.last()) + self._shaped.last()
 
     def error(self, message: str) -> bytes:
-        return self._shaped.take(Failed(message)) + self._shaped.last()
+        return self._shaped.take(FailedPart(message)) + self._shaped.last()
 
     def _taken(self, written: bytes) -> bytes:
         return b"".join([self._shaped.take(part) for part in parts_in(written)])

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-from actors.api.answers.parts import Called, Chunk, Ended, Failed, Part, Said, Used, parts_of, sse
+from actors.api.answers.parts import (
+    CalledPart,
+    Chunk,
+    EndedPart,
+    FailedPart,
+    Part,
+    SaidPart,
+    UsedPart,
+    parts_of,
+    sse,
+)
 from actors.api.bodies.parsing import Json
 from actors.api.bodies.responses import Format, Function, ResponseBody
 from actors.core.params.sampling import Sampling
@@ -87,7 +97,7 @@ class ResponseObject:
         self._items: list[Json] = []
         self._kind: tuple[str, int] | None = None
         """What the last item is: message, reasoning, or the call of this number."""
-        self._used = Used(0, 0, 0)
+        self._used = UsedPart(0, 0, 0)
         self._status = "in_progress"
         self._error: Json | None = None
         self._cut_by: str | None = None
@@ -112,15 +122,15 @@ class ResponseObject:
     def take(self, part: Part) -> list[Event]:
         """Note a part; returns the events that it is."""
         match part:
-            case Used():
+            case UsedPart():
                 self._used = part
-            case Said():
+            case SaidPart():
                 return list(self._said(part, "reasoning" if part.is_reasoning else "message"))
-            case Called():
+            case CalledPart():
                 return list(self._call(part))
-            case Ended():
+            case EndedPart():
                 return list(self._end(part))
-            case Failed():
+            case FailedPart():
                 self._status = "failed"
                 self._error = {"code": "server_error", "message": part.message}
         return []
@@ -133,7 +143,7 @@ class ResponseObject:
         """Its client wants no more of it."""
         self._status = "cancelled"
 
-    def _said(self, part: Said, kind: str) -> Iterator[Event]:
+    def _said(self, part: SaidPart, kind: str) -> Iterator[Event]:
         name = "output_text" if kind == "message" else "reasoning_text"
         if self._kind != (kind, 0):
             yield from self._begin((kind, 0), _item(kind, self._item_id(kind)))
@@ -147,7 +157,7 @@ class ResponseObject:
             more["logprobs"] = [_without_bytes(each) for each in part.logprobs]
         yield f"response.{name}.delta", self._place() | more
 
-    def _call(self, part: Called) -> Iterator[Event]:
+    def _call(self, part: CalledPart) -> Iterator[Event]:
         if self._kind != ("call", part.index):
             item = {
                 "type": "function_call",
@@ -190,7 +200,7 @@ class ResponseObject:
         yield "response.output_item.done", {"output_index": len(self._items) - 1, "item": dict(item)}
         self._kind = None
 
-    def _end(self, ended: Ended) -> Iterator[Event]:
+    def _end(self, ended: EndedPart) -> Iterator[Event]:
         self._cut_by = "max_output_tokens" if ended.reason == "length" else None
         self._status = "incomplete" if self._cut_by else "completed"
         yield from self._complete(self._status)
@@ -267,7 +277,7 @@ class ResponseEvents:
         if self._number < 0:
             for name in ("response.created", "response.in_progress"):
                 written += self._event(name, {"response": response.as_json()})
-        if response.is_in_progress or isinstance(part, Used):
+        if response.is_in_progress or isinstance(part, UsedPart):
             written += b"".join([self._event(name, body) for name, body in response.take(part)])
         return written
 

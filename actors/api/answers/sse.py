@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
-from actors.api.answers.choices import Choice, Choices, ChoiceView, usage_object
+from actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, usage_object
 from actors.api.answers.shapes import Json, ResponseShape
 from actors.api.errors import BROKEN, ApiError, ErrorShape
 from actors.kernel.stream import Delta
@@ -21,10 +21,10 @@ DONE = b"data: [DONE]\n\n"
 SLOT = "\ue000"  # where the text goes in a chunk that is made once
 
 
-class Writer(Protocol):
+class EventWriter(Protocol):
     """Spells a stream: each delta, what comes after the last, and an error, which ends it."""
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes: ...
+    def delta(self, choice: AnswerChoice, delta: Delta) -> bytes: ...
 
     def last(self) -> bytes: ...
 
@@ -38,7 +38,7 @@ class ChunkWriter:
         self,
         shape: ResponseShape,
         head: Json,
-        choices: Choices,
+        choices: AnswerChoices,
         views: list[ChoiceView],
         spell: ErrorShape,
         fingerprint: str | None = None,
@@ -66,7 +66,7 @@ class ChunkWriter:
         before, _, after = chunk.rpartition(json.dumps(SLOT))
         return before, after
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes:
+    def delta(self, choice: AnswerChoice, delta: Delta) -> bytes:
         """Write a delta as a chunk, after the opening chunks if it is the first of all."""
         opening = "" if self._has_begun else self._opening()
         view = self._views[choice.index]
@@ -111,9 +111,9 @@ class Events:
 
     __slots__ = ("_choices", "_unfinished", "_writer", "is_over")
 
-    def __init__(self, choices: Choices, writer: Writer) -> None:
+    def __init__(self, choices: AnswerChoices, writer: EventWriter) -> None:
         self._choices, self._writer = choices, writer
-        self._unfinished: Sequence[Choice] = choices.all
+        self._unfinished: Sequence[AnswerChoice] = choices.all
         self.is_over = False
 
     def watch(self, on_unread: Callable[[], None]) -> None:

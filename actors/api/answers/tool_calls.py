@@ -160,7 +160,7 @@ class CallPart:
 
 
 @dataclass(slots=True)
-class Said:
+class ParsedText:
     """The content and the parts of calls that a piece of text says."""
 
     content: str = ""
@@ -188,16 +188,16 @@ class CallParser:
     def has_called(self) -> bool:
         return self._num_calls > 0
 
-    def feed(self, text: str) -> Said:
+    def feed(self, text: str) -> ParsedText:
         """Return what the new text adds."""
-        said, self._text = Said(), self._text + text
+        said, self._text = ParsedText(), self._text + text
         while self._text and self._step(said):
             pass
         return said
 
-    def flush(self) -> Said:
+    def flush(self) -> ParsedText:
         """Return what is left at the end of the answer."""
-        said, text, self._text = Said(), self._text, ""
+        said, text, self._text = ParsedText(), self._text, ""
         if self._form.begin is None:
             return said
         if self._object is not None:
@@ -210,7 +210,7 @@ class CallParser:
             said.content += self._blanks
         return said
 
-    def _say(self, said: Said, text: str) -> None:
+    def _say(self, said: ParsedText, text: str) -> None:
         """This is content; blanks alone are kept until more of it follows."""
         if not self._talks:
             text = self._blanks + text
@@ -218,14 +218,14 @@ class CallParser:
             self._blanks = "" if self._talks else text
         said.content += text if self._talks else ""
 
-    def _step(self, said: Said) -> bool:
+    def _step(self, said: ParsedText) -> bool:
         """Decide on some of the text; False if more is needed."""
         if self._object is not None:
             self._in_object(self._object, said)
             return True
         return self._outside(said) if self._between else self._in_content(said)
 
-    def _in_object(self, call: CallObject | NamedArguments, said: Said) -> None:
+    def _in_object(self, call: CallObject | NamedArguments, said: ParsedText) -> None:
         fresh, had_name = "", call.name is not None and self._num_calls > call.index
         for at, character in enumerate(self._text):
             fresh += call.feed(character)
@@ -247,13 +247,13 @@ class CallParser:
         if fresh or not had_name:
             said.parts.append(CallPart(call.index, None if had_name else call.name, fresh))
 
-    def _reject(self, said: Said, text: str) -> None:
+    def _reject(self, said: ParsedText, text: str) -> None:
         """Make content of what was opened and is no call."""
         opened, self._opened = self._opened, ""
         self._between = self._form.begin is None
         self._say(said, opened + text)
 
-    def _outside(self, said: Said) -> bool:
+    def _outside(self, said: ParsedText) -> bool:
         """Between calls, or before the first."""
         text, form = self._skipped(self._text), self._form
         if self._opened:
@@ -297,7 +297,7 @@ class CallParser:
         self._text = text[found.end() :]
         return True
 
-    def _in_content(self, said: Said) -> bool:
+    def _in_content(self, said: ParsedText) -> bool:
         mark = self._form.begin
         assert mark is not None
         if self._may_be_bare and (start := self._text.lstrip(BLANKS)):

@@ -4,12 +4,13 @@ So a gateway can set them without reading bodies. What policies see of a request
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
 from actors.api.bodies.sampling import TermsBody
+from actors.api.emulation import Headers
 from actors.api.errors import invalid, shown
 from actors.api.keys import Client
 
@@ -21,12 +22,6 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class Headers(Protocol):
-    """The headers of a request, by name."""
-
-    def get(self, key: str, /) -> str | None: ...
-
-
 NAME: TypeAdapter[str] = TypeAdapter(Name)
 INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[Int64, Field(strict=False)])
 COUNT: TypeAdapter[int] = TypeAdapter(Annotated[NumTokens, Field(strict=False)])
@@ -34,7 +29,7 @@ SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[Seconds, Field(strict=False,
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RequestTerms:
     """The terms on which a request comes: all that policies see of it but its lengths."""
 
     priority: int
@@ -58,7 +53,7 @@ class Terms:
             predicted_tokens=_read(headers, "X-Predicted-Tokens", COUNT, body.predicted_tokens),
         )
 
-    def of_client(self, client: Client | None) -> "Terms":
+    def of_client(self, client: Client | None) -> "RequestTerms":
         """Return the terms with what the client's key says, which goes before what the client says."""
         if client is None:
             return self

@@ -17,7 +17,7 @@ from actors.messages import Reading
 
 DEFAULT_MAX_TOKENS = 16
 
-Prompt = str | tuple[int, ...]
+TextPrompt = str | tuple[int, ...]
 PromptInput = (
     Annotated[str, Field(min_length=1)]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -26,7 +26,7 @@ PromptInput = (
 )
 
 
-def as_prompts(value: object) -> tuple[Prompt, ...]:
+def as_prompts(value: object) -> tuple[TextPrompt, ...]:
     """`prompt` in its four forms (text, texts, ids, lists of ids); raises ValueError."""
     if isinstance(value, str) and value:
         return (value,)
@@ -66,7 +66,7 @@ class CompletionBody(SamplingBody):
         "top_logprobs": (0,),
     }
 
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
+    prompt: Annotated[tuple[TextPrompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
     max_tokens: NumTokens = DEFAULT_MAX_TOKENS
     logprobs: NumLogprobsOrOff = None
 
@@ -110,7 +110,7 @@ class EmbeddingBody(TruncatedBody, TermsBody):
         "task": ("embed",),
     }
 
-    input: Annotated[tuple[Prompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
+    input: Annotated[tuple[TextPrompt, ...], PlainValidator(as_prompts, json_schema_input_type=PromptInput)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX), WHOLE] | None = None
     use_activation: bool | None = None

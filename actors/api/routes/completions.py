@@ -8,7 +8,7 @@ from typing import cast
 import jiter
 from quart import Blueprint, Response, current_app
 
-from actors.api.answers.choices import Choices, Wanted
+from actors.api.answers.choices import AnswerChoices, Wanted
 from actors.api.answers.parts import Shaped
 from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
 from actors.api.bodies.chat import ChatBody, conversation
@@ -18,7 +18,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest, current_request
 from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.errors import invalid
-from actors.api.routes.generate import Answering
+from actors.api.routes.generate import PendingAnswer
 from actors.core.params.sampling import Sampling
 from actors.kernel.clock import run_blocking
 
@@ -34,7 +34,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
         body = await read_body(CompletionBody, request, context)
         adapter = context.check_model(body.model)
         sampling = body.sampling(body.token_limit, context.model.defaults)
-        answering = Answering(context, request, COMPLETION, body, adapter)
+        answering = PendingAnswer(context, request, COMPLETION, body, adapter)
         wanted = answering.wanted(sampling, None, only_echo=body.max_tokens == 0)
         answer_id, choices = await answering.start(body.prompt, sampling)
         if body.echo:
@@ -44,7 +44,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
     return routes
 
 
-async def _echoes(context: ApiContext, body: CompletionBody, choices: Choices) -> tuple[str, ...]:
+async def _echoes(context: ApiContext, body: CompletionBody, choices: AnswerChoices) -> tuple[str, ...]:
     """The text of each prompt; nothing where its tokens are returned anyway, as in vLLM."""
     if body.return_token_ids:
         return ("",) * len(body.prompt)
@@ -65,19 +65,19 @@ async def text_of(context: ApiContext, prompt: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatAnswer:
     """A conversation that is being answered; its answer is read whole or in chunks."""
 
-    answering: Answering
+    answering: PendingAnswer
     answer_id: str
-    choices: Choices
+    choices: AnswerChoices
     wanted: Wanted
     sampling: Sampling
 
     @classmethod
     async def begin(
         cls, context: ApiContext, request: ApiRequest, body: ChatBody, id_prefix: str = ChatShape.id_prefix
-    ) -> "Chat":
+    ) -> "ChatAnswer":
         """Ask for the answer; raises ApiError if it is refused."""
         adapter = context.check_model(body.model)
         turns = conversation(body.messages)
@@ -95,7 +95,7 @@ class Chat:
         role = body.answering_role
         shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
         shape.id_prefix = id_prefix
-        answering = Answering(context, request, shape, body, adapter)
+        answering = PendingAnswer(context, request, shape, body, adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
         if form.thinks is not None:
@@ -130,9 +130,9 @@ def chat_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         request = current_request()
-        context.must_generate("Chat Completions API")
+        context.must_generate("ChatAnswer Completions API")
         body = await read_body(ChatBody, request, context)
-        chat = await Chat.begin(context, request, body)
+        chat = await ChatAnswer.begin(context, request, body)
         return fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
 
     return routes

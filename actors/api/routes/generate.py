@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 
 from quart import Response
 
-from actors.api.answers.choices import Choice, Choices, ChoiceView, Wanted, start_choices
+from actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, Wanted, start_choices
 from actors.api.answers.parts import Shaped, TranslatingWriter
 from actors.api.answers.shapes import Json, ResponseShape
 from actors.api.answers.sse import ChunkWriter, Events
 from actors.api.bodies.extras import not_supported
-from actors.api.bodies.headers import Terms, request_id_of
+from actors.api.bodies.headers import RequestTerms, request_id_of
 from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.edge.request import ApiRequest
@@ -25,13 +25,12 @@ from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import Sampling
 from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
-from actors.messages import ChatMessage, CheckHealth, Generate, Reading
-
-Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...]
+from actors.messages import CheckHealth, Generate, Reading
+from actors.messages.client import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class PendingAnswer:
     """A request that is to be answered."""
 
     context: ApiContext
@@ -40,7 +39,7 @@ class Answering:
     body: SamplingBody
     adapter: Adapter | None
 
-    async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, Choices]:
+    async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, AnswerChoices]:
         """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
         body, shape = self.body, self.shape
         body.check_choices(len(prompts))
@@ -72,7 +71,7 @@ class Answering:
             only_echo=only_echo,
         )
 
-    async def respond(self, answer_id: str, choices: Choices, wanted: Wanted) -> Response:
+    async def respond(self, answer_id: str, choices: AnswerChoices, wanted: Wanted) -> Response:
         """The answer, whole or streamed."""
         if self.body.stream:
             return fed_response(self.chunks(answer_id, choices, wanted))
@@ -86,10 +85,12 @@ class Answering:
             "model": self.context.model.name if self.adapter is None else self.adapter.name,
         }
 
-    def _views(self, choices: Choices, wanted: Wanted) -> list[ChoiceView]:
+    def _views(self, choices: AnswerChoices, wanted: Wanted) -> list[ChoiceView]:
         return [ChoiceView(choice, wanted, self.context.codec) for choice in choices.all]
 
-    def chunks(self, answer_id: str, choices: Choices, wanted: Wanted, shaped: Shaped | None = None) -> Feed:
+    def chunks(
+        self, answer_id: str, choices: AnswerChoices, wanted: Wanted, shaped: Shaped | None = None
+    ) -> Feed:
         """The events of a streamed answer, `shaped` otherwise if asked for."""
         views = self._views(choices, wanted)
         context = self.context
@@ -98,7 +99,7 @@ class Answering:
         )
         return Events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
 
-    async def whole(self, answer_id: str, choices: Choices, wanted: Wanted) -> Json:
+    async def whole(self, answer_id: str, choices: AnswerChoices, wanted: Wanted) -> Json:
         """The whole answer; one choice is read after the other, and what is unread merges in its stream."""
         whole = []
         for view in self._views(choices, wanted):
@@ -110,7 +111,7 @@ class Answering:
             | self._handed(choices)
         )
 
-    def _handed(self, choices: Choices) -> Json:
+    def _handed(self, choices: AnswerChoices) -> Json:
         """Return what another server needs to go on with the answer, if one is to."""
         params, emulation = self.body.kv_transfer_params, self.context.emulation
         if not params or emulation is None or emulation.transfers is None:
@@ -132,7 +133,7 @@ async def ask(
     prefix: str,
     field: str,
     n: int = 1,
-) -> tuple[str, Choices]:
+) -> tuple[str, AnswerChoices]:
     """Ask for `n` choices of each prompt: the answer's id, which begins with `prefix`, and they.
 
     Raises ApiError if any is refused; `field` is what the route calls the prompt.
@@ -150,7 +151,7 @@ async def ask(
     # Two requests may have the id that their clients chose, even at a time.
     engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
     has_remote_kv = await fetched(context, request, body, engine_id, n * len(prompts))
-    terms = asdict(Terms.of(request.headers, body).of_client(client))
+    terms = asdict(RequestTerms.of(request.headers, body).of_client(client))
     generates = [
         Generate(
             prompt=prompt,
@@ -213,7 +214,7 @@ async def fetched(
     return wait_s is not None
 
 
-async def whole_choice(context: ApiContext, choice: Choice) -> Delta:
+async def whole_choice(context: ApiContext, choice: AnswerChoice) -> Delta:
     """The whole choice as one delta; raises ApiError if it failed."""
     deltas = [await choice.read()]
     while deltas[-1].finish_reason is None:

@@ -23,7 +23,7 @@ from actors.api.context import ApiContext
 from actors.api.edge.request import current_request
 from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
-from actors.api.routes.completions import Chat
+from actors.api.routes.completions import ChatAnswer
 from actors.kernel.clock import run_blocking
 from actors.messages import Cancel
 
@@ -104,7 +104,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     async def create_message() -> Response:
         body = await _parsed_message(MessagesBody, context)
         with renamed(NAMES_IN_MESSAGES):
-            chat = await Chat.begin(context, current_request(), as_chat(body.chat()), "msg_")
+            chat = await ChatAnswer.begin(context, current_request(), as_chat(body.chat()), "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
         return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
@@ -168,7 +168,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
     async def create_response() -> Response:
         body, before = await parsed()
         with renamed(NAMES_IN_RESPONSES):
-            chat = await Chat.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
+            chat = await ChatAnswer.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
         room_tokens = context.model.max_model_len - chat.num_prompt_tokens
         asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
         response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)

@@ -9,7 +9,7 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actors.api.answers.choices import Asked, Choice, Choices, ChoiceView, Wanted
+from actors.api.answers.choices import AnswerChoice, AnswerChoices, AskedPrompt, ChoiceView, Wanted
 from actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
 from actors.api.answers.sse import SLOT, ChunkWriter, Events
 from actors.api.edge.request import RequestRunner
@@ -44,11 +44,13 @@ class Unasked:
     def tell(self, message: object) -> None: ...
 
 
-def writer_of(shape: ResponseShape, name: str) -> tuple[ChunkWriter, Choices, DeltaStream, dict[str, object]]:
+def writer_of(
+    shape: ResponseShape, name: str
+) -> tuple[ChunkWriter, AnswerChoices, DeltaStream, dict[str, object]]:
     """A writer of one choice, what it reads, and what each chunk of it begins with."""
     stream = DeltaStream()
-    asked = Asked(Unasked(), 0, Generate("x", Sampling(), request_id="r"))
-    choices = Choices([Choice(0, asked, stream, is_first=True)])
+    asked = AskedPrompt(Unasked(), 0, Generate("x", Sampling(), request_id="r"))
+    choices = AnswerChoices([AnswerChoice(0, asked, stream, is_first=True)])
     head: dict[str, object] = {"id": name, "object": shape.chunk_object, "created": 1, "model": name}
     views = [ChoiceView(choice, Wanted(), None) for choice in choices.all]
     return ChunkWriter(shape, head, choices, views, as_vllm), choices, stream, head
