@@ -6,8 +6,7 @@ one, ends the run.
 """
 
 import enum
-
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 class Fate(enum.Enum):

@@ -8,11 +8,10 @@ was preempted goes on as if nothing had happened.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from actors.config.speculative import Rates, SpeculativeConfig
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 
 MASK = 2**64 - 1
 

@@ -6,9 +6,9 @@ session is sent after the answer to the one before it, and a limit on concurrenc
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.core.records import dataclass
 from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event, Timer
 from actors.kernel.reply import Reader

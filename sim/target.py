@@ -1,10 +1,9 @@
 """What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from actors.messages import Capacity
 from sim.cost.composed import Pipeline, WithDrafts
 from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph

@@ -1,12 +1,12 @@
 """Where the tokens of a simulated run come from: an oracle of a trace, or texts that are handed in."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mypy_extensions import mypyc_attr
 
 from actors.core.batch import Batch, StepResult
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

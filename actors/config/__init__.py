@@ -1,13 +1,12 @@
 """The configuration of one deployment: the scheduler's limits, and what stands around them."""
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.queue.policy import class_name, defines
-from actors.core.records import dataclass
 from actors.core.routers import RoundRobin, RouterPolicy
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]

@@ -1,9 +1,8 @@
 """What it costs to reach an engine core in a process of its own: numbers for the simulated graph."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ A fault is `429`, `503`, `slow=SECONDS` (before the first token), `cut=TOKENS` (
 that many) or `dead-engine`: by header for one request, by `--inject FAULT@RATE` for a part of all.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
-
-from actors.core.records import dataclass
 
 INJECT = "X-Sundog-Inject"
 AMOUNTS = {"slow": 86_400.0, "cut": 2**27}

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable
-
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 MOST = 2**31 - 1
 MOST_PORT = 2**16 - 1

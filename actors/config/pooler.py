@@ -1,9 +1,8 @@
 """`--pooler-config`: how a model's states become vectors, under vLLM's names."""
 
 import json
+from dataclasses import dataclass
 from enum import Enum
-
-from actors.core.records import dataclass
 
 
 class PoolingType(Enum):

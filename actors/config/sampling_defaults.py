@@ -1,6 +1,6 @@
 """What a model's own makers would have a request sampled with, where it does not say."""
 
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

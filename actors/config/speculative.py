@@ -9,10 +9,10 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
-from actors.core.records import dataclass
 
 METHODS = ("ngram", "draft_model")
 KEYS = (

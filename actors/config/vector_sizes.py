@@ -1,6 +1,6 @@
 """How long the vectors of a model may be."""
 
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

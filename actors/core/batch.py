@@ -12,12 +12,12 @@ the runner takes back the computed tokens from there on, as the scheduler does.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.params.sampling import Sampling
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

@@ -1,8 +1,7 @@
 """The configuration of the scheduler and the block pool: vLLM's names, checked and frozen."""
 
+from dataclasses import dataclass
 from typing import Literal
-
-from actors.core.records import dataclass
 
 VICTIMS = ("policy", "least-recompute")
 

@@ -1,11 +1,11 @@
 """One request: as it arrives, and as the scheduler keeps it."""
 
 import enum
+from dataclasses import dataclass
 from typing import Final
 
 from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import DEFAULTS, Sampling
-from actors.core.records import dataclass
 
 TraceHeaders = tuple[tuple[str, str], ...]
 """W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""

@@ -5,9 +5,9 @@ passes on in order.
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 from actors.config.hop_costs import HopCosts
-from actors.core.records import dataclass
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from actors.kernel.clock import Event
 from actors.messages import Abort, Freeze, Submit

@@ -1,7 +1,8 @@
 """A step that has been planned and not ended yet, as the Scheduler remembers it."""
 
+from dataclasses import dataclass
+
 from actors.core.batch import Batch, Blocked
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

@@ -1,9 +1,9 @@
 """What actors are doing: for whoever asks why an engine does not go on, and for the live page."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Never
 
-from actors.core.records import dataclass
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
 

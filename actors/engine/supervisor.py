@@ -7,11 +7,10 @@ whatever the table of fates says.
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import trio
 
-from actors.core.records import dataclass
 from actors.engine.backend import Engine
 from actors.engine.crash import block, root_cause, summary
 from actors.fates import SIMULATED, Fate, Fates

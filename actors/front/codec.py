@@ -1,12 +1,11 @@
 """The model's tokenizer as AsyncLLM needs it: text to tokens and back, known ids, the marks of reasoning."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from actors.core.params.constraint import Constraint
 from actors.core.params.sampling import Sampling
-from actors.core.records import dataclass
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 
 BEGIN, END = "<think>", "</think>"

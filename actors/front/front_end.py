@@ -8,8 +8,8 @@ on after.
 
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 
-from actors.core.records import dataclass
 from actors.front.async_llm import News
 from actors.kernel.actor import Actor, ActorDied, Ref
 from actors.kernel.clock import Event

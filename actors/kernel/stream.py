@@ -1,11 +1,11 @@
 """The stream from AsyncLLM to one reader: unread deltas merge, so a slow reader costs nothing."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
 from actors.core.params.logprobs import TokenLogprobs
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

@@ -10,12 +10,12 @@ What takes time or crosses a fate boundary is a message; everything else is a ca
 names the type of its answer in `answered_by`, which is never called (`actors/kernel/reply.py`).
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.params.sampling import Sampling
-from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.messages.client import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
 from actors.messages.engine import (

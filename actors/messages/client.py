@@ -4,12 +4,11 @@ Others import them from `actors/messages.py`, whose rules they keep.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import DEFAULTS, Sampling
-from actors.core.records import dataclass
 from actors.core.request import TraceHeaders
 from actors.kernel.stream import DeltaStream
 from actors.messages.engine import Refused

@@ -1,8 +1,8 @@
 """Messages about engines: what they are asked, and that they are lost or back."""
 
+from dataclasses import dataclass
 from typing import Literal
 
-from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.kernel.actor import Ref
 

@@ -1,12 +1,12 @@
 """The Scheduler's message to its listeners, once for each batch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from actors.core.batch import Batch, Blocked, Finish
 from actors.core.blocks.kv_events import KvEvents
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.queue.policy import RankValue
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

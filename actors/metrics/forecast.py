@@ -7,10 +7,10 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from actors.core.records import dataclass
 from actors.metrics.measured import Measured, Recent
 
 SHARES = (None, 0.25, 0.75)

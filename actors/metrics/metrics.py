@@ -6,8 +6,8 @@ between tokens of a step.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from actors.core.records import dataclass
 from actors.front.active_request import MOST_LOSSES
 from actors.kernel.actor import Actor
 from actors.kernel.clock import Event

@@ -3,11 +3,10 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Blocked
-from actors.core.records import dataclass
 from actors.metrics.measured import Measured
 
 

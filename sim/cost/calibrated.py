@@ -11,14 +11,13 @@ An `InRange` also knows to which sizes of steps its model was fitted.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, field
+from dataclasses import astuple, dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.cost.work import CostModel, Coverage, Seconds, StepWork
 
 Matrix = NDArray[np.float64]

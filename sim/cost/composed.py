@@ -14,10 +14,10 @@ is `sim.pipelined`'s to say. Between stages a token's hidden state and its resid
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from actors.core.records import dataclass
 from sim.cost.overhead import HostOverhead
 from sim.cost.work import CostModel, Seconds, StepWork
 

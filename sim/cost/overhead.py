@@ -6,12 +6,12 @@ twice what all requests that may run decode in a step, but at most `MOST_TOKENS`
 budget.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from actors.core.engine_version import parse_version
-from actors.core.records import dataclass
 from sim.cost.work import CostModel, Seconds, StepWork
 from sim.hardware.gpu import Gpu
 

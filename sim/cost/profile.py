@@ -8,7 +8,7 @@ what its scheduler and HTTP front end add to the steps, `[hops]` what the way to
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,6 @@ from pydantic import Field
 
 from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.cost.calibrated import Bends, Calibrated, InRange, Range
 from sim.cost.composed import Scaled
 from sim.cost.overhead import HostOverhead, WithOverhead

@@ -1,12 +1,10 @@
 """The seam between the graph and a cost model: the work of one step, in counts."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
-
-from actors.core.records import dataclass
 
 Seconds = NDArray[np.float64]
 L2 = 2

@@ -8,13 +8,13 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, cycle, islice, repeat
 from pathlib import Path
 from typing import Protocol
 
 from actors.config import ConfigError
 from actors.core.batch import Admission
-from actors.core.records import dataclass
 from actors.messages import ChatMessage
 
 TEXTS: tuple[str, ...] = tuple(json.loads((Path(__file__).parent / "texts.json").read_text(encoding="utf-8")))

@@ -5,11 +5,10 @@ Where the host is late, later steps catch up, and what cannot be caught up is co
 
 import logging
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import trio
 
-from actors.core.records import dataclass
 from actors.metrics.totals import Lag
 from sim.backend import Pace
 from sim.cost.work import CostModel, StepWork

@@ -1,9 +1,8 @@
 """A request that was refused at the door of a replay: no scheduler has heard of it, and no journal has it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from actors.core.records import dataclass
 from sim.files.run_files import REQUESTS
 from sim.record.run_directory import open_run
 

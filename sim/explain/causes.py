@@ -5,9 +5,8 @@ of those. Cost is O(segments + waits), where walking through each would be O(seg
 """
 
 from collections import Counter, defaultdict
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from actors.core.records import dataclass
 from sim.explain.history import History
 from sim.explain.phases import UNDER_WAY, UNKNOWN
 from sim.explain.spans import Queue, RequestHistory, Wait

@@ -3,13 +3,12 @@
 Why the server let a request wait is in no client's record; the server's own journal has it.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from actors.core.names import did_you_mean
-from actors.core.records import dataclass
 from sim.files.run_files import RunError
 from sim.record.run_directory import Run
 

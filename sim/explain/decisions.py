@@ -8,10 +8,9 @@ reason is `unknown`, except that no request is admitted in a step that preempts.
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from actors.core.batch import Blocked, Chunk
-from actors.core.records import dataclass
 from sim.explain.journal_reader import Record
 from sim.explain.phases import UNKNOWN
 from sim.files.lines import JsonLines, Row

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.core.acceptance import Acceptance
-from actors.core.records import dataclass
 from sim.explain.causes import Causes, causes
 from sim.explain.history import History
 from sim.explain.passing import Passing, passings

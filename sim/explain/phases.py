@@ -5,9 +5,8 @@ step that begins without the request has such a cause; before the first, a step 
 """
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from actors.core.records import dataclass
 from sim.explain.history import History
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Wait
 

@@ -2,10 +2,9 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
-from actors.core.records import dataclass
 from sim.record.journal_rows import Admitted, Arrival, Drafted, Preempted, Rank
 
 

@@ -1,11 +1,11 @@
 """What engines and replicas did in a run: their steps, their blocks, their drafts, and who computed what."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from actors.core.acceptance import Acceptance
-from actors.core.records import dataclass
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import Ints, Rows

@@ -12,11 +12,10 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from actors.core.records import dataclass
 from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.saturation import saturation
 from sim.figures.source import InMemory, Source, distributions

@@ -8,12 +8,12 @@ a request took than without its wait.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.record.rows import Floats, Rows, latencies
 
 SHORTEST_S = 1e-9

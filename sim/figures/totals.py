@@ -1,11 +1,11 @@
 """Sums over all requests of a run, and the terms that the run is held against."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.record.rows import RequestTimes, Rows
 
 

@@ -12,11 +12,11 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.files.run_files import RunError
 
 ErrorAt = Callable[[str, int, str], ConfigError]

@@ -5,11 +5,10 @@ the config.json of each family's checkpoints.
 """
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.hardware.fields import Fields
 from sim.hardware.layer_fields import (
     attention_in_all_layers,

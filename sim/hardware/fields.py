@@ -1,10 +1,10 @@
 """Fields of a config.json, checked as they are read: a refusal names the file and the field."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 
 MOST = 2**31
 MOST_LAYERS = 2000

@@ -1,10 +1,9 @@
 """Formats of numbers: what a weight takes in memory, and the units that multiply it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from actors.core.config import ConfigError
 from actors.core.names import unknown
-from actors.core.records import dataclass
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 DTYPE_ALIASES = {

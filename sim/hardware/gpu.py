@@ -1,12 +1,11 @@
 """A GPU as its data sheet and a handful of efficiencies describe it (`gpus/*.toml`)."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
 from actors.core.config import ConfigError
 from actors.core.names import normal, unknown
-from actors.core.records import dataclass
 from sim.files.toml import parse_toml, read_toml
 from sim.hardware.formats import DTYPE_BYTES
 

@@ -1,7 +1,8 @@
 """How many KV blocks fit beside the weights, by vLLM's rule."""
 
+from dataclasses import dataclass
+
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.shape import ModelShape

@@ -1,10 +1,9 @@
 """A decoder-only model as a list of layers, an embedding table and an output head."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
-from actors.core.records import dataclass
 from sim.hardware.formats import DTYPE_BYTES, Format
 
 

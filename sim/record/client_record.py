@@ -6,10 +6,9 @@ scheduled, preemptions, the KV cache. Beside them stand when each was really sen
 
 from array import array
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.core.records import dataclass
 from sim.record.columns import Columns, Steps
 from sim.record.sink import Sink
 from sim.trace.record import TraceRequest

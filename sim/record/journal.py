@@ -1,12 +1,11 @@
 """A journal of one run, of any world: every Submit and StepOutput, to learn from or to repeat."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from actors.core.batch import Batch
 from actors.core.params.sampling import DEFAULTS, Sampling
-from actors.core.records import dataclass
 from actors.kernel.actor import Actor
 from actors.messages import Generate, Heard, StepOutput, Submit
 from sim.cost.work import StepWork

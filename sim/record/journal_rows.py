@@ -1,12 +1,12 @@
 """What the lines of a journal say: the deployment, arrivals and steps, as records."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.config import EngineConfig
 from actors.core.batch import Blocked, Chunk
 from actors.core.config import ConfigError
 from actors.core.queue.policy import class_name
-from actors.core.records import dataclass
 
 VERSION = 1
 Rank = float | str | tuple["Rank", ...]

@@ -10,11 +10,10 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 
 import math
 from array import array
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch
-from actors.core.records import dataclass
 from actors.messages import StepOutput
 from sim.record.accepted import add_drafts
 from sim.record.columns import ABSENT, Columns, Groups, Limits, Live, Steps

@@ -1,9 +1,7 @@
 """How many requests were refused, and why: at the door or by the policy."""
 
 import re
-from dataclasses import field
-
-from actors.core.records import dataclass
+from dataclasses import dataclass, field
 
 MOST_REASONS = 20
 """Reasons that are told apart; the others are counted together."""

@@ -2,13 +2,13 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.record.columns import Columns, Groups, Steps
 
 Floats = NDArray[np.float64]

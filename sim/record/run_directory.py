@@ -6,10 +6,10 @@ file carries the run's id, and readers refuse files of another run.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.core.records import dataclass
 from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
 from sim.files.toml import read_toml, toml_text
 from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS

@@ -6,8 +6,9 @@ sums of the step before. The fields are those of forward-pass metrics, version 1
 tokens of a request are those computed before the step.
 """
 
+from dataclasses import dataclass
+
 from actors.core.batch import Batch
-from actors.core.records import dataclass
 from actors.core.request import Submit
 
 Metrics = dict[str, int | float]

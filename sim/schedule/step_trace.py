@@ -5,6 +5,7 @@ Whatever is missing, unknown or of the wrong type is refused in one line that na
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from actors.block_hash import block_hasher
@@ -12,7 +13,6 @@ from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.names import did_you_mean
 from actors.core.params.sampling import Sampling
 from actors.core.queue.policy import Policy
-from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.policy_file import find_policy
 from sim.files.lines import is_text

@@ -5,10 +5,9 @@ Law: what is left out is said. A span of time or fewer requests show the rest in
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from actors.core.records import dataclass
 from sim.explain.history import History
 from sim.explain.spans import RequestHistory
 from sim.record.journal_rows import Step

@@ -5,10 +5,10 @@ by row, which finds the error. Quoting is not understood, as none of these forma
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from itertools import islice
 
-from actors.core.records import dataclass
 from sim.files.lines import shown
 from sim.trace.record import (
     MAX_ARRIVAL_S,

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.trace.record import TraceRequest
 
 Floats = NDArray[np.float64]

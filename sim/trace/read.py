@@ -4,12 +4,11 @@ A folder is taken for a recorded run.
 """
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from actors.core.records import dataclass
 from sim.files.lines import parse_object, read_lines, shown
 from sim.trace.csv_rows import DIALECTS, CsvRows
 from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows

@@ -4,6 +4,7 @@ Lengths are whole numbers of at least 1: tokens of a prompt or answer, turns, an
 from 0 on, in seconds, not falling, below the end of the span.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.trace.read import read_trace
 
 Counts = NDArray[np.int64]

@@ -5,13 +5,13 @@ same serves conversations, with a human's pauses, and agents, with those of thei
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.trace.record import TraceRequest
 from sim.workload import stream
 from sim.workload.distributions import STRICT, Fixed, Lengths

@@ -3,6 +3,7 @@
 A TOML file describes it, or a recorded trace that is scaled; every key is checked when the file is read.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,6 @@ import numpy as np
 from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.files.toml import checked, read_toml
 from sim.trace.read import read_trace
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id

@@ -3,10 +3,10 @@
 import resource
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import trio
 
-from actors.core.records import dataclass
 from runtime.load.clients import Clients, ServerGone
 from runtime.load.http import Connections, Site
 from runtime.load.rows import Outcome

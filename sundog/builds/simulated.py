@@ -1,6 +1,6 @@
 """A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,6 @@ from actors.config import ConfigError, EngineConfig
 from actors.config.hop_costs import parse_hop_costs
 from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
-from actors.core.records import dataclass
 from actors.messages import Capacity
 from sim.cost.composed import in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead

@@ -2,12 +2,12 @@
 
 import sys
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.ends import Stopped, leaves, remark
 from sundog.options import Real, Text, Whole, option
 from sundog.options.takes import command, takes

@@ -1,10 +1,10 @@
 """`sundog compare`: two run directories in, differences with confidence out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from actors.core.records import dataclass
 from sundog.options import Switch, option
 from sundog.options.takes import command, takes
 

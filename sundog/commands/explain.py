@@ -1,12 +1,12 @@
 """`sundog explain`: a record in, a page or JSON out."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Switch, Text, Whole, option
 from sundog.options.takes import command, takes

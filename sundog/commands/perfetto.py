@@ -1,12 +1,12 @@
 """`sundog perfetto`: a recorded run for a trace viewer."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
 from sundog.options.output import output

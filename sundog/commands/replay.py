@@ -1,13 +1,13 @@
 """`sundog replay`: a trace on simulated hardware."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from actors.core.records import dataclass
 from sundog.blas import one_thread
 from sundog.ends import remark
 from sundog.options import Switch, Text, option

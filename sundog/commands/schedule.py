@@ -1,5 +1,6 @@
 """`sundog schedule`: the scheduler's decisions on a trace, in the golden files' format."""
 
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,6 @@ import click
 
 from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
-from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Real, Switch, option
 from sundog.options.engine import Engine

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.blas import one_thread
 from sundog.ends import Stopped, interrupted, remark
 from sundog.options import Real, Switch, Text, Whole, option

@@ -1,12 +1,11 @@
 """`sundog trace`: what is in a trace."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from actors.core.records import dataclass
 from sundog.options import Switch, Text, option
 from sundog.options.takes import command, takes
 

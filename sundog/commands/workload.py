@@ -1,11 +1,11 @@
 """`sundog workload`: write the trace that a description of a workload stands for."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.options import Whole, option
 from sundog.options.takes import command, takes

@@ -1,6 +1,6 @@
 """What serving and simulating share, under vLLM's names."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
@@ -8,7 +8,6 @@ from actors.config.speculative import SpeculativeConfig, parse_speculative_confi
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
-from actors.core.records import dataclass
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
 from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole

@@ -8,9 +8,8 @@ option's name and puts it in front.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
-
-from actors.core.records import dataclass
 
 
 class Kind(Protocol):

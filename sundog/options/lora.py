@@ -1,9 +1,9 @@
 """A value of `--lora-modules` in vLLM's forms: NAME=DIR, or a JSON object with a base model, perhaps."""
 
 import json
+from dataclasses import dataclass
 
 from actors.core.params.adapter import Adapter
-from actors.core.records import dataclass
 
 KEYS = ("name", "path", "base_model_name")
 FORMS = 'give NAME=DIR, or {"name": "NAME", "path": "DIR", "base_model_name": "MODEL"}'

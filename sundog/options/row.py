@@ -1,10 +1,9 @@
 """One row of the table, and the rows of a record."""
 
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.options.kinds import Kind, Switch
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """What only simulations have: the hardware, how requests arrive, and what a run is held against."""
 
 import math
+from dataclasses import dataclass
 
 from actors.config.hop_costs import parse_hop_costs
-from actors.core.records import dataclass
 from sundog.options.kinds import Parsed, Real, Switch, Text, Whole
 from sundog.options.row import option
 

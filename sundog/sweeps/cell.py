@@ -1,12 +1,11 @@
 """One replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
 import traceback
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from actors.policy_file import find_policy, find_router
 from sundog.ends import leaves
 from sundog.options.config_file import recorded

@@ -14,11 +14,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
-from actors.core.records import dataclass
 from sundog.sweeps.axes import WORKLOAD
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """What changes in a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
 
+from dataclasses import dataclass
+
 from actors.core.params.adapter import Adapter
-from actors.core.records import dataclass
 
 
 @dataclass(init=False, slots=True)

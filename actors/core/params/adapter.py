@@ -1,6 +1,6 @@
 """A LoRA adapter, as requests name it and as their blocks are keyed by it."""
 
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

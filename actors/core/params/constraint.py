@@ -1,9 +1,7 @@
 """What an answer must look like, as its client says it: text that any process can read."""
 
 import enum
-from dataclasses import field
-
-from actors.core.records import dataclass
+from dataclasses import dataclass, field
 
 
 class ConstraintKind(enum.Enum):

@@ -8,9 +8,9 @@ page, and examples that are sent over HTTP.
 import enum
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from actors.core.params.sampling import Sampling
-from actors.core.records import dataclass
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)

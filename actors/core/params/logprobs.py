@@ -4,7 +4,7 @@ They are those of the model itself: of its logits as they came, before penalties
 (vLLM's `raw_logprobs`). Only a grammar's mask comes before them.
 """
 
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(init=False, slots=True)

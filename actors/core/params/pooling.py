@@ -1,6 +1,6 @@
 """What a request asks of a model that makes vectors instead of text."""
 
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Answers that say the same again and again, as vLLM's `repetition_detection` looks for them."""
 
 from collections.abc import Sequence
-
-from actors.core.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """How the tokens of one request are chosen."""
 
+from dataclasses import dataclass
+
 from actors.core.params.constraint import Constraint
 from actors.core.params.pooling import Pooling
 from actors.core.params.repetition import Repetition
-from actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Multi-level feedback queues with skip-join: short answers first, without knowing lengths."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from actors.core.policies.orders import least_urgent
 from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
-from actors.core.records import dataclass
 from actors.core.request import Request
 
 

@@ -1,11 +1,11 @@
 """Fair share among tenants: the virtual token counter."""
 
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
 from actors.core.queue.policy import Policy
 from actors.core.queue.view import View
-from actors.core.records import dataclass
 from actors.core.request import Request
 
 

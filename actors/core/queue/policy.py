@@ -5,11 +5,11 @@ be counted is counted in the scheduler's state, or in the memory that the policy
 runs alike in every world. Nothing it can see tells how long an answer will be.
 """
 
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
 from actors.core.queue.view import View
-from actors.core.records import dataclass
 from actors.core.request import Request
 
 NEVER: Final = 1 << 62

@@ -9,9 +9,9 @@ of the lockstep get one token each with every step, so a tenant's are `members *
 constant. Counts are whole numbers, so that the order of adding cannot change a sum.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from actors.core.records import dataclass
 from actors.core.request import Request
 
 Tenant = str | None

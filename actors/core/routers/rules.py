@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import ClassVar
 
-from actors.core.records import dataclass
 from actors.core.request import Submit
 from actors.core.routers.policy import INDEXES, Fleet, IndexName, RouterPolicy
 

@@ -6,8 +6,9 @@ in one wait, so that none starves. With `preempt_for_priority`, the next request
 place of running requests that are strictly less urgent, if that is sure to admit it.
 """
 
+from dataclasses import dataclass
+
 from actors.core.batch import Blocked
-from actors.core.records import dataclass
 from actors.core.request import Request, Status
 from actors.core.step.draft import Draft, blocks_to_grow, preempt
 from actors.core.step.state import SchedulerState

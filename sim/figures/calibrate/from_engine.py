@@ -12,6 +12,7 @@ of a shape's samples counts, and else their median. Other shapes than those of t
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
-from actors.core.records import dataclass
 from actors.kernel.actor import Ref
 from actors.kernel.clock import now_s
 from actors.messages import Capacity, Interrupt, Load

@@ -16,6 +16,7 @@ times as long as the fit says are left out, and the rest is fitted again.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.cost.calibrated import Calibrated, Range, coefficients, fit_sums
 from sim.cost.work import StepWork
 from sim.figures.validate.logs import read_rows

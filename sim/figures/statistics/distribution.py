@@ -7,13 +7,12 @@ between order statistics. Memory is that of a part, and of `AT_ONCE` values.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
-
-from actors.core.records import dataclass
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,13 +7,13 @@ warm-up: so it carries what every figure of the rest needs, and no step. A run t
 
 import hashlib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.figures.totals import Terms
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder

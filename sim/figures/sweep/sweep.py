@@ -11,13 +11,12 @@ has no interval. A setting that cannot run says why, and the others go on.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from actors.core.records import dataclass
 from sim.figures.metric import Metric
 from sim.figures.statistics.intervals import Interval, all_at_once, drawn_interval, mean_interval
 

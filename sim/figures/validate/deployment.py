@@ -1,10 +1,9 @@
 """A real server as it is simulated: its GPUs, its limits, its ranks."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from actors.config import EngineConfig
 from actors.core.config import SchedulerConfig
-from actors.core.records import dataclass
 from actors.core.routers.rules import LeastRequests
 from actors.messages import Capacity
 from sim.cost.composed import in_step, scaled

@@ -7,7 +7,7 @@ the prompts of a group share.
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import ConfigError
 from actors.core.engine_version import NEWEST
-from actors.core.records import dataclass
 from sim.figures.statistics.distribution import distribution
 from sim.trace.record import TraceRequest
 from sim.workload import stream

@@ -5,12 +5,12 @@ Figures of a finite run differ from those of another run of the same server; how
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.cost.doubt import step_doubt
 from sim.cost.overhead import HostOverhead
 from sim.cost.work import CostModel

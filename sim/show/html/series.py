@@ -1,11 +1,11 @@
 """A run's tables as the few hundred points that a chart can show."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.records import dataclass
 from sim.record.run_directory import Run
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from actors.core.config import ConfigError
-from actors.core.records import dataclass
 from sim.cost.composed import Pipeline
 from sim.cost.doubt import kernels_of
 from sim.cost.overhead import NO_OVERHEAD
