@@ -1,7 +1,7 @@
 """Modules that the base does not install, and the extra that brings each."""
 
 EXTRAS = {
-    "serve": ("h11", "httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
+    "serve": ("h11", "h2", "httptools", "httpx", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
     "structured": ("llguidance",),
     "kv-events": ("msgspec", "zmq"),
     "otel": ("opentelemetry",),

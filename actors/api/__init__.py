@@ -7,9 +7,9 @@ Hypercorn.
 
 from actors.api.app import create_app
 from actors.api.context import ServedModel
-from actors.api.edge.http_server import HttpSettings, serve_http
-from actors.api.edge.listener import PortInUse, reserved
-from actors.api.edge.tls import Tls
 from actors.api.in_flight import LLM
+from actors.http.listener import PortInUse, reserved
+from actors.http.server import HttpSettings, serve_http
+from actors.http.tls import Tls
 
 __all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "reserved", "serve_http"]

@@ -4,18 +4,14 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import trio
 from prometheus_client import CollectorRegistry
 from quart import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
-from actors.api import errors as errors
+from actors.api import errors
 from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.cors import Cors
-from actors.api.edge.app import ApiApp, new_app
-from actors.api.edge.http_server import USUAL, HttpSettings
-from actors.api.edge.request import current_request
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
@@ -30,8 +26,10 @@ from actors.api.routes.pages import dashboard_routes, documents_routes, welcome_
 from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
-from actors.api.seats import OwnSeats, Seats
 from actors.front.codec import TextCodec
+from actors.http.limits import OwnSeats, Seats
+from actors.http.quart_app import ApiApp, current_request, new_app
+from actors.http.server import USUAL, HttpSettings
 
 if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans
@@ -93,7 +91,7 @@ def create_app(
     `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`,
     and `seats` count the answers of each key.
     """
-    app = new_app(__name__, max_body_bytes, body_timeout_s)
+    app = new_app(__name__)
     errors.install(app, spell)
     exposition = exposition or OwnExposition(CollectorRegistry())
     count_requests(app, exposition.count)
@@ -124,9 +122,9 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
     async def read_body() -> None:
         request = current_request()
         try:
-            await request.read_body()
+            await request.read_body(max_bytes, timeout_s)
         except RequestEntityTooLarge:
-            await _let_it_arrive(timeout_s)
+            await request.drop_body(min(LINGER_S, timeout_s))
             raise ApiError(413, f"The body is larger than {max_bytes} bytes: send less at once.") from None
         except RequestTimeout:
             raise ApiError(408, f"The body did not arrive within {timeout_s:g} s: send it faster.") from None
@@ -136,8 +134,9 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
 
 def _check_head(most: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
-        if (count := len(tuple(current_request().scope["headers"]))) > most:
-            await _let_it_arrive(timeout_s)
+        request = current_request()
+        if (count := len(tuple(request.scope["headers"]))) > most:
+            await request.drop_body(min(LINGER_S, timeout_s))
             raise ApiError(431, f"The request has {count} headers: send at most {most}.")
 
     return check
@@ -148,16 +147,10 @@ def _check_key(keys: Keys, timeout_s: float) -> Callable[[], Awaitable[None]]:
         try:
             check_key(current_request(), keys)
         except ApiError:
-            await _let_it_arrive(timeout_s)
+            await current_request().drop_body(min(LINGER_S, timeout_s))
             raise
 
     return check
-
-
-async def _let_it_arrive(timeout_s: float) -> None:
-    """Most clients read an answer only after they have sent the whole body; wait a while for that."""
-    with trio.move_on_after(min(LINGER_S, timeout_s)):
-        await current_request().body_arrived.wait()
 
 
 async def _name_request(response: Response) -> Response:

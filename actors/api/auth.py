@@ -3,9 +3,9 @@
 Operators' routes are the other exception: they ask for the admin key themselves.
 """
 
-from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError
 from actors.api.keys import Keys
+from actors.http.quart_app import ApiRequest
 
 LIVE = "/dashboard/events"
 OPEN = frozenset(("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"))

@@ -13,11 +13,11 @@ from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
 from actors.api.in_flight import LLM, Desk, InFlight
 from actors.api.live import Watched
-from actors.api.seats import OwnSeats, Seats
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
 from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
+from actors.http.limits import OwnSeats, Seats
 
 log = logging.getLogger("sundog.api")
 

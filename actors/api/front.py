@@ -10,19 +10,19 @@ from prometheus_client import CollectorRegistry
 
 from actors.api.app import BODY_TIMEOUT_S, create_app
 from actors.api.context import ServedModel
-from actors.api.edge.app import ApiApp
-from actors.api.edge.http_server import serve_http
-from actors.api.edge.listener import raise_descriptor_limit
 from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.in_flight import LLM, Desk, InFlight, OwnDesk
 from actors.api.keys import Keys
 from actors.api.live import Live, Watched
-from actors.api.seats import Seats
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
+from actors.http.limits import Seats
+from actors.http.listener import raise_descriptor_limit
+from actors.http.quart_app import ApiApp
+from actors.http.server import serve_http
 from actors.kernel.actor import Ref
 
 if TYPE_CHECKING:

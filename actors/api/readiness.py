@@ -5,11 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from quart import Response
 
-from actors.api.edge.app import new_app
-from actors.api.edge.http_server import serve_http
-from actors.api.edge.response import json_response
-
-MAX_BODY_BYTES, BODY_TIMEOUT_S = 2**16, 60.0
+from actors.http.quart_app import new_app
+from actors.http.responses import json_response
+from actors.http.server import serve_http
 
 
 async def serve_readiness(
@@ -24,7 +22,7 @@ async def serve_readiness(
 
     Raises ConfigError if it cannot listen.
     """
-    app = new_app(__name__, MAX_BODY_BYTES, BODY_TIMEOUT_S)
+    app = new_app(__name__)
 
     async def show_ready() -> Response:
         ready = await are_ready()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from actors.api.app import MAX_BODY_BYTES
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats
-from actors.api.edge.http_server import USUAL, HttpSettings
-from actors.api.edge.listener import check_address
 from actors.api.keys import Keys
 from actors.config import ConfigError
+from actors.http.listener import check_address
+from actors.http.server import USUAL, HttpSettings
 
 
 @dataclass(frozen=True, slots=True)

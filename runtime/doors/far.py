@@ -13,7 +13,7 @@ from actors.api.exposition import Exposition
 from actors.api.in_flight import Desk
 from actors.api.keys import Keys
 from actors.api.live import Watched
-from actors.api.seats import Full, Leave, Seats
+from actors.http.limits import Full, Leave, Seats
 from actors.kernel.actor import ActorDied, Ref
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import (
@@ -166,7 +166,7 @@ class FarLive:
 
 
 class FarSeats:
-    """What is counted for all doors together (`actors.api.seats.Seats`)."""
+    """What is counted for all doors together (`actors.http.limits.Seats`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server

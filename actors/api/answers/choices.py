@@ -1,13 +1,12 @@
 """The choices of an answer: asked for, read, cancelled, and what a client may see of each."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from actors.api.answers.logprobs import Json, Logprobs, TokenTexts, prompt_logprobs
 from actors.api.answers.reasoning import ThoughtCount
 from actors.api.bodies.sampling import UsageWanted
-from actors.api.edge.at_end import AtEnd
 from actors.api.errors import refusal
 from actors.api.in_flight import LLM
 from actors.front.codec import ThoughtMarks
@@ -202,7 +201,7 @@ class AnswerChoices:
 
 
 async def start_choices(
-    llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: AtEnd
+    llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: ExitStack
 ) -> AnswerChoices:
     """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
 

@@ -8,8 +8,8 @@ passes on to the chat completion that it stands for is checked there, and an err
 from actors.api.bodies.parsing import BodyT, JsonObject, parse_request
 from actors.api.bodies.structured import RENAMED
 from actors.api.context import ApiContext
-from actors.api.edge.request import ApiRequest
 from actors.api.errors import invalid, shown
+from actors.http.quart_app import ApiRequest
 
 # A field's neutral values: what clients send when they want the ordinary behaviour.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {

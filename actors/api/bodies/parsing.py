@@ -19,10 +19,10 @@ import trio
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from actors.api.context import ApiContext
-from actors.api.edge.request import ApiRequest
 from actors.api.errors import ApiError, shown
 from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
 from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+from actors.http.quart_app import ApiRequest
 
 Json = dict[str, Any]
 

@@ -25,9 +25,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from quart import Quart, Response, after_this_request, request
 
-from actors.api.edge.request import current_request
 from actors.api.exposition.http_metrics import UNCOUNTED
 from actors.config import ConfigError
+from actors.http.quart_app import current_request
 from actors.kernel.clock import now_s
 from actors.metrics.measured import Measured
 

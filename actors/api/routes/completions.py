@@ -15,11 +15,12 @@ from actors.api.bodies.chat import ChatBody, conversation
 from actors.api.bodies.extras import read_body
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
-from actors.api.edge.request import ApiRequest, current_request
-from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.errors import invalid
 from actors.api.routes.generate import PendingAnswer
 from actors.core.params.sampling import Sampling
+from actors.http.quart_app import ApiRequest, current_request
+from actors.http.responses import fed_response, json_response
+from actors.http.streams import Feed
 from actors.kernel.clock import run_blocking
 
 

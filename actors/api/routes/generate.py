@@ -14,15 +14,16 @@ from actors.api.bodies.extras import not_supported
 from actors.api.bodies.headers import RequestTerms, request_id_of
 from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
-from actors.api.edge.request import ApiRequest
-from actors.api.edge.response import Feed, fed_response, json_response
 from actors.api.emulation import no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import Client
-from actors.api.seats import Full, Leave
 from actors.api.transfer import FIELD
 from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import Sampling
+from actors.http.limits import Full, Leave
+from actors.http.quart_app import ApiRequest
+from actors.http.responses import fed_response, json_response
+from actors.http.streams import Feed
 from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
 from actors.messages import CheckHealth, Generate, Reading

@@ -10,10 +10,10 @@ from quart import Blueprint, Response, request
 
 from actors.api.answers.shapes import Json
 from actors.api.context import ApiContext, server_version
-from actors.api.edge.response import json_response, text_response
 from actors.api.errors import retry_after
 from actors.api.exposition import Exposition
 from actors.api.in_flight import RETRY_AFTER_S
+from actors.http.responses import json_response, text_response
 from actors.messages import CheckHealth
 
 

@@ -11,11 +11,11 @@ from quart import Blueprint, Response, request
 
 from actors.api.auth import LIVE
 from actors.api.context import ApiContext, server_version
-from actors.api.edge.response import event_stream_response, json_response, text_response
 from actors.api.errors import ApiError
 from actors.api.in_flight import InFlight
 from actors.api.live import EVERY_S, Watched
 from actors.api.openapi import document
+from actors.http.responses import event_stream_response, json_response, text_response
 
 HTML = "text/html; charset=utf-8"
 

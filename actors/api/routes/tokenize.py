@@ -13,10 +13,10 @@ from quart import Blueprint, Response
 from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, conversation
 from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
-from actors.api.edge.request import current_request
-from actors.api.edge.response import json_response
 from actors.api.errors import ApiError, invalid
 from actors.front.codec import TextCodec
+from actors.http.quart_app import current_request
+from actors.http.responses import json_response
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import Json, as_api_error
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
-from actors.api.edge.request import current_request
-from actors.api.edge.response import fed_response, json_response
 from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
 from actors.api.routes.completions import ChatAnswer
+from actors.http.quart_app import current_request
+from actors.http.responses import fed_response, json_response
 from actors.kernel.clock import run_blocking
 from actors.messages import Cancel
 

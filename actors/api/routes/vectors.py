@@ -12,9 +12,9 @@ from actors.api.bodies.extras import read_body
 from actors.api.bodies.parsing import Json
 from actors.api.bodies.texts import RAW, RERANKS, SCORES, EmbeddingBody, RerankBody, ScoreBody
 from actors.api.context import ApiContext
-from actors.api.edge.request import ApiRequest, current_request
-from actors.api.edge.response import json_response
 from actors.api.routes.generate import ask, whole_choice
+from actors.http.quart_app import ApiRequest, current_request
+from actors.http.responses import json_response
 
 
 def embeddings_routes(context: ApiContext) -> Blueprint:

@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 import trio
-from hypercorn.trio.worker_context import WorkerContext
 
 from actors.api import HttpSettings
-from actors.api.edge.admission import Admission
-from actors.api.edge.direct import WritePass
-from actors.api.edge.exchange import Dates
-from actors.api.edge.open_connections import OpenConnections
-from actors.api.edge.tcp_connection import TcpConnection
+from actors.http.http1 import Http1Connection
 from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
@@ -236,15 +231,20 @@ async def test_a_websocket_is_turned_down(serving: Any) -> None:
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
 
 
-async def test_a_connection_that_fails_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_fails_is_dropped_and_logged(
+    serving: Any, exchange: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What goes wrong inside one connection does not leave it, so the others go on."""
 
-    async def app(*_: object) -> None:
-        raise AssertionError("nothing was asked")
+    async def failing(*_: object) -> None:
+        raise AssertionError("a bug in the connection")
 
-    not_a_stream: Any = object()
-    open_connections = OpenConnections(1.0, 1.0, 1.0)
-    config = HttpSettings().hypercorn_config()
-    edge = WorkerContext(None), open_connections, WritePass(), Dates(), Admission()
-    await TcpConnection(app, config, *edge, not_a_stream).run()
-    assert "a connection failed" in caplog.text and not open_connections
+    async with serving() as site, await site.connect() as stream:
+        assert (await exchange(stream, GET))[0] == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(Http1Connection, "run", failing)
+            async with await site.connect() as other:
+                await other.send_all(GET)
+                assert await read_to_end(other) == b""
+        assert (await exchange(stream, GET))[0] == 200
+    assert "a connection failed" in caplog.text

@@ -13,8 +13,8 @@ import trio
 import trustme
 
 from actors.api import HttpSettings
-from actors.api.edge.tls import Tls
 from actors.core.config import ConfigError
+from actors.http.tls import Tls
 from tests.actors.api.http2_client import Http2
 from tests.actors.api.wire import GET, JSON, completion
 from tests.patience import HANGS_S

@@ -215,6 +215,8 @@ HOSTILE = [
     b"GET /health HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
     b"GET /health HTTP/1.1\r\n\r\n",
     b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"PRI * HTTP/1.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
     GET + b"X-Request-Id: \xff\xfe\r\nCookie: \xff=;;\r\nAuthorization: Bearer \xff\r\n\r\n",
     GET + b"A: b\r\n" * 5000 + b"\r\n",
     GET + b"A: " + b"b" * 70_000 + b"\r\n\r\n",
@@ -230,6 +232,8 @@ HOSTILE = [
     POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n",
     POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 20_000,
+    POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 200_000,
     POST + b"Expect: nonsense\r\nContent-Length: 2\r\n\r\n{}",
 ]
 
@@ -244,7 +248,7 @@ def test_no_bytes_hurt_the_server(emulated: Live, number: int) -> None:
             answer = client.recv(100)
         except TimeoutError:
             answer = b""
-    assert not answer.startswith(b"HTTP/1.1 5"), answer
+    assert not answer.startswith(b"HTTP/1.1 5") or answer[9:12] in (b"501", b"505"), answer
     assert httpx.get(f"{emulated.url}/health").status_code == 200
     emulated.assert_sound()
 

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from actors.api import serve_http
-from actors.api.edge.listener import listen
 from actors.core.config import ConfigError
+from actors.http.listener import listen
 from tests.actors.api.wire import GET, completion
 
 pytestmark = pytest.mark.wall_clock

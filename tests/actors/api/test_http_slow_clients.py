@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actors.api import HttpSettings
-from actors.api.edge.tcp_connection import TcpConnection
+from actors.http.transport import Transport
 from tests.actors.api.wire import GET, JSON, completion
 
 pytestmark = pytest.mark.wall_clock
@@ -138,13 +138,13 @@ async def test_slow_clients_do_not_hold_up_the_others(serving: Any, exchange: An
 async def test_a_step_of_a_stream_is_one_write(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head, and a write for each delta; the end, and that of the chunks, leave with the last."""
     writes: list[bytes] = []
-    plain = TcpConnection.write_now
+    plain = Transport.write_now
 
-    def counted(connection: TcpConnection, data: bytes) -> int:
+    def counted(transport: Transport, data: bytes) -> int:
         writes.append(data)
-        return plain(connection, data)
+        return plain(transport, data)
 
-    monkeypatch.setattr(TcpConnection, "write_now", counted)
+    monkeypatch.setattr(Transport, "write_now", counted)
     async with serving() as site, await site.connect() as stream:
         site.llm.gap_s = 0.01
         options = {"stream": True, "max_tokens": 6, "stream_options": {"include_usage": True}}

@@ -1,4 +1,4 @@
-"""The bytes of streams: made by templates and written past Hypercorn, they are what they would be without."""
+"""The bytes of streams: made by templates and written past Quart, they are what they would be without."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from actors.api.answers.choices import AnswerChoice, AnswerChoices, AskedPrompt, ChoiceView, Wanted
 from actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
 from actors.api.answers.sse import SLOT, ChunkWriter, Events
-from actors.api.edge.request import RequestRunner
 from actors.api.errors import as_vllm
 from actors.core.params.sampling import Sampling
+from actors.http import quart_app
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Generate
 from tests.actors.api.wire import completion, post
@@ -119,7 +119,7 @@ ASKED = [
 
 
 @pytest.mark.wall_clock
-async def test_the_bytes_are_those_that_would_have_gone_through_hypercorn(
+async def test_the_bytes_are_those_that_would_have_gone_through_quart(
     serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers, chunks and their framing, for completions and chats."""
@@ -128,7 +128,7 @@ async def test_the_bytes_are_those_that_would_have_gone_through_hypercorn(
     async with serving() as site:
         site.llm.gap_s = 0.002
         direct = [await answered(site, request) for request in requests]
-        monkeypatch.setattr(RequestRunner, "_offer", lambda runner: None)
+        monkeypatch.setattr(quart_app, "FEED", "no such extension")
         assert [await answered(site, request) for request in requests] == direct
 
 

@@ -1,31 +1,18 @@
 """The kinds of answer: a JSON object, a stream of server-sent events, and text."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import TypeVar
 
 import trio
 from quart import Response
 from quart_trio.wrappers import TrioResponse
 
-
-class Feed(Protocol):
-    """A body that comes by and by, and never has its writer wait."""
-
-    is_over: bool
-    """Whether all of it has been taken."""
-
-    def watch(self, on_unread: Callable[[], None]) -> None:
-        """Have this called whenever there is something to take; at once if there is."""
-        ...
-
-    def take(self) -> bytes:
-        """What is new; empty if nothing is. Never raises."""
-        ...
+from actors.http.streams import Feed
 
 
 class FedResponse(TrioResponse):
-    """A streamed answer whose body is a feed; `edge.direct` writes it past Quart where it may."""
+    """A streamed answer whose body is a feed; `actors.http.streams` writes it past Quart where it may."""
 
     feed: Feed
 

@@ -1,0 +1,172 @@
+"""One request and its answer as ASGI's events, whatever version of HTTP carries them.
+
+A client that leaves cancels the app's task; ASGI's `http.disconnect` is never sent.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+from wsgiref.handlers import format_date_time
+
+import trio
+
+log = logging.getLogger("sundog.api")
+
+MOST_UNREAD_BYTES = 2**16
+BODILESS = (204, 304)
+BEGAN = "sundog.began"
+"""Key in the scope's state: the instant at which the request's head was read, by `time.perf_counter`."""
+ABORT = "sundog.abort"
+"""Key in the scope's state: a function that ends the connection at once."""
+Address = tuple[str, int] | None
+Headers = list[tuple[bytes, bytes]]
+Event = Mapping[str, Any]
+"""An event of ASGI."""
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class RequestBody:
+    """What has come of a request's body and was not read: MOST_UNREAD_BYTES, and one piece."""
+
+    __slots__ = ("_arrived", "_num_bytes", "_pieces", "_room", "is_whole")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._num_bytes = 0
+        self._arrived: trio.Event | None = None
+        self._room: trio.Event | None = None
+        self.is_whole = False
+        """True once all of it has come."""
+
+    def put(self, piece: bytes, *, is_last: bool = False) -> None:
+        """Add a piece for the app."""
+        if piece:
+            self._pieces.append(piece)
+            self._num_bytes += len(piece)
+        self.is_whole = self.is_whole or is_last
+        if self._arrived is not None:
+            self._arrived.set()
+
+    async def until_room(self) -> None:
+        """Wait while the app has more to read than it may be kept waiting for."""
+        while self._num_bytes > MOST_UNREAD_BYTES:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    async def read(self) -> tuple[bytes, bool]:
+        """Return all that has come, at least something of what is to come, and True if more is to come."""
+        while not self._pieces and not self.is_whole:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._num_bytes = 0
+        if self._room is not None:
+            self._room.set()
+        return data, not self.is_whole
+
+
+class Exchange(ABC):
+    """One request: `run` has the app answer it, `leave` ends it when its client has left."""
+
+    __slots__ = ("_is_read", "body", "cancel_scope", "has_begun", "is_over", "scope")
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+        self.body = RequestBody()
+        self.cancel_scope = trio.CancelScope()
+        self.has_begun = False
+        """True once the head of the answer was sent."""
+        self.is_over = False
+        """True once the answer was sent, or its client has left."""
+        self._is_read = False
+
+    async def run(self, app: AsgiApp) -> None:
+        """Run the app until it has answered, or the client has left; never raises an Exception."""
+        if self.is_over:
+            return
+        try:
+            with self.cancel_scope:
+                await app(self.scope, self.receive, self.send)
+        except Exception:
+            log.exception("a request failed outside of its handler")
+        if not self.is_over:
+            await self.give_up()
+
+    async def receive(self) -> Event:
+        """ASGI's `receive`: the next piece of the body. After the last one it waits for ever."""
+        if self._is_read:
+            await trio.sleep_forever()
+        data, is_more = await self.body.read()
+        self._is_read = not is_more
+        return {"type": "http.request", "body": data, "more_body": is_more}
+
+    @abstractmethod
+    async def send(self, event: Event) -> None:
+        """ASGI's `send`: the head of the answer or a piece of its body."""
+
+    @abstractmethod
+    async def give_up(self) -> None:
+        """End an answer that the app has not finished."""
+
+    def leave(self) -> None:
+        """Cancel the app, whose client has left; harmless once the answer is over."""
+        if not self.is_over:
+            self.is_over = True
+            self.cancel_scope.cancel()
+
+
+Begin = Callable[[Exchange], None]
+"""Has the app answer a request, soon."""
+
+
+class Dates:
+    """The header that says when an answer was made, formatted once a second."""
+
+    __slots__ = ("_second", "_value")
+
+    def __init__(self) -> None:
+        self._second, self._value = 0, b""
+
+    def now(self) -> bytes:
+        """Return the value of the header."""
+        now = time.time()
+        if int(now) != self._second:
+            self._second, self._value = int(now), format_date_time(now).encode("ascii")
+        return self._value
+
+
+def scope_of(
+    version: str,
+    method: str,
+    target: bytes,
+    headers: Headers,
+    scheme: str,
+    addresses: tuple[Address, Address],
+    abort: Callable[[], None],
+) -> dict[str, Any]:
+    """Return ASGI's scope of a request; `addresses` are the client's and the server's."""
+    path, _, query = target.partition(b"?")
+    if not path.startswith(b"/") and b"://" in path:  # the absolute form, meant for proxies
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+    return {
+        "type": "http",
+        "http_version": version,
+        "asgi": {"spec_version": "2.1", "version": "3.0"},
+        "method": method,
+        "scheme": scheme,
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": addresses[0],
+        "server": addresses[1],
+        "state": {ABORT: abort, BEGAN: time.perf_counter()},
+        "extensions": {},
+    }

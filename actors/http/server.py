@@ -1,0 +1,240 @@
+"""Listen, serve and stop without dropping an answer or hanging: any ASGI app, on Trio.
+
+The app has no lifespan hooks, so none are run.
+"""
+
+import logging
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import trio
+
+from actors.http.exchange import AsgiApp, Dates, Exchange
+from actors.http.http1 import Http1Connection
+from actors.http.http2 import PREFACE, Http2Connection
+from actors.http.limits import Full, OwnSeats, Seats
+from actors.http.listener import accept_for_ever, listen
+from actors.http.streams import WritePass
+from actors.http.tls import Tls
+from actors.http.transport import OpenConnections, Transport
+from actors.kernel.actor import ActorDied
+
+log = logging.getLogger("sundog.api")
+
+BEGUN_AT_A_TIME = 2
+"""Requests that begin before other tasks have their turn: about a millisecond of them."""
+REMARK_EVERY_S = 60.0
+FAREWELL_S = 1.0
+"""The time that a client that is turned away has to read why."""
+TOO_MANY = b'{"error": {"message": "%b", "type": "Too Many Requests", "param": null, "code": 429}}'
+TURNED_AWAY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Retry-After: 1\r\nConnection: close\r\n\r\n%b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How connections are treated.
+
+    `backlog` connections may wait to be accepted. An idle connection is kept for `keep_alive_s` (5 s resets
+    pooled clients). A client is dropped that takes nothing of what was sent for `stalled_client_s`, or whose
+    head takes longer than `head_s` from its first byte; an answer over HTTP/2 of which nothing is taken for
+    `stalled_answer_s` is reset. A head of more than `max_head_bytes` or `max_headers` is a 431. An address
+    has at most `max_connections`, any number if None. Pages of `allowed_origins` may call; `*` is all.
+    """
+
+    backlog: int = 2048
+    keep_alive_s: float = 75.0
+    stalled_client_s: float = 60.0
+    head_s: float = 10.0
+    max_head_bytes: int = 2**16
+    max_headers: int = 256
+    max_connections: int | None = None
+    stalled_answer_s: float = 60.0
+    allowed_origins: tuple[str, ...] = ()
+    tls: Tls | None = None
+
+    def on_clock(self, scale: float) -> "HttpSettings":
+        """Return the settings for a clock that runs `scale` times as fast as that on the wall."""
+        return replace(
+            self,
+            keep_alive_s=self.keep_alive_s * scale,
+            head_s=self.head_s * scale,
+            stalled_answer_s=self.stalled_answer_s * scale,
+        )
+
+
+USUAL = HttpSettings()
+
+
+class Server:
+    """The parts that all connections of a server share; `run` the tasks."""
+
+    def __init__(self, app: AsgiApp, settings: HttpSettings) -> None:
+        self._app, self._settings = app, settings
+        self._tls = None if settings.tls is None else settings.tls.context()
+        self._waiting: deque[Exchange] = deque()
+        self._has_waiting = trio.Event()
+        self._writes, self._dates = WritePass(), Dates()
+        self.connections = OpenConnections(settings.keep_alive_s)
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return self._tls
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write streams and begin requests until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._writes.run)
+            task_status.started()
+            while True:
+                await self._has_waiting.wait()
+                for _ in range(min(len(self._waiting), BEGUN_AT_A_TIME)):
+                    nursery.start_soon(self._waiting.popleft().run, self._app)
+                if self._waiting:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._has_waiting = trio.Event()
+
+    def begin(self, exchange: Exchange) -> None:
+        """Have a request answered soon: of many that come at once, streams that run are written between."""
+        self._waiting.append(exchange)
+        self._has_waiting.set()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection to its end; never raises an Exception."""
+        transport = Transport(stream, self._tls)
+        self.connections.add(transport)
+        try:
+            with transport.scope:
+                await self._speak(transport)
+        except (trio.BrokenResourceError, trio.TooSlowError, OSError):
+            pass  # the client has left, or does not speak TLS
+        except Exception:
+            log.exception("a connection failed")
+        finally:
+            self.connections.discard(transport)
+            transport.close()
+
+    async def _speak(self, transport: Transport) -> None:
+        """Serve in the protocol that TLS has agreed on, or that the first bytes belong to."""
+        settings, shared = self._settings, (transport, self.connections)
+        protocol, data = await transport.greet(settings.head_s), b""
+        while protocol is None and PREFACE.startswith(data) and len(data) < len(PREFACE):
+            received = await transport.receive()
+            if not received:
+                return
+            data += received
+        if protocol == "h2" or data.startswith(PREFACE):
+            limits = settings.stalled_answer_s, settings.max_head_bytes
+            await Http2Connection(*shared, self._dates, *limits).run(data, self.begin)
+        else:
+            limits = settings.head_s, settings.max_head_bytes
+            await Http1Connection(*shared, self._writes, self._dates, *limits).run(data, self.begin)
+
+
+async def serve_http(
+    app: AsgiApp,
+    *,
+    host: str,
+    port: int,
+    shares_port: bool = False,
+    shutdown: Callable[[], Awaitable[object]],
+    drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+    grace_s: float = 30.0,
+    settings: HttpSettings = USUAL,
+    seats: Seats | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
+
+    After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
+    connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
+    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together,
+    and count connections in the same `seats`. Raises ConfigError if it cannot listen or has no certificate.
+    """
+    server = Server(app, settings)
+    listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
+    bound_port: int = listener.socket.getsockname()[1]
+    serve = server.serve
+    if settings.max_connections is not None:
+        serve = Addresses(settings.max_connections, seats or OwnSeats(), server).serve
+    with listener.socket:  # also where a cancel comes before anybody accepts
+        async with trio.open_nursery() as running:
+            await running.start(server.run)
+            async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
+                make_room = server.connections.close_longest_idle
+                accepting.start_soon(accept_for_ever, listener, serve, serving, make_room)
+                task_status.started(bound_port)
+                await shutdown()
+                running.cancel_scope.deadline = trio.current_time() + grace_s
+                await drain()
+                accepting.cancel_scope.cancel()
+                server.connections.stop()
+            running.cancel_scope.cancel()
+
+
+class Addresses:
+    """The limit on connections by the address that they come from."""
+
+    def __init__(self, most: int, seats: Seats, server: Server) -> None:
+        self._most, self._seats, self._server = most, seats, server
+        self._remark_at_s = float("-inf")
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve a connection, or turn it away if its address has as many as it may."""
+        async with self._counted(stream) as is_welcome:
+            if is_welcome:
+                await self._server.serve(stream)
+            else:
+                await self._turn_away(stream)
+
+    @asynccontextmanager
+    async def _counted(self, stream: trio.SocketStream) -> AsyncIterator[bool]:
+        address = _address_of(stream)
+        try:
+            leave = await self._seats.take(f"connections of {address}", self._most)
+        except Full:
+            self._remark(address)
+            yield False
+            return
+        except ActorDied:  # of a server that ends, and its doors with it
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            leave()
+
+    def _remark(self, address: str) -> None:
+        if trio.current_time() >= self._remark_at_s:
+            self._remark_at_s = trio.current_time() + REMARK_EVERY_S
+            log.warning("%s has %d connections and gets no more: --limit-connections", address, self._most)
+
+    async def _turn_away(self, stream: trio.SocketStream) -> None:
+        """Say why, where the protocol is known to be HTTP, and hang up."""
+        body = (
+            TOO_MANY % b"This address has %d connections, as many as it may: close one of them." % self._most
+        )
+        async with stream:
+            with trio.move_on_after(FAREWELL_S):
+                try:
+                    if self._server.tls is None:
+                        await stream.send_all(TURNED_AWAY % (len(body), body))
+                        await stream.send_eof()
+                        while await stream.receive_some():
+                            pass  # or what it has sent resets the connection, and the answer with it
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return
+
+
+def _address_of(stream: trio.SocketStream) -> str:
+    """Return where a connection comes from; empty if its client has gone."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""
