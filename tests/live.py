@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped]  # ships no types
 
 from tests import warm
 from tests.patience import START_S, STOP_S
@@ -82,6 +83,22 @@ class Live:
     def complete(self, prompt: str | list[int] = "Once upon a time", **fields: Any) -> httpx.Response:
         body = {"prompt": prompt, "temperature": 0, **fields}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=START_S)
+
+    def below(self, name: str) -> list[psutil.Process]:
+        """Its processes that are called so, as `ps` shows them, once there are any."""
+        start_s = time.monotonic()
+        while not (found := self._below(name)):
+            assert time.monotonic() - start_s < START_S, f"no {name!r}"
+            time.sleep(0.01)
+        return found
+
+    def _below(self, name: str) -> list[psutil.Process]:
+        found = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if each.name().startswith(name) and each.status() != psutil.STATUS_ZOMBIE:
+                    found.append(each)
+        return sorted(found, key=lambda each: each.name())
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -1,15 +1,18 @@
 """The table of fates, row by row, on live servers in processes of their own (`docs/fates.md`)."""
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from sim.emulation.answers import TEXTS
 from tests.live import EMULATED, Live, Stream, live
+from tests.test_layers import ROOT
 
 LONG = {"max_tokens": 300, "ignore_eos": True}
 RESTART_S = 20.0
@@ -111,3 +114,16 @@ def test_a_prompt_that_cannot_fit_holds_nobody_up(num_bytes: int) -> None:
             stream.whole()
             gaps_s.append(stream.longest_gap_s)
     assert min(gaps_s) < 1.0, gaps_s
+
+
+def test_every_process_that_ps_shows_has_its_row_in_the_table_of_fates() -> None:
+    """Of a server with doors, replicas and ranks, by its name."""
+    options = ("--api-processes", "2", "--tensor-parallel-size", "2", "--replicas", "2")
+    with live("sundog", "serve", "--port", "0", *options) as server:
+        assert server.complete(max_tokens=2).status_code == 200
+        names = {each.name() for each in server.below("sundog")}
+        others = psutil.Process(server.process.pid).children(recursive=True)
+        assert names == {each.name() for each in others}
+        kinds = {re.sub(r"[\d.]+$", "", name).strip() for name in names}
+        kinds_of_table = re.findall(r"`(sundog [a-z]+)", (ROOT / "docs/fates.md").read_text())
+        assert kinds <= set(kinds_of_table)

@@ -62,12 +62,11 @@ def test_a_fork_has_the_environment_and_the_folder_of_the_test(
 
 
 def test_what_engines_are_forked_from_is_a_child_of_its_server_and_ends_with_it() -> None:
-    """As a fresh one: named, the parent of its engine, with no descriptor of the server but its own."""
+    """As a fresh one: named, a child as its engine is, with no descriptor of the server but its own."""
     pytest.importorskip("torch", reason="the engine extra is not installed")
     psutil = pytest.importorskip("psutil")
     with live("sundog", "serve", "--port", "0") as server:
-        (forks,) = psutil.Process(server.process.pid).children()
-        (engine,) = forks.children()
+        (forks,), (engine,) = server.below("sundog engines"), server.below("sundog engine ")
         assert server.complete(max_tokens=2).status_code == 200
         assert (forks.name(), engine.name()) == ("sundog engines", "sundog engine 0")
         assert os.getpgid(forks.pid) == forks.pid != os.getpgid(server.process.pid)

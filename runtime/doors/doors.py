@@ -168,6 +168,7 @@ class Doors:
     async def _watch(self, link: Link, reception: Ref[ToDoor]) -> None:
         while link.why_ended is None:
             await trio.sleep(self._stall_s / 2)
+            self._place.tend()
             with trio.move_on_after(self._stall_s) as waiting, suppress(ActorDied):
                 await reception.ask(Order("count"))
             if waiting.cancelled_caught:

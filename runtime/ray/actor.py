@@ -9,7 +9,6 @@ import os
 import platform
 import signal
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from actors.config import ConfigError
 from runtime.wire.records import fingerprint
 from runtime.wire.sockets import connected
 from runtime.worker.forks import Forks, module_command
-from runtime.worker.life import how_it_ended
+from runtime.worker.life import ChildProcess
 from runtime.worker.messages import WORKER_MESSAGES
 
 
@@ -50,7 +49,7 @@ class EngineActor:
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         self._forks = Forks(module_command(module), orders)
-        self._engines: set[int] = set()
+        self._engines: dict[int, ChildProcess] = {}
 
     def facts(self) -> Facts:
         """Where it is, and what it was made of; waits until its fork server has imported everything."""
@@ -65,26 +64,24 @@ class EngineActor:
     def begin(self, replica: int, host: str, port: int, secret: bytes) -> int:
         """The id of a new engine process, with a link to the server, which listens at that address."""
 
-        async def begun() -> int:
+        async def begun() -> ChildProcess:
             with await connected((host, port), WORKER_MESSAGES, secret) as link:
                 return await self._forks.fork(replica, link)
 
-        process = trio.run(begun)
-        self._engines.add(process)
-        return process
+        child = trio.run(begun)
+        self._engines[child.process] = child
+        return child.process
 
     def kill(self, process: int) -> None:
         """End an engine process at once, unless it has ended."""
         if process in self._engines:
-            kill_process(process)
+            self._engines[process].kill()
 
     def reap(self, process: int) -> str:
         """How an engine process ended, in words; it is killed if that takes long."""
         if process not in self._engines:
             return "ended with the process of Ray that it was forked from"
-        self._engines.remove(process)
-        status = trio.run(partial(self._forks.reap, process))
-        return "ended" if status is None else how_it_ended(status)
+        return trio.run(self._engines.pop(process).ended)
 
 
 def versions() -> tuple[tuple[str, str], ...]:

@@ -105,6 +105,9 @@ class RayPlace:
             raise
         return process
 
+    def tend(self) -> None:
+        """Ray begins its actors again, and an actor its fork server when it is next asked to fork."""
+
     def close(self) -> None:
         """End all actors, and give their groups back."""
         for home in self._homes.values():

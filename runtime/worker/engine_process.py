@@ -149,6 +149,7 @@ class EngineProcess:
             await trio.sleep(LOOK_S)
             num_looks += 1
             door.num_silent += 1
+            self._place.tend()
             if door.num_silent * LOOK_S > (self._stall_s if door.is_up else max(self._stall_s, START_S)):
                 raise _stalled(f"gave no sign of life for {now_s() - door.heard_s:.1f} s", door)
             if not door.is_up and num_looks * LOOK_S > self._load_s:

@@ -7,9 +7,10 @@ Requests come over a socket as `REQUEST`, answers go back as `ANSWER`:
 | request | number | answer |
 |---|---|---|
 | FORK, with a socket for the new process | the replica | its process id |
-| REAP | a process id | how it ended, as `waitpid` says; waits until it has |
 
 The first answer comes unasked: READY when everything is imported, or REFUSED with a text.
+
+Law: a process that it has forked is a child of the asker, and outlives the fork server.
 """
 
 import gc
@@ -18,11 +19,11 @@ import socket
 import struct
 from collections.abc import Callable
 
-from runtime.worker.life import forked
+from runtime.worker.life import fork_for
 
 REQUEST = struct.Struct("<ci")
 ANSWER = struct.Struct("<ci")
-FORK, REAP, READY, REFUSED = b"F", b"R", b"Y", b"N"
+FORK, READY, REFUSED = b"F", b"Y", b"N"
 
 Run = Callable[[int, socket.socket], None]
 """The life of an engine process: its replica, and its end of the link."""
@@ -32,18 +33,15 @@ def serve_forks(control: socket.socket, run: Run, name: str = "sundog engine") -
     """Fork when asked, until the asker is gone. Forks look for garbage, whether or not this process did."""
     gc.freeze()  # or the first collection of each fork would copy all that is shared
     gc.enable()
+    asker = os.getppid()
     control.sendall(ANSWER.pack(READY, os.getpid()))
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
         if not request:
             return
-        command, number = REQUEST.unpack(request)
-        if command == FORK:
-            process = _fork(control, number, descriptors[0], run, name)
-            os.close(descriptors[0])
-            control.sendall(ANSWER.pack(FORK, process))
-        else:
-            control.sendall(ANSWER.pack(REAP, os.waitpid(number, 0)[1]))
+        _, replica = REQUEST.unpack(request)
+        _fork(control, asker, replica, descriptors[0], run, name)
+        os.close(descriptors[0])
 
 
 def refuse(control: socket.socket, why: str) -> None:
@@ -52,12 +50,12 @@ def refuse(control: socket.socket, why: str) -> None:
     control.sendall(ANSWER.pack(REFUSED, len(text)) + text)
 
 
-def _fork(control: socket.socket, replica: int, descriptor: int, run: Run, name: str) -> int:
-    """The process id of a new engine process."""
+def _fork(control: socket.socket, asker: int, replica: int, descriptor: int, run: Run, name: str) -> None:
+    """Fork an engine process, whose id is told to the asker."""
 
     def live() -> None:
         control.close()
         os.set_inheritable(descriptor, False)
         run(replica, socket.socket(fileno=descriptor))
 
-    return forked(f"{name} {replica}", live)
+    fork_for(asker, f"{name} {replica}", live, lambda process: control.sendall(ANSWER.pack(FORK, process)))

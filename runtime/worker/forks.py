@@ -1,14 +1,13 @@
 """The server's side of the fork server: it is started once, and asked for engine processes."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
@@ -16,15 +15,15 @@ from actors.config import ConfigError
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.worker.clock import set_clock
-from runtime.worker.fork_server import ANSWER, FORK, READY, REAP, REFUSED, REQUEST
-from runtime.worker.life import ended_or_killed, how_it_ended
+from runtime.worker.fork_server import ANSWER, FORK, READY, REFUSED, REQUEST
+from runtime.worker.life import ChildProcess, adopt_orphans
 from runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
 """How long the fork server may take to import everything, from a slow disk."""
 FORK_S = 10.0
-LEAVE_S = 2.0
-"""How long an engine process may take to end."""
+AGAIN_S = 5.0
+"""A fork server that ends sooner after its start is not begun again before it is needed."""
 
 
 class ForkServerDied(Exception):
@@ -53,8 +52,8 @@ class Forks:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._is_ready = False
-        self._children: set[int] = set()
-        """Of this fork server: those of one before it nobody can wait for."""
+        self._begin_s = 0.0
+        """The time at which the fork server was begun."""
         self._one_at_a_time: trio.Lock | None = None
 
     def start(self) -> None:
@@ -63,6 +62,7 @@ class Forks:
         A process is bound to the thread that starts it (PR_SET_PDEATHSIG).
         """
         self.close()
+        adopt_orphans()
         control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -73,7 +73,7 @@ class Forks:
             )
         control.setblocking(False)
         self._control, self._is_ready = control, False
-        self._children = set()
+        self._begin_s = time.monotonic()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(self._orders)
@@ -83,7 +83,7 @@ class Forks:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                forked = Forked(self, await self.fork(replica, theirs), ours)
+                forked = Forked(self.kind, await self.fork(replica, theirs), ours)
         except BaseException:
             ours.close()
             raise
@@ -100,8 +100,24 @@ class Forks:
             raise
         return forked
 
-    async def fork(self, replica: int, connected: socket.socket) -> int:
-        """The id of a new process, which has this end of a link; ConfigError and ForkServerDied."""
+    def tend(self) -> None:
+        """Begin another fork server if this one has ended or was stopped; what it has forked goes on.
+
+        So the next process is forked in milliseconds, too. Call it now and then, in the main thread.
+        """
+        is_due = time.monotonic() - self._begin_s > AGAIN_S
+        if is_due and not self._alone().locked() and not self._is_running():
+            self.start()
+
+    def _is_running(self) -> bool:
+        """True unless the fork server has ended or was stopped. It is only looked at, not reaped."""
+        flags = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        with suppress(ChildProcessError):
+            return self._process is not None and os.waitid(os.P_PID, self._process.pid, flags) is None
+        return False
+
+    async def fork(self, replica: int, connected: socket.socket) -> ChildProcess:
+        """A new process, which has this end of a link; raises ConfigError and ForkServerDied."""
         async with self._alone():
             await self._until_ready()
             try:
@@ -110,8 +126,7 @@ class Forks:
                     process = await self._answer(FORK)
             except trio.TooSlowError:
                 raise self._unanswered() from None
-            self._children.add(process)
-            return process
+            return ChildProcess(process)
 
     async def ready(self) -> None:
         """Wait until the fork server, begun again if it has ended, has imported what engines need.
@@ -122,7 +137,7 @@ class Forks:
             await self._until_ready()
 
     async def _until_ready(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        if not self._is_running():
             self.start()
         if not self._is_ready:
             try:
@@ -136,22 +151,8 @@ class Forks:
         self.close()
         return ForkServerDied("the process that starts engines does not answer")
 
-    async def reap(self, process: int) -> int | None:
-        """How an engine process ended, as `waitpid` says; None if nobody knows. It is killed if need be."""
-        with suppress(ForkServerDied):
-            async with self._alone():
-                if process not in self._children:
-                    return None
-                self._children.remove(process)
-                self._ask(REAP, process)
-                reaped, killed = partial(self._answer, REAP), partial(_kill, process)
-                if (status := await ended_or_killed(reaped, killed, LEAVE_S, LEAVE_S)) is not None:
-                    return status
-                self.close()
-        return None
-
     def close(self) -> None:
-        """End the fork server, and with it all engine processes that are left."""
+        """End the fork server. What it has forked goes on, and ends with this process."""
         if self._control is not None:
             self._control.close()
         process, self._process, self._control = self._process, None, None
@@ -204,26 +205,19 @@ class Forks:
 class Forked:
     """An engine process of this machine (`Begun`)."""
 
-    forks: Forks
-    process: int
+    kind: str
+    child: ChildProcess
     connected: socket.socket
 
     @property
     def name(self) -> str:
-        return f"the {self.forks.kind} {self.process}"
+        return f"the {self.kind} {self.child.process}"
 
     def kill(self) -> None:
-        _kill(self.process)
+        self.child.kill()
 
     async def ended(self) -> str:
-        status = await self.forks.reap(self.process)
-        return "ended" if status is None else how_it_ended(status)
-
-
-def _kill(process: int) -> None:
-    """End a process that is ours at once, unless it has ended."""
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
+        return await self.child.ended()
 
 
 def module_command(module: str) -> list[str]:

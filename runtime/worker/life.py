@@ -1,13 +1,16 @@
-"""How a process of ours lives: no longer than its parent, and deaf to what is meant for the server."""
+"""The life of a process: it ends with its parent, and ignores the signals that are meant for the server."""
 
 import ctypes
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 import trio
 
@@ -19,7 +22,10 @@ PULSE_S = 0.5
 LEAVE_S = 5.0
 """How long a step may go on when nobody is there whom it is for; then the process ends by force."""
 
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+END_S = 2.0
+"""A child may take this long to end by itself, and again once it is killed."""
+POLL_S = 0.005
 ORPHANED = 3
 """The exit code of a process whose parent was gone before it could be bound to it."""
 
@@ -48,8 +54,45 @@ def forked(name: str, live: Callable[[], None]) -> int:
     """The process id of a fork of this process, called `name`, that lives once and ends with this one."""
     parent = os.getpid()
     process = os.fork()
-    if process:
-        return process
+    if not process:
+        _live_once(name, parent, live)
+    return process
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one whose own parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def fork_for(adopter: int, name: str, live: Callable[[], None], tell: Callable[[int], None]) -> None:
+    """Fork a process that becomes a child of `adopter`, which is above this one, and outlives this one.
+
+    A process between the two forks, tells the new process id and ends, so that the new one is an orphan. It
+    leads a process group, which its own children join.
+    """
+    between = os.fork()
+    if between:
+        if os.waitpid(between, 0)[1]:
+            raise OSError("no process can be forked")
+        return
+    code = 1
+    try:
+        own = os.getpid()
+        process = os.fork()
+        if not process:
+            while os.getppid() == own:
+                time.sleep(0.0002)
+            _live_once(name, adopter if sys.platform == "linux" else os.getppid(), live)
+        os.setpgid(process, process)
+        tell(process)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _live_once(name: str, parent: int, live: Callable[[], None]) -> NoReturn:
+    """Live as a fork that is bound to `parent`, and end."""
     code = 1
     try:
         begin_life(name, parent)
@@ -68,6 +111,50 @@ def how_it_ended(status: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+
+
+@dataclass(slots=True)
+class ChildProcess:
+    """A process that this one has adopted, which leads a process group (`fork_for`)."""
+
+    process: int
+    how: str | None = None
+    """How it ended, in words, once that is known."""
+
+    def kill(self) -> None:
+        """End it and its children at once, unless it has ended."""
+        if self.how is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process, signal.SIGKILL)
+
+    async def ended(self) -> str:
+        """Wait until it has ended, and say how. It is killed if it takes long."""
+        if self.how is None:
+            self.how = await ended_or_killed(self._reaped, self.kill, END_S, END_S) or "does not end"
+            with trio.move_on_after(END_S):
+                await self._children_reaped()
+        return self.how
+
+    async def _reaped(self) -> str:
+        while True:
+            try:
+                process, status = os.waitpid(self.process, os.WNOHANG)  # noqa: ASYNC222  # it does not wait
+                if process:
+                    return how_it_ended(status)
+            except ChildProcessError:  # it is not adopted where orphans cannot be: only its end is seen
+                try:
+                    os.kill(self.process, 0)
+                except ProcessLookupError:
+                    return "ended"
+            await trio.sleep(POLL_S)
+
+    async def _children_reaped(self) -> None:
+        """Kill and reap its children, which this process has adopted with its end."""
+        with suppress(ChildProcessError, ProcessLookupError):
+            while True:
+                if not os.waitpid(-self.process, os.WNOHANG)[0]:  # noqa: ASYNC222  # it does not wait
+                    os.killpg(self.process, signal.SIGKILL)
+                    await trio.sleep(POLL_S)
 
 
 async def ended_or_killed(

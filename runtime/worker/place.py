@@ -36,3 +36,7 @@ class Place(Protocol):
         left of it then.
         """
         ...
+
+    def tend(self) -> None:
+        """Begin again what processes are forked from, if it has ended."""
+        ...

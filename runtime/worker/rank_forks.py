@@ -82,6 +82,9 @@ class RankForks:
         await set_clock(rank.connected, is_here=True)
         return rank
 
+    def tend(self) -> None:
+        """All ranks have been forked: nothing is begun again."""
+
 
 def run_shared(
     run: RunHost,

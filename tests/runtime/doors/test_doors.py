@@ -40,13 +40,8 @@ def server() -> Iterator[Live]:
 
 def doors(server: Live) -> list[psutil.Process]:
     """The door processes, once there are two."""
-    until(lambda: len(_doors(server)) == 2, "two doors")
-    return _doors(server)
-
-
-def _doors(server: Live) -> list[psutil.Process]:
-    (forks,) = psutil.Process(server.process.pid).children()
-    return [each for each in forks.children() if each.status() != psutil.STATUS_ZOMBIE]
+    until(lambda: len(server.below("sundog door ")) == 2, "two doors")
+    return server.below("sundog door ")
 
 
 def until(holds: Any, what: str) -> None:
@@ -161,22 +156,26 @@ def test_a_door_that_dies_or_stands_still_is_replaced(server: Live, number: sign
     all_is_free(server)
 
 
-def test_doors_are_back_when_the_process_they_are_forked_from_dies(server: Live) -> None:
-    """They die with it, and nobody can say how; another is begun for both."""
-    (forks,) = psutil.Process(server.process.pid).children()
+def test_doors_outlive_the_process_they_are_forked_from(server: Live) -> None:
+    """Their streams go on to the end; another is begun, and forks a door when one is lost."""
+    (forks,) = server.below("sundog doors")
     before = doors(server)
+    streams = [Stream(server, max_tokens=400, ignore_eos=True) for _ in range(MANY)]
+    for stream in streams:
+        stream.begun.wait()
     forks.kill()
-    until(lambda: not any(door.is_running() for door in before), "doors outlive it")
-    until(lambda: answers(server), "no door is back")
-    (again,) = psutil.Process(server.process.pid).children()
-    assert again.pid != forks.pid
+    for stream in streams:
+        assert stream.whole()[-1]["choices"][0]["finish_reason"] == "length"
+    until(lambda: forks not in server.below("sundog doors"), "no other is begun")
+    assert doors(server) == before
+    before[0].kill()
+    until(lambda: before[0] not in doors(server) and answers(server), "no door is back")
+    assert before[1] in doors(server)
     all_is_free(server)
 
 
 def answers(server: Live) -> bool:
     """Whether both doors are there, and answer."""
-    if any(not each.children() for each in psutil.Process(server.process.pid).children()):
-        return False
     try:
         return {server.complete(max_tokens=1).status_code for _ in range(MANY)} == {200}
     except httpx.TransportError:

@@ -61,10 +61,10 @@ async def test_a_forked_engine_sees_the_gpus_of_its_replica_alone(monkeypatch: p
         for replica in (0, 1, 0):
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                process = await forks.fork(replica, theirs)
+                child = await forks.fork(replica, theirs)
                 ours.setblocking(True)
                 seen.append(ours.recv(100).decode())
-                assert await forks.reap(process) == 0
+                assert await child.ended() == "exited with code 0"
     finally:
         forks.close()
     assert seen == ["3,2", "1,0", "3,2"] and os.environ[VISIBLE] == "3,2,1,0"

@@ -98,8 +98,7 @@ def summed(values: dict[str, float], name: str) -> float:
 
 
 def engines(server: Live) -> list[psutil.Process]:
-    (forks,) = psutil.Process(server.process.pid).children()
-    return forks.children()
+    return server.below("sundog engine ")
 
 
 def kill_under_load(num_rounds: int, seed: int) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from actors.graph import open_graph
 from actors.messages import Accepted, Generate, Sampling
 from runtime.serve import RealModel, torch_backends
+from runtime.worker.forks import AGAIN_S
 from sundog.builds.engine_process import GPU_FILES
 from sundog.options.engine import Engine
 from tests.live import Live, Stream, live
@@ -41,12 +42,7 @@ def descendants(server: Live) -> list[psutil.Process]:
 
 def engine(server: Live) -> psutil.Process:
     """The engine process, once there is one."""
-    (forks,) = psutil.Process(server.process.pid).children()
-    deadline_s = time.monotonic() + START_S
-    while not (engines := forks.children()):
-        assert time.monotonic() < deadline_s, "no engine process"
-        time.sleep(0.01)
-    return engines[0]
+    return server.below("sundog engine ")[0]
 
 
 def is_there(process: psutil.Process) -> bool:
@@ -75,6 +71,7 @@ def all_blocks_are_free(server: Live) -> None:
 def kill_and_check(server: Live, delay_s: float) -> None:
     """Kill the engine under load: what had begun ends with an error, what had not is answered in full."""
     plain = server.complete("The fox", max_tokens=20).json()["choices"][0]["text"]
+    running = engine(server)
     streams = [Stream(server, prompt="The fox", **LONG) for _ in range(2)]
     for stream in streams:
         stream.begun.wait()
@@ -82,7 +79,7 @@ def kill_and_check(server: Live, delay_s: float) -> None:
     for stream in waiting:
         stream.accepted.wait()
     time.sleep(delay_s)
-    engine(server).kill()
+    running.kill()
     server.until_health(503)
     assert server.until_health(200) < START_S
     for stream in streams:
@@ -101,7 +98,7 @@ def test_a_killed_engine_ends_what_had_begun_and_answers_what_had_not(server: Li
 @pytest.mark.skipif(any(Path(each).exists() for each in GPU_FILES), reason="there engines import torch")
 def test_torch_is_imported_before_a_fork_and_not_after_it(server: Live) -> None:
     """Else every restart would take the seconds that importing takes."""
-    forks = descendants(server)[0]
+    (forks,) = server.below("sundog engines")
     assert any("libtorch" in mapped.path for mapped in forks.memory_maps())
 
 
@@ -117,9 +114,9 @@ def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun
 
 def test_an_engine_that_is_stopped_is_noticed_reported_and_replaced(server: Live) -> None:
     """SIGSTOP: /health is 503, and the log has what each of its actors was doing."""
+    stopped = engine(server)
     stream = Stream(server, **LONG)
     stream.begun.wait()
-    stopped = engine(server)
     stopped.send_signal(signal.SIGSTOP)
     server.until_health(503)
     assert "gave no sign of life for" in server.health().text or server.health().status_code == 200
@@ -155,15 +152,27 @@ async def test_a_core_elsewhere_answers_as_one_here(server: Live) -> None:
     assert logprobs == elsewhere["logprobs"]["token_logprobs"]
 
 
-@pytest.mark.long
-def test_the_process_that_engines_are_made_by_may_be_killed_too(server: Live) -> None:
-    """Its engine goes with it; another one takes seconds longer, as it has to import everything again."""
-    before = descendants(server)
-    before[0].kill()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_outlives_the_process_it_is_forked_from(server: Live, number: signal.Signals) -> None:
+    """Its streams go on to the end; another fork server is begun at once, and forks the next engine."""
+    running, (forks,) = engine(server), server.below("sundog engines")
+    time.sleep(AGAIN_S)
+    stream = Stream(server, **LONG)
+    stream.begun.wait()
+    forks.send_signal(number)
+    assert not stream.events or stream.events[-1] != "[DONE]"
+    deadline_s = time.monotonic() + START_S
+    while forks in server.below("sundog engines"):
+        assert time.monotonic() < deadline_s, "no other is begun"
+        assert server.health().status_code == 200
+    assert stream.whole()[-1]["choices"][0]["finish_reason"] == "length"
+    assert engine(server) == running
+    running.kill()
     server.until_health(503)
     server.until_health(200)
-    gone(before)
+    assert engine(server) != running
     assert server.complete(max_tokens=4).status_code == 200
+    gone([forks, running])
 
 
 def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(server: Live) -> None:
@@ -176,7 +185,7 @@ def test_a_server_that_is_killed_leaves_no_process_socket_or_shared_memory(serve
         next(lines)
         left = descendants(server)
         assert len(left) == 2
-        left[1].send_signal(signal.SIGSTOP)
+        engine(server).send_signal(signal.SIGSTOP)
         server.hurt(signal.SIGKILL)
         server.process.wait(STOP_S)
         gone(left)
