@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,26 @@ def client() -> Iterator[httpx.Client]:
 
 
 def test_texts_ends_and_refusals_are_vllms(client: httpx.Client) -> None:
-    """Penalties, biases, bans, allowed tokens, stops, limits, filters, grammars and chats, greedily."""
-    wrong = []
+    """Penalties, biases, bans, allowed tokens, stops, limits, filters, grammars and chats, greedily.
+
+    Where vLLM writes a run of blanks between tokens of JSON, the answer is the same up to its first blank:
+    no more than one is allowed here (docs/structured.md), so that the answer ends.
+    """
+    wrong, num_blank = [], 0
     for line in gzip.decompress(GOLDEN.read_bytes()).decode().splitlines():
         case = json.loads(line)
         answer = client.post(case["path"], json=case["body"])
+        if "response_format" in case["body"] and (run := re.search(r"\s\s", case["choices"][0]["text"])):
+            (choice,), num_blank = _said(answer.json())[0], num_blank + 1
+            assert choice["text"].startswith(case["choices"][0]["text"][: run.start() + 1])
+            assert choice["finish_reason"] == "stop"
+            continue
         if answer.status_code != case["status"] or (
             case["status"] == 200 and _said(answer.json()) != (case["choices"], case["usage"])
         ):
             wrong.append(f"{case} against {answer.text}")
     assert not wrong, "\n".join(wrong)
+    assert num_blank <= 1
 
 
 def _said(answer: Any) -> tuple[list[dict[str, Any]], list[int]]:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from actors.api import ServedModel, create_app
-from actors.api.bodies.extras import SAMPLED, SHARED
+from actors.api.bodies.sampling import SAMPLED, SHARED
 from actors.api.openapi import OPERATIONS, document
 from tests.live import Live
 
