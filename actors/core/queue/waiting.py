@@ -155,9 +155,10 @@ class WaitingQueue:
             self._rank_due()
         heap, entries = self._heap, self._entries
         while heap:
-            entry = heap[0]
-            request = entry[2]
-            if entries.get(request.request_id) is entry and self._is_first(request):
+            rank, turn, request = heap[0]
+            entry = entries.get(request.request_id)  # compared by value: compiled, tuples have no identity
+            holds = entry is not None and entry[1] == turn and entry[0] == rank
+            if holds and request.request_id not in self._passed and self._is_first(request):
                 return request
             heapq.heappop(heap)
         return None
