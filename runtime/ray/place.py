@@ -25,7 +25,7 @@ from runtime.ray.process import RayProcess, kill
 from runtime.ray.promises import answered
 from runtime.ray.words import why
 from runtime.wire.frames import WireError
-from runtime.wire.sockets import accepted, listen
+from runtime.wire.sockets import first_accepted, listen
 from runtime.worker.clock import set_clock
 from runtime.worker.messages import WORKER_MESSAGES
 
@@ -197,13 +197,12 @@ async def _met(listening: socket.socket, secret: bytes, promise: Any, facts: Fac
                 ends.append(why(error))
                 nursery.cancel_scope.cancel()
 
+        def refused(error: WireError) -> None:
+            log.warning("a caller is not let in where an engine is waited for: %s", error)
+
         nursery.start_soon(over)
         with trio.move_on_after(MEET_S):
-            while not met:
-                try:
-                    met.append(await accepted(listening, WORKER_MESSAGES, secret))
-                except WireError as error:
-                    log.warning("a caller is not let in where an engine is waited for: %s", error)
+            met.append(await first_accepted(listening, WORKER_MESSAGES, secret, refused))
         nursery.cancel_scope.cancel()
     if met:
         return met[0]

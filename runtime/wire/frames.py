@@ -28,10 +28,10 @@ class WireError(Exception):
 
 
 class Kind(enum.IntEnum):
-    """What a frame is for. The first five go to the end that has the actor, the next four come from it."""
+    """What a frame is for. The first five go to the end that has the actor, others come from it."""
 
     OPEN = 1
-    """A channel to an actor: the body names it. Answered with the capacity of its mailbox, 0 for none."""
+    """Asks for a channel to an actor, which the body names."""
     OPEN_LISTENER = 2
     """The same for a sender that does not keep the actor alive."""
     TELL = 3
@@ -46,6 +46,10 @@ class Kind(enum.IntEnum):
     """The actor takes no message any more."""
     FORGET = 10
     """Names lose their numbers: a message that was to be sent could not be packed."""
+    OPENED = 11
+    """The channel is open; the number is the capacity of the actor's mailbox, 0 for none."""
+    NOT_OPENED = 12
+    """The channel is not open; the body says why."""
 
 
 KINDS = frozenset(map(int, Kind))

@@ -7,7 +7,7 @@ answer is told so, every channel is closed, and every caller from the other end 
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from runtime.wire.records import Packer, Unpacker
 log = logging.getLogger("sundog.wire")
 
 READ_BYTES = 2**18
+MOST_NUMBER = 2**32 - 1
 MOST_UNSENT_BYTES = 2**31
 """What may wait for an end that does not read; then the link is cut."""
 
@@ -42,7 +43,9 @@ class Link:
         self._outlets: dict[int, Outlet] = {}
         self._replies: dict[int, Reply[Any]] = {}
         """What this end has asked and not been answered."""
-        self._last_number = 0
+        self._opening: dict[int, Reply[int]] = {}
+        """The channels that this end has asked for and that are not open yet."""
+        self._last_number = self._last_channel = 0
         self._unsent = bytearray()
         self._has_unsent = trio.Event()
         self.peer = peer
@@ -56,16 +59,17 @@ class Link:
 
     async def open(self, name: str, sender: str, *, counted: bool = True, tap: Tap | None = None) -> Ref[Any]:
         """The address of an actor at the other end; ActorDied if there is none of this name."""
+        self._check_up()
         opened: Reply[int] = Reply()
-        number = self._number(opened)
+        channel = self._last_channel = _next(self._last_channel, self._opening.keys() | self._outlets.keys())
+        self._opening[channel] = opened
         kind = Kind.OPEN if counted else Kind.OPEN_LISTENER
-        self._send_frame(Frame(kind, number, number, body=f"{name}\n{sender}".encode()))
-        outlet = Outlet(self, number, name)
-        self._outlets[number] = outlet
+        self._send_frame(Frame(kind, channel, body=f"{name}\n{sender}".encode()))
+        outlet = self._outlets[channel] = Outlet(self, channel, name)
         try:
             outlet.opened(await opened.wait())
         except BaseException:
-            self.signal(Kind.HANG_UP, number)
+            self.signal(Kind.HANG_UP, channel)
             raise
         return Ref(outlet.mailbox, sender, tap, counted=counted)
 
@@ -97,7 +101,8 @@ class Link:
         for outlet in self._outlets.values():
             outlet.ended()
         replies, self._replies = self._replies, {}
-        for reply in replies.values():
+        opening, self._opening = self._opening, {}
+        for reply in [*replies.values(), *opening.values()]:
             reply.fail(ActorDied(died))
         inlets, self._inlets = self._inlets, {}
         for inlet in inlets.values():
@@ -135,11 +140,15 @@ class Link:
 
     def _number(self, reply: Reply[Any]) -> int:
         """The number under which this reply is answered."""
+        self._check_up()
+        number = self._last_number = _next(self._last_number, self._replies)
+        self._replies[number] = reply
+        return number
+
+    def _check_up(self) -> None:
+        """Raise ActorDied if the link has ended."""
         if self.why_ended is not None:
             raise ActorDied(f"{self.peer} is gone: {self.why_ended}")
-        self._last_number = self._last_number % (2**32 - 1) + 1
-        self._replies[self._last_number] = reply
-        return self._last_number
 
     def _send_frame(self, frame: Frame) -> None:
         """At once if the socket takes it, by the writing task otherwise."""
@@ -203,6 +212,8 @@ class Link:
                 self._open(frame)
             case Kind.ANSWER | Kind.FAILED:
                 self._answered(frame)
+            case Kind.OPENED | Kind.NOT_OPENED:
+                self._opened(frame)
             case Kind.FORGET:
                 self._unpacker.forget()
             case Kind.TAKEN | Kind.ENDED:
@@ -234,9 +245,19 @@ class Link:
             raise WireError(f"a second channel {frame.channel}")
         if actor is None or actor.mailbox.is_closed:
             why = "there is no actor of this name" if actor is None else "it has ended"
-            return self.answer(frame.number, None, ActorDied(f"{name} cannot be reached: {why}"))
+            body = f"{name} cannot be reached: {why}".encode()
+            return self._send_frame(Frame(Kind.NOT_OPENED, frame.channel, body=body))
         self._inlets[frame.channel] = Inlet(self, frame.channel, actor, sender, frame.kind is Kind.OPEN)
-        self._send_frame(Frame(Kind.ANSWER, actor.mailbox.capacity or 0, frame.number))
+        self._send_frame(Frame(Kind.OPENED, frame.channel, actor.mailbox.capacity or 0))
+
+    def _opened(self, frame: Frame) -> None:
+        opened = self._opening.pop(frame.channel, None)
+        if opened is None:
+            raise WireError(f"an answer for the channel {frame.channel}, which was not asked for")
+        if frame.kind is Kind.OPENED:
+            opened.set(frame.number)
+        else:
+            opened.fail(ActorDied(frame.body.decode(errors="replace")))
 
     def _answered(self, frame: Frame) -> None:
         reply = self._replies.pop(frame.number, None)
@@ -244,7 +265,13 @@ class Link:
             raise WireError(f"an answer to the question {frame.number}, which was not asked")
         if frame.kind is Kind.FAILED:
             reply.fail(ActorDied(frame.body.decode(errors="replace")))
-        elif frame.number in self._outlets:
-            reply.set(frame.channel)
         else:
             reply.set(self._unpacker.unpack(frame.tag, frame.body))
+
+
+def _next(last: int, used: Container[int]) -> int:
+    """The next number after `last` that is not used; numbers have 32 bits, and 0 is none."""
+    while True:
+        last = last % MOST_NUMBER + 1
+        if last not in used:
+            return last

@@ -3,12 +3,13 @@
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trio
 
 from actors.config import ConfigError
+from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 
@@ -53,6 +54,27 @@ async def accepted(listening: socket.socket, messages: Sequence[type], secret: b
     await trio.lowlevel.wait_readable(listening)
     caller, _ = listening.accept()
     return await _shaken(caller, messages, secret, called=True)
+
+
+async def first_accepted(
+    listening: socket.socket, messages: Sequence[type], secret: bytes, on_refused: Callable[[WireError], None]
+) -> socket.socket:
+    """The first connection from there that proves to be ours. A slow or strange caller holds up no other."""
+    found: list[socket.socket] = []
+    async with trio.open_nursery() as nursery:
+
+        async def greet(caller: socket.socket) -> None:
+            try:
+                found.append(await _shaken(caller, messages, secret, called=True))
+                nursery.cancel_scope.cancel()
+            except WireError as error:
+                on_refused(error)
+
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            caller, _ = listening.accept()
+            nursery.start_soon(greet, caller)
+    return found[0]
 
 
 async def connected(address: Address, messages: Sequence[type], secret: bytes) -> socket.socket:

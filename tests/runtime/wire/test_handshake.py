@@ -11,7 +11,7 @@ from actors.config import ConfigError
 from runtime.wire import handshake
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import GREETING, shake_hands
-from runtime.wire.sockets import listen
+from runtime.wire.sockets import connected, first_accepted, listen
 from tests.actors.places import MESSAGES
 
 pytestmark = pytest.mark.wall_clock
@@ -55,7 +55,7 @@ async def test_another_secret_is_refused_by_both_ends(other: bytes) -> None:
 async def test_another_version_or_other_messages_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an upgrade under a running server."""
     said = await both((b"", b""), (int,))
-    assert "another Sundog (wire 1, here 1): install the same at both ends" in said[0]
+    assert "another Sundog (wire 2, here 2): install the same at both ends" in said[0]
 
 
 async def test_an_end_is_not_taken_for_itself() -> None:
@@ -105,3 +105,21 @@ def test_unix_sockets_are_private_and_tcp_needs_a_secret(tmp_path: Path) -> None
         listen(tmp_path / "another", b"")
     with pytest.raises(ConfigError, match="over TCP, which needs a secret"):
         listen(("127.0.0.1", 0), b"")
+
+
+async def test_a_caller_that_says_nothing_holds_up_nobody() -> None:
+    """One that knows the secret is let in at once, though two strangers called before."""
+    refused: list[WireError] = []
+    with listen(("127.0.0.1", 0), b"sesame") as listening, trio.fail_after(handshake.HANDSHAKE_S / 2):
+        address = listening.getsockname()
+        with socket.create_connection(address), socket.create_connection(address) as stranger:
+            stranger.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 60)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, address)
+                ours = await first_accepted(listening, MESSAGES, b"sesame", refused.append)
+    ours.close()
+    assert "no Sundog" in str(refused[0])
+
+
+async def call(address: tuple[str, int]) -> None:
+    (await connected(address, MESSAGES, b"sesame")).close()

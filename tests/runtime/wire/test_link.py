@@ -220,3 +220,28 @@ async def cancellable(link: Link, *, task_status: trio.TaskStatus[trio.CancelSco
     with trio.CancelScope() as scope:
         task_status.started(scope)
         await link._read()
+
+
+async def test_numbers_that_wrap_meet_neither_open_channels_nor_open_questions() -> None:
+    """The counter of questions starts shortly before 2^32; each question has its own answer."""
+    near_socket, far_socket = socket.socketpair()
+    near, far = Link(near_socket, MESSAGES, "the far end"), Link(far_socket, MESSAGES, "the near end")
+    clerk = Clerk()
+    hold = clerk.ref("hold")
+    with trio.fail_after(HANGS_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(clerk.live)
+            far.export(clerk)
+            nursery.start_soon(far.run)
+            nursery.start_soon(near.run)
+            refs = [await near.open("clerk", f"test-{number}") for number in range(5)]
+            expected = await refs[0].ask(Note("test", 0))
+            near._last_number = 2**32 - 4
+            answers = [await ref.ask(Note("test", number)) for number in range(4) for ref in refs]
+            assert answers == [await refs[0].ask(Note("test", number)) for number in range(4) for _ in refs]
+            assert type(answers[0]) is type(expected)
+            assert near._last_number < 100
+            for ref in refs:
+                ref.close()
+            hold.close()
+            nursery.cancel_scope.cancel()
