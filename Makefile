@@ -66,7 +66,7 @@ plain:
 	$(PYTHON) -m sundog.fast remove
 
 train: $(VENV)/installed-train
-	$(BIN)/python -m runtime.training.train
+	$(BIN)/python -m tools.tiny_model.train
 
 clean: plain
 	rm -rf $(VENV) .venv-clients build *.egg-info

@@ -63,11 +63,6 @@ def allowed(file: str, module: str) -> bool:
         if file == "actors/block_hash.py":
             return top in {"actors", "cbor2", "xxhash"}
         return top in {"actors", "trio", "mypy_extensions"}
-    if file.startswith("runtime/training/"):
-        # What the extra `train` installs, and nothing of the engine.
-        return top in TORCH | {"tokenizers"} or module.startswith("runtime.training")
-    if module.startswith("runtime.training"):
-        return False
     if file.startswith("runtime/"):
         served = HTTP if file == "runtime/serve.py" else set()
         return top not in (OURS | HTTP) - {"actors", "runtime"} - served

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from runtime.training import grammar
+from tools.tiny_model import grammar
 
 ASSET = Path(__file__).parents[2] / "runtime" / "assets" / "sundog-tiny"
 HELD_OUT_SEED = 7
@@ -80,7 +80,7 @@ def test_model_answers_held_out_questions(dtype_name: str) -> None:
     """Greedy answers to questions that the training never saw are right."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from runtime.training.evaluate import answers, is_right
+    from tools.tiny_model.evaluate import answers, is_right
 
     rng = Random(HELD_OUT_SEED)
     kinds = [k for k, _ in grammar.KINDS if k.__name__ in RELIABLE]

@@ -1,7 +1,7 @@
 """Distil measured operator tables into the compact ones that Sundog ships.
 
     pip install aiconfigurator-core
-    python -m sim.cost.tables.distil [SYSTEMS_FOLDER]
+    python -m tools.distil.aiconfigurator [SYSTEMS_FOLDER]
 
 Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, its tables of vLLM's
 kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
     "b200": "b200_sxm",

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-from runtime.training.example import Example
-from runtime.training.grammar import KINDS, draw_example
+from tools.tiny_model.example import Example
+from tools.tiny_model.grammar import KINDS, draw_example
 
 EVALUATION_SEED = 1_000_003
 

@@ -9,11 +9,11 @@ import zlib
 from dataclasses import dataclass
 from random import Random
 
-from runtime.training import plots, stories
-from runtime.training.example import Example, Kind, Turn
-from runtime.training.questions import NUMBER_KINDS
-from runtime.training.topics import SYSTEM_PROMPTS
-from runtime.training.words import WORD_KINDS
+from tools.tiny_model import plots, stories
+from tools.tiny_model.example import Example, Kind, Turn
+from tools.tiny_model.questions import NUMBER_KINDS
+from tools.tiny_model.topics import SYSTEM_PROMPTS
+from tools.tiny_model.words import WORD_KINDS
 
 HELD_OUT_ONE_IN = 12
 

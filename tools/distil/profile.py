@@ -1,6 +1,6 @@
 """Fit compact tables to a profile of one model's layer on a GPU that no published table covers.
 
-    python -m sim.cost.tables.distil_profile GPU PROFILE_FOLDER
+    python -m tools.distil.profile GPU PROFILE_FOLDER
 
 A profile of the LLMServingSim project (MIT; vLLM 0.19, Llama-3.1-8B, bfloat16, one rank) has the
 kernels of one layer in microseconds: `dense.csv.gz`, `per_sequence.csv.gz`, `attention.csv.gz`. Kept
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sim.cost.calibrated import nonnegative_least_squares
-from sim.cost.tables.distil import DATA
+from tools.distil.aiconfigurator import DATA
 
 SHAPES = {
     "qkv_proj": (6144, 4096),
@@ -129,5 +129,5 @@ def _decodes(profile: Path) -> tuple[list[tuple[int, ...]], list[float]]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m sim.cost.tables.distil_profile GPU PROFILE_FOLDER")
+        sys.exit("usage: python -m tools.distil.profile GPU PROFILE_FOLDER")
     distil(sys.argv[1], Path(sys.argv[2]))

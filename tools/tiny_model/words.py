@@ -2,10 +2,10 @@
 
 from random import Random
 
-from runtime.training import lexicon as lex
-from runtime.training import topics
-from runtime.training.example import FORMS, Example, Kind, ask
-from runtime.training.stories import article
+from tools.tiny_model import lexicon as lex
+from tools.tiny_model import topics
+from tools.tiny_model.example import FORMS, Example, Kind, ask
+from tools.tiny_model.stories import article
 
 
 def invented_word(rng: Random) -> str:

@@ -5,8 +5,8 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from runtime.training.grammar import draw_document
-from runtime.training.vocabulary import IGNORED, PAD, encode, token_id
+from tools.tiny_model.grammar import draw_document
+from tools.tiny_model.vocabulary import IGNORED, PAD, encode, token_id
 
 Row = tuple[list[int], list[int]]
 

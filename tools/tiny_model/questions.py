@@ -2,8 +2,8 @@
 
 from random import Random
 
-from runtime.training import lexicon as lex
-from runtime.training.example import FORMS, Example, Kind, ask
+from tools.tiny_model import lexicon as lex
+from tools.tiny_model.example import FORMS, Example, Kind, ask
 
 
 def pair_key(kind: str, a: int, b: int) -> str:

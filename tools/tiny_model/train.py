@@ -1,6 +1,6 @@
 """Trains the embedded model from scratch on text that the grammar writes.
 
-    python -m runtime.training.train --out DIR --seed 0 --minutes 26
+    python -m tools.tiny_model.train --out DIR --seed 0 --minutes 26
 
 With `--start DIR` the training goes on from a saved model instead; give it a seed of its own.
 Same seed, same machine, same torch: same weights, as long as the time limit does not shorten
@@ -22,11 +22,10 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from runtime.training.evaluate import accuracy
-from runtime.training.grammar import draw_document
-from runtime.training.muon import Muon
-from runtime.training.packing import pack
-from runtime.training.vocabulary import BOS, END, IGNORED, PAD, save_tokenizer, token_id, train_tokenizer
+from tools.tiny_model.evaluate import accuracy
+from tools.tiny_model.grammar import draw_document
+from tools.tiny_model.packing import pack
+from tools.tiny_model.vocabulary import BOS, END, IGNORED, PAD, save_tokenizer, token_id, train_tokenizer
 
 VOCAB_SIZE = 1536
 MAX_TOKENS = 2048
@@ -75,11 +74,12 @@ def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
     return model
 
 
-def build_optimisers(model: LlamaForCausalLM) -> tuple[Muon, torch.optim.AdamW]:
+def build_optimisers(model: LlamaForCausalLM) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms."""
     inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     outer = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    return Muon(inner), torch.optim.AdamW(outer, weight_decay=0.0, betas=(0.9, 0.95))
+    muon = torch.optim.Muon(inner, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
+    return muon, torch.optim.AdamW(outer, weight_decay=0.0, betas=(0.9, 0.95))
 
 
 def learning_rate_factor(progress: float) -> float:
@@ -114,10 +114,10 @@ def train(
         loss.backward()  # type: ignore[no-untyped-call]  # the library's own gap
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate_factor(progress)
-        muon.step(MUON_RATE * factor)
-        adam.param_groups[0]["lr"] = ADAM_RATE * factor
-        adam.step()
-        adam.zero_grad()
+        for optimiser, rate in ((muon, MUON_RATE), (adam, ADAM_RATE)):
+            optimiser.param_groups[0]["lr"] = rate * factor
+            optimiser.step()  # type: ignore[no-untyped-call]  # the library's own gap
+            optimiser.zero_grad()
         smooth = loss.item() if step == 0 else 0.95 * smooth + 0.05 * loss.item()
         step += 1
         used_s = (time.process_time() - begin_s) / torch.get_num_threads()

@@ -7,8 +7,8 @@ questions whose answers follow from it. Text that is drawn never depends on anyt
 from collections.abc import Callable
 from random import Random
 
-from runtime.training import lexicon as lex
-from runtime.training.stories import Cast, Story, article, cast_facts, draw_cast, ending, opening
+from tools.tiny_model import lexicon as lex
+from tools.tiny_model.stories import Cast, Story, article, cast_facts, draw_cast, ending, opening
 
 
 def lost(rng: Random, c: Cast) -> Story:

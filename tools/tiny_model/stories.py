@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from runtime.training import lexicon as lex
+from tools.tiny_model import lexicon as lex
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Tables of measured kernels, distilled from published measurements into `sim/cost/tables/data`."""
