@@ -46,6 +46,8 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._most_left = 16
         self._waiting: Waiting | None = None
         self._crash: BaseException | None = None
+        """What ended the actor. Code that awaits or calls asks `mailbox.is_closed`: compiled by mypyc,
+        a field that was None when it was compared must be None ever after."""
         self._task: trio.lowlevel.Task | None = None
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[M_contra]:
@@ -128,7 +130,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 mailbox.num_handled += 1
                 mailbox.last_s = clock.now_s()
                 given: object = self.handle(message)
-                if self._crash is not None:
+                if mailbox.is_closed:
                     return discard(given)
                 if given is None:
                     if reply is not None:
@@ -141,9 +143,9 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 if not mailbox.queue:
                     break
                 message, reply = mailbox.take()
-        except Exception as error:
+        except BaseException as error:  # the actor's own task raises it
             return self._fail(error)
-        if self._crash is None:
+        if not mailbox.is_closed:
             mailbox.is_free = True
             if mailbox.num_callers == 0 and self.idle:
                 self.wake()
@@ -165,7 +167,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         if self.mailbox.queue:
             self.receive(*self.mailbox.take())
         else:
-            self.mailbox.is_free = self._crash is None
+            self.mailbox.is_free = not self.mailbox.is_closed
 
     # --- its own task -----------------------------------------------------------------------------
 
@@ -187,11 +189,11 @@ class Actor(Owner[M_contra], Generic[M_contra]):
     async def _work(self) -> None:
         mailbox = self.mailbox
         self._rest()
-        while self._crash is None:
+        while not mailbox.is_closed:
             if self._waiting is not None:
                 waiting, self._waiting = self._waiting, None
                 given = await waiting
-                if self._crash is None:
+                if not mailbox.is_closed:
                     if self._reply is not None:
                         self._answer(self._reply, given)
                     self._rest()
@@ -200,6 +202,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             else:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_task)
+        assert self._crash is not None
         raise self._crash
 
     def wake(self) -> None:

@@ -37,13 +37,18 @@ class Event(enum.IntEnum):
 class Timer:
     """What is due at an instant, unless it is stopped before; a subclass says what."""
 
-    __slots__ = ("is_stopped",)
+    __slots__ = ("is_stopped", "scope")
 
     def __init__(self) -> None:
         self.is_stopped = False
+        self.scope: trio.CancelScope | None = None
+        """The sleep of the task that waits for the instant, on the wall clock."""
 
     def stop(self) -> None:
+        """Call nothing when the instant comes, and end the task that waits for it."""
         self.is_stopped = True
+        if self.scope is not None:
+            self.scope.cancel()
 
     def call(self) -> None:
         """The instant has come."""
@@ -184,8 +189,32 @@ def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None])
 
 
 async def _ring_at(time_s: float, timer: Timer) -> None:
-    await trio.sleep_until(time_s)
+    if timer.is_stopped:
+        return
+    with trio.CancelScope() as timer.scope:
+        await trio.sleep_until(time_s)
     timer.ring()
+
+
+def take_turn() -> str | None:
+    """Take the next place in the order of the run's clock, for `wait_turn`; None if it keeps no order."""
+    clock = _ordered_clock()
+    if clock is None:
+        return None
+    clock.agenda.num_entered += 1
+    return f"{clock.agenda.num_entered:015}"
+
+
+async def wait_turn(turn: str | None) -> None:
+    """Go on, within this instant, in the order in which turns were taken.
+
+    Trio shuffles the tasks that one event wakes. A task that has a turn goes on alone, when those before it
+    have come to rest; on a clock without an order it goes on at once.
+    """
+    clock = _ordered_clock()
+    if turn is not None and clock is not None:
+        with trio.CancelScope(shield=True):
+            await clock.wait_until(clock.agenda.time_s, Event.ARRIVAL, turn)
 
 
 async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: bool = False) -> T:

@@ -5,6 +5,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
+from actors.kernel.clock import take_turn, wait_turn
 from actors.kernel.owner import Owner, Watcher
 from actors.kernel.reply import Ask, Reply
 from actors.kernel.tap import Tap
@@ -91,9 +92,13 @@ class Mailbox(Generic[M]):
 
     async def room(self) -> None:
         """Wait until one more message fits, first come first served, or until none ever will."""
+        turn: str | None = None
         while not self.is_closed and (self.is_full or self._is_offered):
+            turn = turn or take_turn()
             await self._writers.park()
             self._is_offered = False
+        if self.is_closed:
+            await wait_turn(turn)
 
     def offer_room(self) -> None:
         """Wake the task that has waited longest for room, one only: Trio shuffles tasks woken together."""

@@ -11,6 +11,8 @@ from typing import Generic, NewType, NoReturn, Protocol, TypeGuard, TypeVar, cas
 import trio
 from mypy_extensions import mypyc_attr
 
+from actors.kernel.clock import take_turn, wait_turn
+
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
@@ -65,7 +67,7 @@ class Reply(Reader, Generic[R_co]):
     A second answer, a second reader while one waits, and a second Reader are bugs, and raise.
     """
 
-    __slots__ = ("_error", "_reader", "_task", "_value", "is_settled")
+    __slots__ = ("_error", "_reader", "_task", "_turn", "_value", "is_settled")
 
     def __init__(self) -> None:
         self.is_settled = False
@@ -73,6 +75,8 @@ class Reply(Reader, Generic[R_co]):
         self._error: BaseException | None = None
         self._task: trio.lowlevel.Task | None = None
         self._reader: Reader | None = None
+        self._turn: str | None = None
+        """The place of the task that waits among those that learn of one crash."""
 
     def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
         """The answer."""
@@ -91,6 +95,8 @@ class Reply(Reader, Generic[R_co]):
                 self._refuse_reader()
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if self._error is not None:
+                await wait_turn(self._turn)
         return self.result()
 
     def __await__(self) -> Generator[object, object, R_co]:
@@ -133,6 +139,8 @@ class Reply(Reader, Generic[R_co]):
         if self._reader is not None:
             self._hand_over()
         elif self._task is not None:
+            if error is not None:
+                self._turn = take_turn()
             trio.lowlevel.reschedule(self._task)
             self._task = None
 

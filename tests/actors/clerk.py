@@ -42,6 +42,11 @@ class Clerk(Actor[Any]):
         match message.does:
             case "crash":
                 raise ZeroDivisionError("a bug")
+            case "leave":
+                raise SystemExit("a handler wants the program to end")
+            case "hold and expect" if self.below is not None:
+                self.expect(self.below.request(Note(self.name, message.number, "later")), "below")
+                return self._hold(message)
             case "tell yourself" if self.itself is not None:
                 for number in range(3):
                     self.itself.tell(Note("itself", number))
