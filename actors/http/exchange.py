@@ -19,6 +19,8 @@ MOST_UNREAD_BYTES = 2**16
 BODILESS = (204, 304)
 BEGAN = "sundog.began"
 """Key in the scope's state: the instant at which the request's head was read, by `time.perf_counter`."""
+BODY = "sundog.body"
+"""Key in the scope's state: the RequestBody, which knows if all of it has come."""
 ABORT = "sundog.abort"
 """Key in the scope's state: a function that ends the connection at once."""
 Address = tuple[str, int] | None
@@ -78,7 +80,7 @@ class Exchange(ABC):
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.scope = scope
-        self.body = RequestBody()
+        self.body = scope["state"][BODY] = RequestBody()
         self.cancel_scope = trio.CancelScope()
         self.has_begun = False
         """True once the head of the answer was sent."""

@@ -5,8 +5,6 @@ Laws beyond llhttp's: a head has at most `max_head_bytes`; HTTP/1.1 needs one Ho
 are answered one at a time: what a client sends early is kept unparsed, up to MOST_EARLY_BYTES.
 """
 
-from typing import Any
-
 import httptools
 import trio
 
@@ -304,7 +302,7 @@ class Http1Exchange(Exchange):
         else:
             self._connection.transport.scope.cancel()
 
-    def _head(self, status: int, headers: Any) -> bytes:
+    def _head(self, status: int, headers: Headers) -> bytes:
         """Return the head of an answer; raises ValueError for headers that would break it."""
         self.keeps_connection = self.keeps_connection and not self._connection.connections.is_stopping
         self._has_length = status in BODILESS

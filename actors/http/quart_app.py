@@ -5,6 +5,7 @@ for each request, one of which waits for its client's leaving; here the app's ta
 """
 
 from contextlib import ExitStack
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -17,7 +18,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from werkzeug.routing import MapAdapter
 
 from actors.core.request import TraceHeaders
-from actors.http.exchange import ABORT, BEGAN, Receive, Send
+from actors.http.exchange import ABORT, BEGAN, BODY, Receive, RequestBody, Send
 from actors.http.http1 import FEED
 from actors.http.responses import FedResponse
 
@@ -40,13 +41,13 @@ class ApiRequest(TrioRequest):
     _read: bytes | None = None
     _is_whole = False
 
-    async def read_body(self, most: int | None = None, within_s: float = float("inf")) -> bytes:
+    async def read_body(self, most: int | None = None, within_s: float = inf) -> bytes:
         """Return the whole body; raises 413 if it is too large and 408 if it takes too long."""
         if self._read is None:
             if most is not None and (self.content_length or 0) > most:
                 raise RequestEntityTooLarge
             body = bytearray()
-            with trio.move_on_after(within_s) as waiting:
+            with trio.move_on_after(self._time_for_body(within_s)) as waiting:
                 while not self._is_whole:
                     body += await self._piece()
                     if most is not None and len(body) > most:
@@ -58,9 +59,14 @@ class ApiRequest(TrioRequest):
 
     async def drop_body(self, within_s: float) -> None:
         """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
-        with trio.move_on_after(within_s):
+        with trio.move_on_after(self._time_for_body(within_s)):
             while not self._is_whole:
                 await self._piece()
+
+    def _time_for_body(self, within_s: float) -> float:
+        """Return `within_s`, or infinity where all has come: no timer is begun then."""
+        body: RequestBody = self.scope["state"][BODY]
+        return inf if body.is_whole else within_s
 
     async def _piece(self) -> bytes:
         event = await self.receive()
