@@ -10,12 +10,11 @@ from actors.api.bodies.extras import not_supported
 from actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
-    MAX_PROMPT_TOKENS,
     JsonObject,
+    ManyTokenIds,
     ModelName,
     Name,
     NumTokensFrom1,
-    TokenId,
 )
 from actors.api.bodies.sampling import NumLogprobs, SamplingBody
 from actors.api.bodies.structured import (
@@ -293,4 +292,4 @@ class DetokenizeBody(JsonObject):
     """Tokens to be read."""
 
     model: ModelName | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS)]
+    tokens: ManyTokenIds

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-import jiter
 from quart import Blueprint, Response, current_app
 
 from actors.api.answers.choices import AnswerChoices, Wanted
@@ -13,6 +12,7 @@ from actors.api.answers.parts import Shaped
 from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
 from actors.api.bodies.chat import ChatBody, conversation
 from actors.api.bodies.extras import read_body
+from actors.api.bodies.parsing import read_json
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
 from actors.api.errors import invalid
@@ -157,18 +157,15 @@ def invocations_routes(context: ApiContext) -> Blueprint:
 
     @routes.post("/invocations")
     async def invoke() -> Response:
-        view = current_app.view_functions[_route_of(await current_request().read_body())]
+        body = await read_json(current_request(), context)
+        view = current_app.view_functions[_route_of(body)]
         return await cast(Callable[[], Awaitable[Response]], view)()
 
     return routes
 
 
-def _route_of(data: bytes) -> str:
+def _route_of(body: object) -> str:
     """The name of the route whose body this is; raises 400 for a body of none."""
-    try:
-        body = jiter.from_json(data)
-    except ValueError:
-        return FIELDS["messages"]  # which says what is wrong with it
     for field, route in FIELDS.items():
         if isinstance(body, dict) and body.get(field) is not None:
             return route

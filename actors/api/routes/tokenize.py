@@ -51,10 +51,7 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
         body = await read_body(DetokenizeBody, current_request(), context)
         context.check_model(body.model)
         codec = _codec(context)
-        for index, token in enumerate(body.tokens):
-            if codec.token_name(token) is None:
-                raise invalid(f"tokens[{index}] is {token}: the model has no such token.", "tokens")
-        text = await _apart(context, partial(codec.decode, body.tokens, False), "tokens")
+        text = await _apart(context, partial(_text_of, codec, body.tokens), "tokens")
         return json_response({"prompt": text})
 
     @routes.get("/tokenizer_info")
@@ -62,6 +59,13 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
         return json_response(_codec(context).info())
 
     return routes
+
+
+def _text_of(codec: TextCodec, tokens: list[int]) -> str:
+    for index, token in enumerate(tokens):
+        if codec.token_name(token) is None:
+            raise invalid(f"tokens[{index}] is {token}: the model has no such token.", "tokens")
+    return codec.decode(tokens, False)
 
 
 def _codec(context: ApiContext) -> TextCodec:

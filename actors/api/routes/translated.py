@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from pydantic import ValidationError
 from quart import Blueprint, Response
 
 from actors.api.answers.message import MessageEvents, whole_message
@@ -17,7 +16,7 @@ from actors.api.answers.response import ResponseEvents, ResponseObject, repeated
 from actors.api.bodies.chat import ChatBody, conversation
 from actors.api.bodies.extras import read_body
 from actors.api.bodies.messages import MessagesBody, PromptBody
-from actors.api.bodies.parsing import Json, as_api_error
+from actors.api.bodies.parsing import Json, validate
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
@@ -104,7 +103,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     async def create_message() -> Response:
         body = await _parsed_message(MessagesBody, context)
         with renamed(NAMES_IN_MESSAGES):
-            chat = await ChatAnswer.begin(context, current_request(), as_chat(body.chat()), "msg_")
+            chat = await ChatAnswer.begin(context, current_request(), validate(ChatBody, body.chat()), "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
         return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
@@ -112,7 +111,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
         body = await _parsed_message(PromptBody, context)
-        num_tokens = await count_prompt(context, as_chat(body.prompt()))
+        num_tokens = await count_prompt(context, validate(ChatBody, body.prompt()))
         original = {"original_input_tokens": num_tokens}
         return json_response({"input_tokens": num_tokens, "context_management": original})
 
@@ -133,14 +132,6 @@ async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
         raise ApiError(501, "This server counts tokens and has no tokenizer.")
     encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
     return len(await run_blocking(encode))
-
-
-def as_chat(chat: Json) -> ChatBody:
-    """The chat completion's body; raises 400 for what it may not hold."""
-    try:
-        return ChatBody.model_validate(chat)
-    except ValidationError as error:
-        raise as_api_error(error.errors(include_url=False)[0]) from None
 
 
 NAMES_IN_RESPONSES = {
@@ -168,7 +159,9 @@ def responses_routes(context: ApiContext) -> Blueprint:
     async def create_response() -> Response:
         body, before = await parsed()
         with renamed(NAMES_IN_RESPONSES):
-            chat = await ChatAnswer.begin(context, current_request(), as_chat(body.chat(before)), "resp_")
+            chat = await ChatAnswer.begin(
+                context, current_request(), validate(ChatBody, body.chat(before)), "resp_"
+            )
         room_tokens = context.model.max_model_len - chat.num_prompt_tokens
         asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
         response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)
@@ -183,7 +176,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
     async def count_input() -> Response:
         body, before = await parsed()
         with renamed(NAMES_IN_RESPONSES):
-            chat = as_chat(body.chat(before))
+            chat = validate(ChatBody, body.chat(before))
             context.check_model(chat.model)
             num_tokens = await count_prompt(context, chat)
         return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})

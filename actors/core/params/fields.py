@@ -161,8 +161,11 @@ SAMPLING_FIELDS: dict[str, SamplingField] = {
 }
 
 
-def out_of_range(sampling: Sampling) -> Iterator[tuple[str, float, str]]:
-    """Yield each number that is beyond its bounds, by its name and with what would do."""
+def out_of_range(sampling: Sampling) -> Iterator[tuple[str, object, str]]:
+    """Yield each number that is beyond its bounds, by its name and with what would do.
+
+    The number is typed as an object, for compiled code would make a float of it, and huge integers fit none.
+    """
     for name, field in SAMPLING_FIELDS.items():
         if field.range is None:
             continue

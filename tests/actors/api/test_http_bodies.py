@@ -9,7 +9,7 @@ import pytest
 
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.extras import UNSUPPORTED, check_extras
-from actors.api.bodies.parsing import JsonObject, check_content_type, parse
+from actors.api.bodies.parsing import BodyT, JsonObject, check_content_type, parse, validate
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
@@ -34,9 +34,13 @@ def context() -> ApiContext:
     return ApiContext(Nobody(), ServedModel("m", 10, 0), lambda: "1", OwnDesk(InFlight(), Nobody()))
 
 
+def parsed(body_type: type[BodyT], data: bytes) -> BodyT:
+    return validate(body_type, parse(data))
+
+
 def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        body = parse(body_type, json.dumps(fields).encode())
+        body = parsed(body_type, json.dumps(fields).encode())
         check_extras(body, context())
     assert caught.value.status == 400
     return caught.value
@@ -132,7 +136,7 @@ def test_a_part_that_is_not_text_is_refused_by_its_type() -> None:
 )
 def test_turns_that_no_template_would_show_are_refused(turn: dict[str, object]) -> None:
     """Calls are the assistant's, and their results are the tool's."""
-    body = parse(ChatBody, json.dumps({"messages": [turn]}).encode())
+    body = parsed(ChatBody, json.dumps({"messages": [turn]}).encode())
     with pytest.raises(ApiError, match=r"role|tool_calls"):
         body.messages[0].checked("messages[0]")
 
@@ -185,7 +189,7 @@ def test_every_number_and_every_list_has_its_bounds(body_type: type[JsonObject])
 def test_what_is_not_a_strict_json_object_is_refused(data: bytes) -> None:
     """The message says JSON, no field is blamed, and it stays short."""
     with pytest.raises(ApiError, match="JSON") as caught:
-        parse(CompletionBody, data)
+        parsed(CompletionBody, data)
     assert (caught.value.status, caught.value.param) == (400, None)
     assert len(caught.value.message) < 300
 
@@ -197,7 +201,7 @@ def test_a_message_shows_little_of_a_large_value(field: str) -> None:
     """A megabyte comes back as a few words of it."""
     body = json.dumps({"prompt": "x", field: {"a": ["b" * 1000] * 1000}}).encode()
     with pytest.raises(ApiError, match=field) as caught:
-        check_extras(parse(CompletionBody, body), context())
+        check_extras(parsed(CompletionBody, body), context())
     assert len(caught.value.message) < 300
 
 
@@ -239,8 +243,8 @@ def test_a_body_has_no_thousands_of_fields() -> None:
 def test_null_fields_are_absent() -> None:
     """Null everywhere is the same as nothing."""
     nulls = dict.fromkeys((*CompletionBody.model_fields, *UNSUPPORTED, "unheard_of"))
-    body = parse(CompletionBody, json.dumps({**nulls, "prompt": "x"}).encode())
-    assert body == parse(CompletionBody, b'{"prompt": "x"}')
+    body = parsed(CompletionBody, json.dumps({**nulls, "prompt": "x"}).encode())
+    assert body == parsed(CompletionBody, b'{"prompt": "x"}')
     assert body.model_extra == {}
 
 
@@ -250,11 +254,11 @@ def test_unsupported_fields_pass_only_with_neutral_values(name: str) -> None:
     error = refused(CompletionBody, prompt="x", **{name: {"asks": "for something"}})
     assert error.param == name and name in error.message
     for neutral in UNSUPPORTED[name]:
-        check_extras(parse(CompletionBody, json.dumps({"prompt": "x", name: neutral}).encode()), context())
+        check_extras(parsed(CompletionBody, json.dumps({"prompt": "x", name: neutral}).encode()), context())
 
 
 def sampling(**fields: object) -> Sampling:
-    return parse(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16)
+    return parsed(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16)
 
 
 def test_zero_logprobs_are_not_no_logprobs() -> None:
@@ -267,7 +271,7 @@ def test_chat_counts_the_likeliest_apart_from_whether_any_are_wanted() -> None:
 
     def wanted(**fields: object) -> int | None:
         text = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
-        return parse(ChatBody, text.encode()).sampling(16).logprobs
+        return parsed(ChatBody, text.encode()).sampling(16).logprobs
 
     assert wanted() is None and wanted(logprobs=False, top_logprobs=0) is None
     assert (wanted(logprobs=True), wanted(logprobs=True, top_logprobs=3)) == (0, 3)
@@ -343,9 +347,9 @@ def test_what_bends_logits_is_refused_by_name(name: str, value: object) -> None:
 @pytest.mark.parametrize("name", ["min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"])
 def test_what_is_not_a_number_is_refused(name: str, number: str) -> None:
     with pytest.raises(ApiError):
-        parse(CompletionBody, f'{{"prompt": "x", "{name}": {number}}}'.encode())
+        parsed(CompletionBody, f'{{"prompt": "x", "{name}": {number}}}'.encode())
     with pytest.raises(ApiError):
-        parse(CompletionBody, f'{{"prompt": "x", "logit_bias": {{"3": {number}}}}}'.encode())
+        parsed(CompletionBody, f'{{"prompt": "x", "logit_bias": {{"3": {number}}}}}'.encode())
 
 
 def test_what_a_body_leaves_out_is_as_the_model_s_defaults_have_it() -> None:
@@ -353,7 +357,7 @@ def test_what_a_body_leaves_out_is_as_the_model_s_defaults_have_it() -> None:
     defaults = SamplingDefaults(0.6, 20, 0.95, 0.1, 1.1)
 
     def asked(**fields: object) -> Sampling:
-        return parse(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16, defaults)
+        return parsed(CompletionBody, json.dumps({"prompt": "x", **fields}).encode()).sampling(16, defaults)
 
     own = Sampling(0.6, 20, 0.95, min_p=0.1, repetition_penalty=1.1, max_tokens=16)
     assert asked() == asked(temperature=None, top_k=None) == own
@@ -373,7 +377,7 @@ def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "sundog.api")
     with_log = context()
     for _ in range(3):
-        check_extras(parse(CompletionBody, b'{"prompt": "x", "shoe_size": 43, "user": "me"}'), with_log)
+        check_extras(parsed(CompletionBody, b'{"prompt": "x", "shoe_size": 43, "user": "me"}'), with_log)
     assert [record.name for record in caplog.records] == ["sundog.api"]
     assert "shoe_size" in caplog.text
 
@@ -381,13 +385,13 @@ def test_an_unknown_field_is_remarked_on_once(caplog: pytest.LogCaptureFixture) 
 def test_top_k_has_two_ways_to_be_off() -> None:
     """-1 and 0 both mean no limit, as in vLLM."""
     for value in (-1, 0):
-        body = parse(CompletionBody, json.dumps({"prompt": "x", "top_k": value}).encode())
+        body = parsed(CompletionBody, json.dumps({"prompt": "x", "top_k": value}).encode())
         assert body.sampling(16).top_k is None
 
 
 def test_limits_must_fit_together() -> None:
     """min_tokens above max_tokens is refused."""
-    body = parse(CompletionBody, b'{"prompt": "x", "min_tokens": 17}')
+    body = parsed(CompletionBody, b'{"prompt": "x", "min_tokens": 17}')
     with pytest.raises(ApiError, match="min_tokens"):
         body.sampling(16)
 
@@ -395,6 +399,6 @@ def test_limits_must_fit_together() -> None:
 def test_the_newer_limit_wins() -> None:
     """max_completion_tokens replaces max_tokens in chat."""
     data = {"messages": HELLO, "max_tokens": 5, "max_completion_tokens": 7}
-    assert parse(ChatBody, json.dumps(data).encode()).token_limit == 7
+    assert parsed(ChatBody, json.dumps(data).encode()).token_limit == 7
     del data["max_completion_tokens"]
-    assert parse(ChatBody, json.dumps(data).encode()).token_limit == 5
+    assert parsed(ChatBody, json.dumps(data).encode()).token_limit == 5

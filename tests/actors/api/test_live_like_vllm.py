@@ -9,7 +9,7 @@ import pytest
 from actors.api.answers.reasoning import ThoughtCount, starts_thinking
 from actors.api.bodies.chat import ChatBody
 from actors.api.bodies.messages import MessagesBody
-from actors.api.bodies.parsing import parse
+from actors.api.bodies.parsing import parse, validate
 from actors.api.bodies.responses import ResponseBody
 from actors.api.errors import ApiError
 from actors.front.codec import ThoughtMarks
@@ -181,7 +181,7 @@ def test_thinking_as_such_is_no_bound(torch_server: Live, kind: str) -> None:
 
 
 def read(body_type: Any, **body: Any) -> Any:
-    return parse(body_type, json.dumps(body).encode())
+    return validate(body_type, parse(json.dumps(body).encode()))
 
 
 def test_templates_get_tools_as_vllm_gives_them() -> None:
