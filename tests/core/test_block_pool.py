@@ -37,6 +37,15 @@ def test_cached_blocks_are_reused_last_and_prefixes_last_of_all() -> None:
     assert pool.find("head") == 1
 
 
+@pytest.mark.parametrize("num_known", [None, 0, 1, 2, 3])
+def test_blocks_that_only_their_owner_counts_are_reused_tail_first_too(num_known: int | None) -> None:
+    """Where tokens are only counted, full blocks have no key: their order is that of blocks that have one."""
+    pool = BlockPool(8)
+    pool.release(pool.take(5), num_kept=3, num_known=num_known)
+    assert pool.free_order == [5, 4, 6, 7, 3, 2, 1]
+    assert pool.take(7) == [5, 4, 6, 7, 3, 2, 1]
+
+
 def test_a_block_forgets_what_it_held_when_it_is_reused_and_not_before() -> None:
     """Free cached blocks can still be found; a new holder's block cannot."""
     pool = BlockPool(3)
@@ -72,6 +81,18 @@ def test_a_shared_block_is_free_only_when_all_have_let_go() -> None:
     assert pool.is_free(1) and pool.free_order == [2, 1]
     pool.share([1])
     assert pool.free_order == [2]
+
+
+def test_a_shared_block_that_is_forgotten_is_reused_like_an_empty_one() -> None:
+    """Its last reader leaves nothing in it that anybody could find."""
+    pool = BlockPool(5)
+    table = pool.take(2)
+    pool.register(table[0], "never computed")
+    pool.share(table[:1])
+    pool.forget(table[0])
+    pool.release(table[:1])
+    pool.release(table)
+    assert pool.free_order == [2, 1, 3, 4] and pool.num_cached == 0
 
 
 def test_forgetting_everything_is_refused_while_any_block_is_held() -> None:
@@ -129,10 +150,12 @@ class OrderedPool:
     def __init__(self, num_blocks: int) -> None:
         self.free = OrderedDict.fromkeys(range(1, num_blocks))
         self.num_refs = Counter[int]()
+        self.kept: set[int] = set()
 
     def take(self, count: int) -> list[int]:
         blocks = [self.free.popitem(last=False)[0] for _ in range(count)]
         self.num_refs.update(blocks)
+        self.kept -= set(blocks)
         return blocks
 
     def share(self, blocks: list[int]) -> None:
@@ -143,6 +166,7 @@ class OrderedPool:
     def release(self, table: list[int], cached: set[int]) -> None:
         self.num_refs.subtract(table)
         free = [block for block in reversed(table) if not self.num_refs[block]]
+        self.kept |= cached & set(free)
         self.free.update(dict.fromkeys(block for block in free if block in cached))
         for block in reversed([block for block in free if block not in cached]):
             self.free[block] = None
@@ -164,7 +188,9 @@ def test_the_free_queue_is_in_the_order_that_its_laws_say(seed: int, num_blocks:
             num_kept = rng.randrange(len(table) + 1)
             cached = {block for block in table if block in pool._keys}
             cached |= {block for block in table[:num_kept] if block not in pool._readers}
-            pool.release(table, num_kept)
+            shared = [n for n, block in enumerate(table, 1) if block in pool._keys or block in pool._readers]
+            num_known = rng.choice([None, rng.randint(max(shared, default=0), len(table))])
+            pool.release(table, num_kept, num_known)
             ordered.release(table, cached)
         elif hit and rng.random() < 0.7:
             pool.share(hit)
@@ -179,6 +205,8 @@ def test_the_free_queue_is_in_the_order_that_its_laws_say(seed: int, num_blocks:
             tables.append(table)
         assert pool.free_order == list(ordered.free), turn
         assert pool.num_free == len(ordered.free)
+        assert pool.num_cached == len(ordered.kept | {b for b in pool._keys if ordered.num_refs[b]})
+        assert len(pool._queue) <= 5 * num_blocks and pool._num_holes == pool._queue[pool._head :].count(0)
 
 
 def test_the_check_finds_a_block_that_leaked() -> None:
