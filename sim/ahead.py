@@ -17,7 +17,7 @@ from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
 from actors.core.params.sampling import Sampling
 from actors.core.request import Submit
-from actors.core.step.decode_runs import extend
+from actors.core.step.commit import extend
 from actors.core.step.plan import plan
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import update

@@ -109,6 +109,14 @@ class SchedulerConfig:
             )
 
     @property
+    def schedules_on_after_own_preemption(self) -> bool:
+        """True if the running requests behind one that had to preempt itself are still scheduled.
+
+        vLLM 0.32 ended the phase of running requests there; 0.33 goes on.
+        """
+        return self.engine_version != "0.32"
+
+    @property
     def max_num_running(self) -> int:
         """At most this many requests run at once."""
         return self.max_num_active_seqs or self.max_num_seqs

@@ -9,12 +9,11 @@ otherwise one runs at a time. All decisions are taken in `actors/core/`. The Sch
 from collections import deque
 from collections.abc import Sequence
 
-from actors.core.step.decode_runs import extend
+from actors.core.step.commit import extend
 from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
-from actors.core.step.speculate import cut
 from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
+from actors.core.step.update import cut, update
 from actors.engine.inbox import Due, Hold, Inbox, Reset, Tracer
 from actors.engine.phase import Phase
 from actors.engine.planned import Planned

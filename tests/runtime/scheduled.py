@@ -17,9 +17,8 @@ from actors.core.params.sampling import Sampling
 from actors.core.policies.orders import Fcfs
 from actors.core.request import Request, Submit
 from actors.core.step.plan import plan
-from actors.core.step.speculate import cut
 from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
+from actors.core.step.update import cut, update
 from runtime.engine import Engine, Flight
 from tests.core.requests import hash_by_value
 

@@ -1,12 +1,54 @@
-"""Move the state on by a step that has been planned, and say it as a diff."""
+"""Commit a planned step: move the state on by it, and say it as a Batch of diffs.
 
-from actors.core.batch import Admission, Batch, Chunk
+A batch may stand for a run of decode steps in which nothing but lengths changes. Law: a run leaves the state
+that its steps would have left one by one: the same blocks in the same order.
+"""
+
+from actors.core.batch import Admission, Batch, Blocked, Chunk
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.queue.lockstep import InFlight
 from actors.core.request import Request
-from actors.core.step.decode_runs import run_length
-from actors.core.step.draft import Draft, admission_order
-from actors.core.step.speculate import verify
 from actors.core.step.state import SchedulerState
+
+
+class Draft:
+    """A step while it is being planned: the decisions so far, and the rest of the budget.
+
+    `reserved_blocks` are kept for running requests while others are admitted before them.
+    """
+
+    __slots__ = (
+        "admitted",
+        "blocked",
+        "budget",
+        "has_members",
+        "new_blocks",
+        "num_decodes",
+        "preempted",
+        "preempted_for",
+        "quotas",
+        "reserved_blocks",
+        "scheduled",
+        "step",
+        "threshold",
+    )
+
+    def __init__(self, step: int, budget: int, threshold: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.threshold = threshold
+        self.num_decodes = 0
+        self.has_members = False
+        """True once the members of the lockstep have been given their tokens."""
+        self.reserved_blocks = 0
+        self.scheduled: dict[str, tuple[Request, int]] = {}
+        self.new_blocks: dict[str, tuple[int, ...]] = {}
+        self.admitted: list[tuple[Request, bool]] = []
+        self.preempted: list[Request] = []
+        self.preempted_for: list[str] = []
+        self.quotas: dict[str, int | None] = {}
+        """Quotas of running requests, asked before anything is decided, so that they hold throughout."""
+        self.blocked: Blocked | None = None
 
 
 def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
@@ -19,7 +61,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     admitted: tuple[Admission, ...] = ()
     if draft.admitted:
         admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
-    drafts = verify(state, draft) if state.speculates else ()
+    drafts = _verify(state, draft) if state.speculates else ()
     chunks = _chunks(state, draft) if draft.scheduled else ()
     preempted: tuple[str, ...] = ()
     preempted_for: tuple[str | None, ...] = ()
@@ -37,12 +79,17 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
         preempted_for=preempted_for,
         finished=tuple(state.finished_ids) if state.finished_ids else (),
         num_decodes=draft.num_decodes,
-        max_steps=run_length(state) if may_run else 1,
+        max_steps=_run_length(state) if may_run else 1,
         drafts=drafts,
     )
     state.finished_ids.clear()
     state.reset_ids.clear()
     return batch
+
+
+def admission_order(request: Request) -> int:
+    """The order in which running requests are scheduled and reported: that of their latest admission."""
+    return request.order
 
 
 def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
@@ -55,37 +102,6 @@ def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
     if len(left_out) > 1:
         left_out.sort(key=admission_order)
     return tuple([request.request_id for request in left_out])
-
-
-def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
-    """What the touched requests compute, except decodes that the runner knows of."""
-    chunks = []
-    for request, num_tokens in draft.scheduled.values():
-        caught_up = _catch_up(state, request, num_tokens)
-        if state.is_pipelined:
-            _keep_apart(state, draft, request, caught_up)
-        if not _decodes(request, draft, caught_up):
-            chunks.append(Chunk(request.request_id, num_tokens, caught_up))
-    return tuple(chunks)
-
-
-def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up: bool) -> None:
-    """Note when a request was scheduled, and when its next token may be computed.
-
-    As vLLM 0.32 does: a token that is planned ahead reaches the first stage as many steps later as there are
-    stages.
-    """
-    request.last_step = draft.step
-    if caught_up and state.config.async_scheduling:
-        request.next_decode_step = draft.step + state.config.pipeline_parallel_size
-
-
-def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """New blocks of requests that ran before; an Admission names its own."""
-    if not draft.admitted:
-        return tuple(draft.new_blocks.items())
-    fresh = {request.request_id for request, _ in draft.admitted}
-    return tuple([(name, blocks) for name, blocks in draft.new_blocks.items() if name not in fresh])
 
 
 def _admission(request: Request, resumed: bool) -> Admission:
@@ -102,8 +118,41 @@ def _admission(request: Request, resumed: bool) -> Admission:
     )
 
 
+def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
+    """Count the drafts that the planned step computes, and the requests that have some as decodes.
+
+    These requests are taken out of `draft.scheduled`: how far they get is known when the result is.
+    """
+    record, found = state.lockstep.in_flight[-1], []
+    for name, (request, num_tokens) in list(draft.scheduled.items()):
+        request.num_tokens_planned = request.num_tokens
+        request.num_drafts = 0
+        num_drafts = request.num_computed_tokens + num_tokens - request.num_tokens
+        if num_drafts > 0:
+            request.num_computed_tokens += num_tokens
+            request.num_in_flight += 1
+            record.samplers.append(request)
+            record.drafted[name] = num_drafts
+            found.append((name, num_drafts))
+            draft.num_decodes += 1
+            del draft.scheduled[name]
+    return tuple(found)
+
+
+def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
+    """Return what the touched requests compute, except decodes that the runner knows of."""
+    chunks = []
+    for request, num_tokens in draft.scheduled.values():
+        caught_up = _catch_up(state, request, num_tokens)
+        if state.is_pipelined:
+            _keep_apart(state, draft, request, caught_up)
+        if not _decodes(request, draft, caught_up):
+            chunks.append(Chunk(request.request_id, num_tokens, caught_up))
+    return tuple(chunks)
+
+
 def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
-    """Count scheduled tokens as computed; whether the request has caught up and samples."""
+    """Count scheduled tokens as computed; True if the request has caught up and samples."""
     request.num_computed_tokens += num_tokens
     if request.num_computed_tokens < request.num_tokens + request.num_in_flight:
         return False
@@ -112,10 +161,83 @@ def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
     return True
 
 
+def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up: bool) -> None:
+    """Note when a request was scheduled, and when its next token may be computed.
+
+    As vLLM 0.32 does: a token that is planned ahead reaches the first stage as many steps later as there are
+    stages.
+    """
+    request.last_step = draft.step
+    if caught_up and state.config.async_scheduling:
+        request.next_decode_step = draft.step + state.config.pipeline_parallel_size
+
+
 def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
-    """Whether the runner knows that the request decodes; if so, count it."""
+    """Count the request as a decode if the runner knows that it decodes; True if so."""
     if request.decodes_on_wire:
         draft.num_decodes += 1
         return True
     request.decodes_on_wire = caught_up
     return False
+
+
+def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """New blocks of requests that ran before; an Admission names its own."""
+    if not draft.admitted:
+        return tuple(draft.new_blocks.items())
+    fresh = {request.request_id for request, _ in draft.admitted}
+    return tuple([(name, blocks) for name, blocks in draft.new_blocks.items() if name not in fresh])
+
+
+def _run_length(state: SchedulerState) -> int:
+    """Return how many steps, the planned one included, can change nothing but lengths.
+
+    A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
+    waiting: blocks only become fewer, no request leaves the batch, and no rank changes, unless it was drawn
+    from what a run changes. Even then no order of the queue lets one of it run while no running slot is free.
+    """
+    lockstep = state.lockstep
+    if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
+        # The step after it would be planned at once, or names a block when its token is known.
+        return 1
+    if not lockstep.members or state.catching_up or _policy_matters(state):
+        return 1
+    num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
+    expiry = lockstep.next_expiry()
+    return num_steps if expiry is None else min(num_steps, expiry - lockstep.planned + 1)
+
+
+def _policy_matters(state: SchedulerState) -> bool:
+    """True if the next step may admit a request because the policy answers otherwise than in this one."""
+    if not state.waiting:
+        return False
+    policy, config = state.policy, state.config
+    # What a user's policy says of urgency may turn with anything, whatever it declares.
+    if config.preempt_for_priority and (policy.is_dynamic or isinstance(policy, GuardedPolicy)):
+        return True
+    # A smaller quota lets a request in whose first chunk alone has to fit.
+    asks_quota = state.quota is not None and not config.scheduler_reserve_full_isl
+    return (state.waiting.may_turn or asks_quota) and len(state.running) < config.max_num_running
+
+
+def extend(state: SchedulerState, num_steps: int) -> None:
+    """Plan `num_steps` more steps like the last one, which a run has done already.
+
+    Blocks are taken in the order in which single steps would have taken them. O(requests that grow), with one
+    slice each.
+    """
+    lockstep, kv = state.lockstep, state.kv
+    first, last = lockstep.planned + 1, lockstep.planned + num_steps
+    turns, num_blocks = lockstep.grow_through(first, last)
+    blocks = kv.pool.take(num_blocks)
+    if num_blocks == len(turns):
+        for turn, request in enumerate(turns):
+            request.block_ids.append(blocks[turn])
+    else:
+        for turn, request in enumerate(turns):
+            request.block_ids += blocks[turn :: len(turns)]
+    for step in range(first, last + 1) if lockstep.fills else ():
+        lockstep.planned = step
+        for request in lockstep.due_to_fill(step):
+            kv.register(request, lockstep.num_computed(request))
+    lockstep.done, lockstep.planned = last - 1, last

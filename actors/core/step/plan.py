@@ -2,28 +2,25 @@
 
 There are no prefill and decode phases. Every request has computed tokens and known tokens, and a step lets
 the computed ones catch up with the known ones under one token budget. Running requests go first, in order of
-admission; then waiting ones are admitted (`admit.py`), and the first that does not fit blocks all behind it.
-When blocks run out, a victim is preempted and recomputed later. Policies choose the next request and the
-victim, and may let prefills go first.
+admission. Then waiting ones are admitted in the policy's order, as far as budget, running slots and blocks
+go, and the first that lacks something blocks all behind it. When blocks run out, a victim is preempted and
+recomputed later. Policies choose the next request and the victim, and may let prefills go first.
 
-Without the options that vLLM does not have, the decisions are vLLM V1's, step for step. Cost is
-O(what changed): requests in lockstep are touched only when they need or fill a block; when blocks
+Without the options that vLLM does not have, the decisions are vLLM V1's, step for step. Two of these soften
+the queue. With `max_overtakes`, requests behind one that lacks blocks may be admitted; a request is overtaken
+at most N times in one wait, so that none starves. With `preempt_for_priority`, the next request in the queue
+may take the place of running requests that are strictly less urgent, if that is sure to admit it.
+
+Cost is O(what changed): requests in lockstep are touched only when they need or fill a block; when blocks
 or budget might not suffice for all, the lockstep is dissolved and the same loop touches everyone.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from actors.core.batch import Batch, Blocked
 from actors.core.request import Request, Status
-from actors.core.step.admit import admit_urgent, admit_waiting
-from actors.core.step.commit import commit
-from actors.core.step.draft import (
-    Draft,
-    admission_order,
-    ask_quotas,
-    blocks_to_grow,
-    pending,
-    preempt,
-    with_lookahead,
-)
+from actors.core.step.commit import Draft, admission_order, commit
 from actors.core.step.state import SchedulerState
 
 
@@ -40,17 +37,17 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     if state.is_pipelined:
         state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
     if state.quota is not None:
-        ask_quotas(state, draft)
+        _ask_quotas(state, draft)
     if state.config.preempt_for_priority:
-        admit_urgent(state, draft)
+        _admit_urgent(state, draft)
     if state.policy.prefills_first and not draft.preempted:
-        draft.reserved_blocks = blocks_to_grow(state, draft, state.running.values())
-        admit_waiting(state, draft)
+        draft.reserved_blocks = _blocks_to_grow(state, draft, state.running.values())
+        _admit_waiting(state, draft)
     _schedule_running(state, draft)
     if draft.preempted:
         draft.blocked = _blocked_by_preemption(state)
     elif not state.policy.prefills_first:
-        admit_waiting(state, draft)
+        _admit_waiting(state, draft)
     return commit(state, draft, may_run), draft.blocked
 
 
@@ -72,6 +69,14 @@ def _threshold(state: SchedulerState) -> int:
     if config.long_prefill_token_threshold_adaptive:
         threshold = max(threshold, config.max_num_batched_tokens // num_requests)
     return threshold
+
+
+def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
+    """Ask the policy for a quota of each running request with several tokens to compute. O(these)."""
+    if state.quota is not None:
+        for name, request in state.catching_up.items():
+            if _pending(state, draft, request) - request.num_drafts > 1:
+                draft.quotas[name] = state.quota(request, state.view)
 
 
 def _schedule_running(state: SchedulerState, draft: Draft) -> None:
@@ -105,14 +110,35 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
             state.kv.register(request, lockstep.num_tokens(request))
 
 
-def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
-    """Whether a member gets a block, preempting others if necessary; False if it is preempted itself."""
-    while state.kv.pool.num_free == 0:
-        victim = state.choose_victim(state.running, state.view)
-        preempt(state, draft, victim, request)
-        if victim is request:
-            return False
-    return True
+def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
+    """Requests not in lockstep that are to be scheduled, except those this plan has admitted already."""
+    if not draft.scheduled:
+        return state.catching_up
+    return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
+
+
+def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
+    """True if every member gets its token and its block in the order of the plain loop.
+
+    Where blocks may run out, only if those that are preempted are the last in this order.
+    """
+    lockstep, num_members = state.lockstep, len(state.lockstep.members)
+    budget = draft.budget - num_members
+    if not num_members or budget < 0:
+        return not num_members
+    num_blocks = len(lockstep.grows.get(draft.step, ()))
+    demand = 0
+    for request in catching_up.values():
+        num_tokens = _pending(state, draft, request)
+        held = request.num_computed_tokens + min(num_tokens, budget)
+        num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
+        demand += num_tokens
+    if num_blocks > state.kv.pool.num_free:
+        return state.preempts_last and demand <= budget and not state.policy.prefills_first
+    if demand <= budget:
+        return True
+    members_first = lockstep.max_order < min(map(admission_order, catching_up.values()))
+    return members_first and not state.policy.prefills_first
 
 
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
@@ -126,56 +152,242 @@ def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
             new_blocks[request.request_id] = (block,)
 
 
+def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
+    """Free a block for a member, preempting others if necessary; False if it is preempted itself."""
+    while state.kv.pool.num_free == 0:
+        victim = state.choose_victim(state.running, state.view)
+        _preempt(state, draft, victim, request)
+        if victim is request:
+            return False
+    return True
+
+
 def _prefills_first(request: Request) -> tuple[bool, int]:
     return (request.decodes_on_wire, request.order)
 
 
-def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
-    """Requests not in lockstep that are to be scheduled, except those this plan has admitted already."""
-    if not draft.scheduled:
-        return state.catching_up
-    return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
-
-
-def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
-    """Whether every member gets its token and its block in the order of the plain loop.
-
-    Where blocks may run out, only if those that are preempted are the last in this order.
-    """
-    lockstep, num_members = state.lockstep, len(state.lockstep.members)
-    budget = draft.budget - num_members
-    if not num_members or budget < 0:
-        return not num_members
-    num_blocks = len(lockstep.grows.get(draft.step, ()))
-    demand = 0
-    for request in catching_up.values():
-        num_tokens = pending(state, draft, request)
-        held = request.num_computed_tokens + min(num_tokens, budget)
-        num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
-        demand += num_tokens
-    if num_blocks > state.kv.pool.num_free:
-        return state.preempts_last and demand <= budget and not state.policy.prefills_first
-    if demand <= budget:
-        return True
-    members_first = lockstep.max_order < min(map(admission_order, catching_up.values()))
-    return members_first and not state.policy.prefills_first
-
-
 def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
     """Schedule one running request, preempting others if necessary. False ends the phase."""
-    num_tokens = min(pending(state, draft, request), draft.budget)
+    num_tokens = min(_pending(state, draft, request), draft.budget)
     if num_tokens == 0:
         return draft.budget > 0
     computed = request.num_computed_tokens + num_tokens
-    held = with_lookahead(state, computed)
+    held = _with_lookahead(state, computed)
     while (blocks := state.kv.grow(request, held)) is None:
         victim = state.choose_victim(state.running, state.view)
-        preempt(state, draft, victim, request)
+        _preempt(state, draft, victim, request)
         if victim is request:
-            return state.config.engine_version != "0.32"
+            return state.config.schedules_on_after_own_preemption
     if blocks:
         draft.new_blocks[request.request_id] = tuple(blocks)
     state.kv.register(request, min(computed, request.num_tokens))
     draft.scheduled[request.request_id] = (request, num_tokens)
     draft.budget -= num_tokens
     return True
+
+
+def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
+    """Tokens that a running request could compute in this step, the budget aside."""
+    computed, in_flight = request.num_computed_tokens, request.num_in_flight
+    if state.is_pipelined:
+        if draft.step < request.next_decode_step:
+            return 0
+        if not state.config.async_scheduling:
+            in_flight = 0  # what is not known yet cannot be computed
+    if in_flight and computed + 2 - in_flight >= (
+        request.submit.num_prompt_tokens + request.submit.max_tokens
+    ):
+        return 0
+    num_tokens = request.num_tokens + request.num_drafts + in_flight - computed
+    if 0 < draft.threshold < num_tokens:
+        num_tokens = draft.threshold
+    if num_tokens > 1 and draft.quotas:
+        quota = draft.quotas.get(request.request_id)
+        num_tokens = num_tokens if quota is None else min(num_tokens, quota)
+    return max(min(num_tokens, state.config.max_model_len - computed - 1), 0)
+
+
+def _with_lookahead(state: SchedulerState, num_tokens: int) -> int:
+    """The tokens whose slots a running request holds when it has computed `num_tokens`."""
+    config = state.config
+    if not config.num_lookahead_tokens:
+        return num_tokens
+    return min(num_tokens + config.num_lookahead_tokens, config.max_model_len)
+
+
+def _blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Request]) -> int:
+    """Blocks that these running requests need in this step, if the budget suffices for each."""
+    num_blocks = 0
+    for request in running:
+        if request.in_lockstep:
+            num_blocks += request.next_grow == draft.step
+        else:
+            num_tokens = min(_pending(state, draft, request), draft.budget)
+            held = state.kv.num_blocks(_with_lookahead(state, request.num_computed_tokens + num_tokens))
+            num_blocks += max(held - len(request.block_ids), 0)
+    return num_blocks
+
+
+def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request) -> None:
+    """Preempt a victim for `needy`; the tokens it was given in this very step return to the budget.
+
+    Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the prefix
+    cache, where a later hit finds keys and values that were never written.
+    """
+    if victim.request_id in draft.scheduled and not state.leaves_uncomputed:
+        state.kv.unregister(victim, victim.num_computed_tokens)
+    if draft.has_members and victim.in_lockstep:
+        draft.budget += 1
+        draft.num_decodes -= 1
+    state.preempt(victim)
+    draft.preempted.append(victim)
+    draft.preempted_for.append(needy.request_id)
+    if victim.request_id in draft.scheduled:
+        draft.budget += draft.scheduled.pop(victim.request_id)[1]
+        draft.new_blocks.pop(victim.request_id, None)
+
+
+def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
+    """Admit from the queue until a request lacks something; the draft says which and what."""
+    queue, most = state.waiting, state.config.max_overtakes
+    if not queue:
+        return
+    passed: list[Request] = []
+    queue.rerank()
+    while (request := queue.peek()) is not None:
+        lack = _lacks_turn(state, draft)
+        if lack is None and _is_in_flight(state, request):
+            queue.pass_over()
+            continue
+        lack = lack or _admit(state, draft, request)
+        if lack is None:
+            for overtaken in passed:
+                overtaken.num_overtakes += 1
+        else:
+            if draft.blocked is None:
+                draft.blocked = Blocked(request.request_id, lack)
+                queue.note_rank(request)
+            if lack != "KV blocks" or not most:
+                break
+            queue.pass_over()
+            passed.append(request)
+        if any(waiting.num_overtakes >= most for waiting in passed):
+            break
+    queue.rewind()
+
+
+def _lacks_turn(state: SchedulerState, draft: Draft) -> str | None:
+    """Return what keeps every request from being admitted now."""
+    if draft.budget == 0:
+        return "token budget"
+    return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None
+
+
+def _is_in_flight(state: SchedulerState, request: Request) -> bool:
+    """True while a step that was planned before still computes a preempted request."""
+    return bool(request.num_in_flight) or request.last_step > state.lockstep.done
+
+
+def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
+    """Admit a waiting request, or say what it lacks."""
+    demand = _demand(state, draft, request)
+    if demand.num_tokens > draft.budget:
+        return "token budget"
+    reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
+    if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
+        return "KV blocks"
+    _enter(state, draft, request, demand)
+    return None
+
+
+@dataclass(slots=True)
+class Demand:
+    """A waiting request's needs, to be admitted into a step.
+
+    The request computes `num_tokens` beyond the `num_known_tokens` of the cached blocks `hit`, or of another
+    server's, and needs room for `num_fitting_tokens` in all.
+    """
+
+    hit: list[int]
+    num_known_tokens: int
+    num_tokens: int
+    num_held_tokens: int
+    num_fitting_tokens: int
+
+
+def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
+    config = state.config
+    hit = state.kv.find_hit(request)
+    num_known_tokens = len(hit) * config.block_size
+    if request.submit.has_remote_kv and not request.num_preemptions:
+        num_known_tokens = request.num_tokens - 1
+    num_tokens = request.num_tokens - num_known_tokens
+    if 0 < draft.threshold < num_tokens:
+        num_tokens = draft.threshold
+    if state.quota is not None and num_tokens > 1:
+        quota = state.quota(request, state.view)
+        num_tokens = num_tokens if quota is None else min(num_tokens, quota)
+    if config.enable_chunked_prefill:
+        num_tokens = min(num_tokens, draft.budget)
+    held = min(num_known_tokens + num_tokens, config.max_model_len)
+    whole = min(request.num_tokens, config.max_model_len)
+    return Demand(
+        hit, num_known_tokens, num_tokens, held, whole if config.scheduler_reserve_full_isl else held
+    )
+
+
+def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
+    """Make the request run, with the blocks and tokens that it demands."""
+    state.waiting.note_rank(request)
+    state.waiting.discard(request)
+    state.kv.admit(request, demand.hit, demand.num_held_tokens)
+    request.num_computed_tokens = demand.num_known_tokens
+    resumes = request.status is Status.PREEMPTED
+    draft.admitted.append((request, resumes))
+    draft.scheduled[request.request_id] = (request, demand.num_tokens)
+    draft.budget -= demand.num_tokens
+    state.admit(request, draft.step)
+    state.waiting.rerank()
+
+
+def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
+    """Admit the next request in the queue before running requests grow, if any of these is less urgent.
+
+    Less urgent requests are preempted if that admits it: as few as needed, the least urgent and latest
+    admitted first. The blocks that the others need to grow in this step are left to them. A request that is
+    kept out even so waits until another leaves. O(running).
+    """
+    state.waiting.rerank()
+    request = state.waiting.peek()
+    if request is None or _is_in_flight(state, request):
+        return
+    demand = _demand(state, draft, request)
+    victims = _less_urgent(state, request)
+    if not victims or _lack(state, draft, demand, victims) is not None:
+        return
+    for victim in victims:
+        if _lack(state, draft, demand, []) is None:
+            break
+        _preempt(state, draft, victim, request)
+    _enter(state, draft, request, demand)
+
+
+def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
+    """Running requests that are strictly less urgent; the first to preempt comes first."""
+    view = state.view
+    own = state.policy.urgency(request, view)
+    ranked = [(state.policy.urgency(r, view), r) for r in reversed(state.running.values())]
+    ranked = sorted((pair for pair in ranked if pair[0] > own), key=lambda p: p[0], reverse=True)
+    return [request for _, request in ranked]
+
+
+def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> str | None:
+    """Return what a demand would lack before running requests have grown, if the victims were gone."""
+    gone = {victim.request_id for victim in victims}
+    running = [request for name, request in state.running.items() if name not in gone]
+    if len(running) >= state.config.max_num_running:
+        return "max_num_seqs"
+    reserved = _blocks_to_grow(state, draft, running)
+    reserved += state.kv.watermark_blocks if running else 0
+    fits = state.kv.fits_without(victims, demand.hit, demand.num_fitting_tokens, reserved)
+    return None if fits else "KV blocks"

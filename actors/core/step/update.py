@@ -1,22 +1,32 @@
-"""Take in the result of one step: new tokens, and which requests end by them.
+"""Take in the result of one step: new tokens, what became of drafts, and which requests end by them.
 
 Requests end in the order in which they were scheduled, and their blocks are free at once. Cost
 is O(tokens that came), a constant of two comparisons each; where tokens are only counted, O(ends).
+
+With speculative decoding, as vLLM V1 does it, a draft is computed like a known token: it takes budget and a
+slot. When the step is done, the tokens from the first rejected draft on count as not computed; the request
+keeps its blocks, which its next tokens fill. Blocks get their keys only when all their tokens are known. A
+request that is preempted loses its drafts. Law: tokens, ends and the order of ends are those of decoding
+without drafts, only in fewer steps.
 """
+
+from dataclasses import replace
 
 from actors.core.batch import Finish, StepResult
 from actors.core.queue.lockstep import InFlight
 from actors.core.request import Request, Status
-from actors.core.step.draft import admission_order
-from actors.core.step.speculate import offer, take_back
+from actors.core.step.commit import admission_order
 from actors.core.step.state import SchedulerState
+
+Counts = tuple[tuple[str, int], ...]
+"""Requests, each with a number of drafts."""
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     """Move the state on by a step, or a run of steps, that is done; returns the requests that ended.
 
     The steps of a run after its first have been planned by `extend`; what came of drafts has been through
-    `speculate.cut`.
+    `cut`.
     """
     lockstep = state.lockstep
     record = lockstep.in_flight.pop(0)
@@ -25,7 +35,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     lockstep.done = last_step = record.step + result.num_steps - 1
     samplers = _samplers(state, record) if record.samplers else []
     if record.drafted:
-        take_back(state, record, result.accepted)
+        _take_back(state, record, result.accepted)
     expiring = lockstep.due_to_expire(last_step)
     if result.tokens is None:
         ended = _count(state, result.ended, samplers + expiring, record.dropped)
@@ -42,7 +52,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     for request, _ in ended:
         state.finish(request)
     if result.drafts:
-        offer(state, result.drafts, record.dropped)
+        _offer(state, result.drafts, record.dropped)
     return [finish for _, finish in ended]
 
 
@@ -83,18 +93,6 @@ def _append(
     return ended
 
 
-def _fail(
-    state: SchedulerState, failed: tuple[tuple[str, str], ...], dropped: set[str]
-) -> list[tuple[Request, Finish]]:
-    """The requests that end because the backend could not go on with them."""
-    requests = state.requests
-    return [
-        (requests[name], Finish(name, "error", error=message))
-        for name, message in failed
-        if name in requests and name not in dropped
-    ]
-
-
 def _finish(request: Request, token: int) -> Finish:
     """Why this last token ends the request: the end token, a stop token, or length."""
     sampling = request.submit.sampling
@@ -124,6 +122,18 @@ def _count(
     return list(ended.values())
 
 
+def _fail(
+    state: SchedulerState, failed: tuple[tuple[str, str], ...], dropped: set[str]
+) -> list[tuple[Request, Finish]]:
+    """The requests that end because the backend could not go on with them."""
+    requests = state.requests
+    return [
+        (requests[name], Finish(name, "error", error=message))
+        for name, message in failed
+        if name in requests and name not in dropped
+    ]
+
+
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
     """Register full blocks: under async scheduling a token is known, and a block has a key, only now."""
     lockstep = state.lockstep
@@ -133,3 +143,78 @@ def _register(state: SchedulerState, samplers: list[Request], step: int) -> None
         if request.status is Status.RUNNING:
             known = lockstep.num_computed(request) - lockstep.num_in_flight(request)
             state.kv.register(request, known)
+
+
+def cut(state: SchedulerState, result: StepResult) -> StepResult:
+    """The result of the oldest step without what lies behind the end of a request; call it before `update`.
+
+    `accepted` of what is returned pairs each request whose drafts were verified, and that was not dropped
+    meanwhile, with the number of accepted ones. O(tokens that came).
+    """
+    record = state.lockstep.in_flight[0]
+    if not record.drafted:
+        return result
+    if result.tokens is None:
+        return _cut_counts(state, record, result)
+    requests, counts, ended = state.requests, dict[str, int](), set[str]()
+    tokens: list[tuple[str, int]] = []
+    for name, token in result.tokens:
+        if name not in record.drafted or name in record.dropped:
+            tokens.append((name, token))
+        elif name not in ended:
+            count = counts[name] = counts.get(name, 0) + 1
+            tokens.append((name, token))
+            request = requests[name]
+            if token in request.stop_tokens or request.num_tokens + count >= request.length_limit:
+                ended.add(name)
+    accepted = tuple((name, count - 1) for name, count in counts.items())
+    _check_accepted(record, accepted)
+    return replace(result, tokens=tuple(tokens), accepted=accepted)
+
+
+def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> StepResult:
+    """The same where tokens are only counted: a request that its limit ends first has met no end token."""
+    accepted, late = [], set[str]()
+    _check_accepted(record, result.accepted)
+    for name, count in result.accepted:
+        if name not in record.dropped:
+            request = state.requests[name]
+            most = request.length_limit - request.num_tokens - 1
+            if count > most:
+                late.add(name)
+            accepted.append((name, min(count, most)))
+    ended = tuple(name for name in result.ended if name not in late)
+    return replace(result, ended=ended, accepted=tuple(accepted))
+
+
+def _check_accepted(record: InFlight, accepted: Counts) -> None:
+    for name, count in accepted:
+        if not 0 <= count <= record.drafted.get(name, -1):
+            raise ValueError(
+                f"step {record.step} accepted {count} drafts of {name}, of {record.drafted.get(name, 0)}"
+            )
+
+
+def _take_back(state: SchedulerState, record: InFlight, accepted: Counts) -> None:
+    """Count accepted drafts as tokens, and rejected ones as not computed."""
+    service = state.lockstep.service
+    for name, count in accepted:
+        request = state.requests[name]
+        request.num_tokens += count
+        request.num_computed_tokens -= record.drafted[name] - count
+        if service is not None:
+            for _ in range(count):
+                service.sample(request)
+
+
+def _offer(state: SchedulerState, drafts: Counts, dropped: set[str]) -> None:
+    """Note the drafts that the backend keeps for the next step; requests that ended meanwhile have none."""
+    for name, num_drafts in drafts:
+        request = state.requests.get(name)
+        if request is not None and _decodes(request) and name not in dropped:
+            state.settle(request)
+            request.num_drafts = num_drafts
+
+
+def _decodes(request: Request) -> bool:
+    return request.status is Status.RUNNING and request.decodes_on_wire
