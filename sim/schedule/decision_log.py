@@ -23,7 +23,7 @@ from sim.schedule.happenings import (
     Updated,
     WasReset,
 )
-from sim.schedule.outputs import recorded_outputs
+from sim.schedule.outputs import DraftedOutputs, recorded_outputs
 from sim.schedule.step_trace import StepTrace, parse_trace
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError
@@ -38,7 +38,10 @@ class DecisionLog:
 
     def __init__(self, trace: StepTrace, *, lockstep: bool = True) -> None:
         outputs = {row.submit.request_id: row.outputs for row in trace.rows}
-        self._driver = Driver(trace, recorded_outputs(outputs), self._watch, lockstep=lockstep)
+        source = recorded_outputs(outputs)
+        if trace.config.num_speculative_tokens:
+            source = DraftedOutputs(outputs, {row.submit.request_id: row.drafts for row in trace.rows})
+        self._driver = Driver(trace, source, self._watch, lockstep=lockstep)
         self.state = self._driver.state
         self.lines: list[Line] = []
         self.stalled: str | None = None
@@ -125,14 +128,16 @@ class DecisionLog:
         return self.state.lockstep.num_computed(self.state.running[name]) - num_tokens
 
     def _updated(self, updated: Updated) -> Line:
-        sampled = dict(updated.result.tokens or ())
+        sampled: dict[str, list[int]] = {}
+        for name, token in updated.result.tokens or ():
+            sampled.setdefault(name, []).append(token)
         order = self._scheduled.pop(updated.step)
         taken = [name for name in order if name in sampled and name not in updated.dropped]
         pool = self.state.kv.pool
         return {
             "ev": "update",
             "step": updated.step,
-            "tokens": {name: [sampled[name]] for name in taken},
+            "tokens": {name: sampled[name] for name in taken},
             "finished": {finish.request_id: finish.reason for finish in updated.finished},
             "stop_reason": {
                 finish.request_id: finish.stop_reason
@@ -147,12 +152,13 @@ class DecisionLog:
 def _tokens(state: SchedulerState, batch: Batch) -> Iterator[tuple[str, int]]:
     """Each request of the step that has just been planned, and how many tokens it computes."""
     idle = set(batch.idle)
+    drafts = dict(batch.drafts)
     chunks = {chunk.request_id: chunk.num_tokens for chunk in batch.chunks}
     for name, request in state.running.items():
         if name in chunks:
             yield name, chunks[name]
         elif request.decodes_on_wire and name not in idle:
-            yield name, 1
+            yield name, 1 + drafts.get(name, 0)
 
 
 def dump(line: Line) -> str:

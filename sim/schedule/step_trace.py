@@ -26,9 +26,16 @@ OF_VLLM = (
     " enable_chunked_prefill long_prefill_token_threshold long_prefill_token_threshold_adaptive"
     " async_scheduling scheduler_reserve_full_isl watermark max_num_active_seqs"
 ).split()
-OF_OURS = ("max_overtakes", "preempt_for_priority", "victim", "pipeline_parallel_size")
+OF_OURS = (
+    "max_overtakes",
+    "preempt_for_priority",
+    "victim",
+    "pipeline_parallel_size",
+    "num_speculative_tokens",
+)
 BESIDE = ("policy", "hash_algo", "eos_token_id")
 REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")
+DRAFTED = "drafts"
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
 MOST_BLOCKS = 2**24
 """Of one pool: 2.3 GB of records."""
@@ -42,6 +49,8 @@ class Row:
     arrival_step: int
     submit: Submit
     outputs: tuple[int, ...]
+    drafts: tuple[tuple[int, int], ...] = ()
+    """For each output, how many drafts are offered for its step, and how many of them are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,7 @@ def _parsed_rows(rows: list[Any], eos: int | None, limits: SchedulerConfig) -> l
 
 
 def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
-    _refuse_unknown(where, row, (*REQUIRED, *SAMPLED, *PASSED_ON))
+    _refuse_unknown(where, row, (*REQUIRED, *SAMPLED, *PASSED_ON, DRAFTED))
     given: dict[str, Any] = {name: _get(row, name, where) for name in REQUIRED}
     prompt = _tokens(f"{where}.prompt", given["prompt"])
     if not prompt:
@@ -154,7 +163,8 @@ def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
         slo_e2e_s=_of_type(f"{where}.slo_e2e_s", row.get("slo_e2e_s"), float, none=True),
     )
     arrival_step = _at_least(f"{where}.arrival_step", given["arrival_step"], 0)
-    return Row(arrival_step, submit, _tokens(f"{where}.outputs", given["outputs"]))
+    outputs = _tokens(f"{where}.outputs", given["outputs"])
+    return Row(arrival_step, submit, outputs, _drafts(f"{where}.{DRAFTED}", row.get(DRAFTED, [])))
 
 
 def _event(index: int, event: object) -> AbortAt | ResetAt:
@@ -222,6 +232,18 @@ def _tokens(where: str, value: object) -> tuple[int, ...]:
     for token in tokens:
         _at_least(where, token, 0)
     return tuple(tokens)
+
+
+def _drafts(where: str, value: object) -> tuple[tuple[int, int], ...]:
+    drafts = []
+    for each in _list(where, value):
+        pair = _tokens(where, each)
+        if len(pair) != 2 or pair[1] > pair[0]:
+            raise ConfigError(
+                f"{where} has {each!r}: give [offered, right], of which the second is no larger"
+            )
+        drafts.append((pair[0], pair[1]))
+    return tuple(drafts)
 
 
 def _refuse_unknown(where: str, row: Mapping[str, Any], known: Collection[str]) -> None:

@@ -18,6 +18,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.split(".")[0] for path in GOLDEN.glob("*.trace.json.gz"))
 RANDOM = sorted(path.name.split(".")[0] for path in (GOLDEN / "random").glob("*.trace.json.gz"))
 STAGES = sorted(path.name.split(".")[0] for path in (GOLDEN / "stages").glob("*.trace.json.gz"))
+DRAFTS = sorted(path.name.split(".")[0] for path in (GOLDEN / "drafts").glob("*.trace.json.gz"))
 VECTORS = json.loads((GOLDEN / "hash_vectors.json").read_text())
 BLOCK_0, BLOCK_1 = tuple(range(16)), tuple(range(16, 32))
 
@@ -59,9 +60,15 @@ def test_the_log_with_stages_of_layers_is_the_golden_log(name: str) -> None:
     assert_equal_logs(f"stages/{name}", "0.32", lockstep=True)
 
 
+@pytest.mark.parametrize("name", DRAFTS)
+def test_the_log_with_drafts_is_the_golden_log(name: str) -> None:
+    """Up to four drafts a step, of which some are right; under 0.32, whose decisions they are."""
+    assert_equal_logs(f"drafts/{name}", "0.32", lockstep=True)
+
+
 def test_there_are_goldens() -> None:
     """The parametrisations above found their files."""
-    assert (len(NAMES), len(RANDOM), len(STAGES)) == (13, 60, 11)
+    assert (len(NAMES), len(RANDOM), len(STAGES), len(DRAFTS)) == (13, 60, 11, 12)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])

@@ -9,6 +9,7 @@ PYTHON needs vLLM 0.32 or 0.33 (its CPU build will do). Exits with 1 if any deci
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,10 @@ from tests.core.traces import Trace, random_trace
 RECORDER = Path(__file__).parent / "recorder.py"
 
 
-def askable(seed: int, stages: int = 1) -> Trace:
+MOST_DRAFTS = 4
+
+
+def askable(seed: int, stages: int = 1, drafts: bool = False) -> Trace:
     """The random trace of a seed, within what vLLM takes and what it decides alike every time."""
     trace = random_trace(seed)
     config = trace["config"]
@@ -36,6 +40,18 @@ def askable(seed: int, stages: int = 1) -> Trace:
             event["ids"] = event["ids"][:1]  # of several, vLLM frees blocks in the order of a set of texts
     for row in trace["requests"]:
         row["min_tokens"] = min(row["min_tokens"], row["max_tokens"])
+    return drafted(trace, seed) if drafts else trace
+
+
+def drafted(trace: Trace, seed: int) -> Trace:
+    """The trace with drafts: for each output, how many are offered for its step, and how many are right."""
+    rng = random.Random(f"{seed}:drafts")
+    most = rng.randint(1, MOST_DRAFTS)
+    # Both plan step by step beside drafts of n-grams.
+    trace["config"] |= {"async_scheduling": False, "num_speculative_tokens": most}
+    for row in trace["requests"]:
+        offers = [rng.choice([0, most, rng.randint(0, most)]) for _ in range(row["max_tokens"] + 1)]
+        row["drafts"] = [[offered, rng.randint(0, offered)] for offered in offers]
     return trace
 
 
@@ -55,11 +71,14 @@ def main() -> int:
     parser.add_argument("--traces", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
     parser.add_argument("--stages", type=int, default=1, help="of layers (pipeline_parallel_size)")
+    parser.add_argument("--drafts", action="store_true", help="verify n-gram drafts")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.traces)
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "traces.jsonl", Path(folder) / "logs.jsonl"
-        asked.write_text("".join(json.dumps(askable(seed, options.stages)) + "\n" for seed in seeds))
+        asked.write_text(
+            "".join(json.dumps(askable(seed, options.stages, options.drafts)) + "\n" for seed in seeds)
+        )
         command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -70,7 +89,7 @@ def main() -> int:
     num_equal = 0
     for seed, log in zip(seeds, logs, strict=True):
         theirs = json.loads(log)
-        ours = DecisionLog(parse_trace(askable(seed, options.stages), known)).run()
+        ours = DecisionLog(parse_trace(askable(seed, options.stages, options.drafts), known)).run()
         difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
         num_equal += difference is None
         if difference is not None:

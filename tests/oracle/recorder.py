@@ -24,7 +24,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -75,6 +75,10 @@ def new_scheduler(folder: str, config: Line) -> Any:
         structured_output_manager=StructuredOutputManager(whole),
         block_size=block_size,
     )
+    made.num_spec_tokens = config.get("num_speculative_tokens", 0)
+    # Without a number of drafts for each size of batch, vLLM fills up the step of a request that joins
+    # with one token, with drafts of no meaning, for the sake of CUDA graphs.
+    made.dynamic_sd_lookup = [made.num_spec_tokens] * (config["max_num_seqs"] + 1)
     _keep_decodes_apart(made)
     return made
 
@@ -109,6 +113,7 @@ class Recorder:
         init_none_hash(hashes)
         self._hasher = get_request_block_hasher(self._config["block_size"], hashes)
         self._rows = deque(sorted(trace["requests"], key=lambda row: row["arrival_step"]))
+        self._drafts = {row["id"]: row.get("drafts", []) for row in trace["requests"]}
         self._outputs = {row["id"]: row["outputs"] for row in trace["requests"]}
         events = sorted(trace.get("events", []), key=lambda event: event["step"])
         self._before = deque(event for event in events if event["when"] == "input")
@@ -222,10 +227,28 @@ class Recorder:
         sampled = {}
         for name in output.num_scheduled_tokens:
             request, outputs = self._scheduler.requests[name], self._outputs[name]
-            index = request.num_computed_tokens - request.num_prompt_tokens
-            token = outputs[index] if 0 <= index < len(outputs) else WHEN_OUTPUTS_RUN_OUT
-            sampled[name] = [] if request.is_prefill_chunk else [token]
+            num_drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            first = request.num_computed_tokens - num_drafts - request.num_prompt_tokens
+            num_right = min(num_drafts, self._drafts_of(name, first)[1])
+            tokens = [
+                outputs[index] if 0 <= index < len(outputs) else WHEN_OUTPUTS_RUN_OUT
+                for index in range(first, first + num_right + 1)
+            ]
+            sampled[name] = [] if request.is_prefill_chunk else tokens
         return sampled
+
+    def _drafts_of(self, name: str, index: int) -> list[int]:
+        drafts = self._drafts[name]
+        return drafts[index] if 0 <= index < len(drafts) else [0, 0]
+
+    def _offer(self, sampled: dict[str, list[int]]) -> None:
+        """Give the scheduler the drafts for the next step of each request that sampled."""
+        alive = [name for name in sampled if name in self._scheduler.requests]
+        offered = []
+        for name in alive:
+            index = self._scheduler.requests[name].num_output_tokens
+            offered.append([WHEN_OUTPUTS_RUN_OUT] * self._drafts_of(name, index)[0])
+        self._scheduler.update_draft_token_ids(DraftTokenIds(alive, offered))
 
     def _update(self) -> None:
         step, output, sampled = self._queue.popleft()
@@ -240,6 +263,8 @@ class Recorder:
             pooler_output=[],
         )
         told = self._scheduler.update_from_output(output, result)
+        if self._config.get("num_speculative_tokens"):
+            self._offer({name: tokens for name, tokens in sampled.items() if tokens})
         each = [one for client in told.values() for one in client.outputs]
         tokens = {one.request_id: list(one.new_token_ids) for one in each if one.new_token_ids}
         ended = [one for one in each if one.finish_reason is not None]
