@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from actors.core.config_error import ConfigError as ConfigError
+
 VICTIMS = ("policy", "least-recompute")
-
-
-class ConfigError(ValueError):
-    """A setting that cannot work; the message names the field and the way out."""
 
 
 @dataclass(frozen=True, slots=True)

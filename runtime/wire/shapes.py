@@ -24,8 +24,8 @@ def is_record(hint: object) -> bool:
 def typed_fields(record: type) -> dict[str, Any]:
     """The fields of a record and their types, in order, from its source."""
     module = sys.modules[record.__module__]
-    path = ROOT.joinpath(*record.__module__.split(".")).with_suffix(".py")
-    if not path.exists():
+    path = _source_of(record.__module__)
+    if path is None:
         path = Path(str(module.__file__))
     found = next(
         node
@@ -39,6 +39,13 @@ def typed_fields(record: type) -> dict[str, Any]:
     }
     names = [each.name for each in fields(record)] if is_dataclass(record) else record._fields  # type: ignore[attr-defined]
     return {name: typed[name] for name in names}
+
+
+def _source_of(module: str) -> Path | None:
+    """The file of a module or package of the house, whose `__file__` is a library when it is compiled."""
+    folder = ROOT.joinpath(*module.split("."))
+    candidates = (folder.with_suffix(".py"), folder / "__init__.py")
+    return next((path for path in candidates if path.exists()), None)
 
 
 @cache
