@@ -21,14 +21,11 @@ Progress = Callable[[int], None]
 """Told how many requests have arrived."""
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Ended:
     """Recording tells the Client which requests ended."""
 
     request_ids: tuple[str, ...]
-
-    def __init__(self, request_ids: tuple[str, ...]) -> None:
-        self.request_ids = request_ids
 
 
 class Due(NamedTuple):

@@ -9,7 +9,7 @@ from actors.core.batch import Batch, StepResult
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Sampled:
     """What some steps sampled: `tokens` None where they are only counted, else of one step.
 
@@ -18,26 +18,10 @@ class Sampled:
 
     tokens: tuple[tuple[str, int], ...] | None
     ended: tuple[str, ...]
-    accepted: tuple[tuple[str, int], ...]
-    drafts: tuple[tuple[str, int], ...]
-    logprobs: tuple[tuple[str, TokenLogprobs], ...]
-    prompt_logprobs: tuple[PromptLogprobs, ...]
-
-    def __init__(
-        self,
-        tokens: tuple[tuple[str, int], ...] | None,
-        ended: tuple[str, ...],
-        accepted: tuple[tuple[str, int], ...] = (),
-        drafts: tuple[tuple[str, int], ...] = (),
-        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
-        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
-    ) -> None:
-        self.tokens = tokens
-        self.ended = ended
-        self.accepted = accepted
-        self.drafts = drafts
-        self.logprobs = logprobs
-        self.prompt_logprobs = prompt_logprobs
+    accepted: tuple[tuple[str, int], ...] = ()
+    drafts: tuple[tuple[str, int], ...] = ()
+    logprobs: tuple[tuple[str, TokenLogprobs], ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
     def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
         """What the backend answers."""

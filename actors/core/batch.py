@@ -20,7 +20,7 @@ from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.params.sampling import Sampling
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Admission:
     """A request that begins to run in this step, or resumes after a preemption.
 
@@ -38,33 +38,11 @@ class Admission:
     block_ids: tuple[int, ...]
     token_ids: tuple[int, ...] | None
     sampling: Sampling
-    resumed: bool
-    adapter: Adapter | None
-
-    def __init__(
-        self,
-        request_id: str,
-        num_tokens: int,
-        num_prompt_tokens: int,
-        num_computed_tokens: int,
-        block_ids: tuple[int, ...],
-        token_ids: tuple[int, ...] | None,
-        sampling: Sampling,
-        resumed: bool = False,
-        adapter: Adapter | None = None,
-    ) -> None:
-        self.request_id = request_id
-        self.num_tokens = num_tokens
-        self.num_prompt_tokens = num_prompt_tokens
-        self.num_computed_tokens = num_computed_tokens
-        self.block_ids = block_ids
-        self.token_ids = token_ids
-        self.sampling = sampling
-        self.resumed = resumed
-        self.adapter = adapter
+    resumed: bool = False
+    adapter: Adapter | None = None
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """`num_tokens` known tokens to compute for a request that has not caught up yet.
 
@@ -76,13 +54,8 @@ class Chunk:
     num_tokens: int
     samples: bool
 
-    def __init__(self, request_id: str, num_tokens: int, samples: bool) -> None:
-        self.request_id = request_id
-        self.num_tokens = num_tokens
-        self.samples = samples
 
-
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Batch:
     """What one step does, or the first of up to `max_steps` equal decode steps.
 
@@ -97,42 +70,16 @@ class Batch:
     """
 
     step: int
-    admitted: tuple[Admission, ...]
-    chunks: tuple[Chunk, ...]
-    idle: tuple[str, ...]
-    new_blocks: tuple[tuple[str, tuple[int, ...]], ...]
-    preempted: tuple[str, ...]
-    preempted_for: tuple[str | None, ...]
-    finished: tuple[str, ...]
-    num_decodes: int
-    max_steps: int
-    drafts: tuple[tuple[str, int], ...]
-
-    def __init__(
-        self,
-        step: int,
-        admitted: tuple[Admission, ...] = (),
-        chunks: tuple[Chunk, ...] = (),
-        idle: tuple[str, ...] = (),
-        new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = (),
-        preempted: tuple[str, ...] = (),
-        preempted_for: tuple[str | None, ...] = (),
-        finished: tuple[str, ...] = (),
-        num_decodes: int = 0,
-        max_steps: int = 1,
-        drafts: tuple[tuple[str, int], ...] = (),
-    ) -> None:
-        self.step = step
-        self.admitted = admitted
-        self.chunks = chunks
-        self.idle = idle
-        self.new_blocks = new_blocks
-        self.preempted = preempted
-        self.preempted_for = preempted_for
-        self.finished = finished
-        self.num_decodes = num_decodes
-        self.max_steps = max_steps
-        self.drafts = drafts
+    admitted: tuple[Admission, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    idle: tuple[str, ...] = ()
+    new_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    preempted: tuple[str, ...] = ()
+    preempted_for: tuple[str | None, ...] = ()
+    finished: tuple[str, ...] = ()
+    num_decodes: int = 0
+    max_steps: int = 1
+    drafts: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_draft_tokens(self) -> int:
@@ -150,7 +97,7 @@ class Batch:
         return self
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """What the backend did with a batch.
 
@@ -172,38 +119,14 @@ class StepResult:
 
     step: int
     end_times_s: Sequence[float]
-    tokens: tuple[tuple[str, int], ...] | None
-    ended: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...]
-    logprobs: tuple[tuple[str, TokenLogprobs], ...]
-    prompt_logprobs: tuple[PromptLogprobs, ...]
-    accepted: tuple[tuple[str, int], ...]
-    drafts: tuple[tuple[str, int], ...]
-    vectors: tuple[tuple[str, bytes], ...]
-
-    def __init__(
-        self,
-        step: int,
-        end_times_s: Sequence[float],
-        tokens: tuple[tuple[str, int], ...] | None = None,
-        ended: tuple[str, ...] = (),
-        failed: tuple[tuple[str, str], ...] = (),
-        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
-        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
-        accepted: tuple[tuple[str, int], ...] = (),
-        drafts: tuple[tuple[str, int], ...] = (),
-        vectors: tuple[tuple[str, bytes], ...] = (),
-    ) -> None:
-        self.step = step
-        self.end_times_s = end_times_s
-        self.tokens = tokens
-        self.ended = ended
-        self.failed = failed
-        self.logprobs = logprobs
-        self.prompt_logprobs = prompt_logprobs
-        self.accepted = accepted
-        self.drafts = drafts
-        self.vectors = vectors
+    tokens: tuple[tuple[str, int], ...] | None = None
+    ended: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    logprobs: tuple[tuple[str, TokenLogprobs], ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    accepted: tuple[tuple[str, int], ...] = ()
+    drafts: tuple[tuple[str, int], ...] = ()
+    vectors: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -221,7 +144,7 @@ class Blocked(NamedTuple):
     reason: str
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Finish:
     """A request that ended: `reason` is stop, length, abort, error or refused.
 
@@ -231,20 +154,6 @@ class Finish:
 
     request_id: str
     reason: str
-    stop_reason: int | str | None
-    error: str | None
-    retry_after_s: float | None
-
-    def __init__(
-        self,
-        request_id: str,
-        reason: str,
-        stop_reason: int | str | None = None,
-        error: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        self.request_id = request_id
-        self.reason = reason
-        self.stop_reason = stop_reason
-        self.error = error
-        self.retry_after_s = retry_after_s
+    stop_reason: int | str | None = None
+    error: str | None = None
+    retry_after_s: float | None = None

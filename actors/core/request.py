@@ -11,7 +11,7 @@ TraceHeaders = tuple[tuple[str, str], ...]
 """W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Submit:
     """AsyncLLM tells the Scheduler, through the Router, of a new request.
 
@@ -29,63 +29,21 @@ class Submit:
     arrival_s: float
     num_prompt_tokens: int
     max_tokens: int
-    prompt_token_ids: tuple[int, ...] | None
-    block_hashes: tuple[object, ...] | None
-    sampling: Sampling
-    eos_token_id: int | None
-    priority: int
-    cache_salt: str | None
-    tenant: str | None
-    slo_ttft_s: float | None
-    predicted_tokens: int | None
-    slo_tpot_s: float | None
-    slo_e2e_s: float | None
-    adapter: Adapter | None
-    session: str | None
-    trace_headers: TraceHeaders
-    has_remote_kv: bool
-
-    def __init__(
-        self,
-        request_id: str,
-        arrival_s: float,
-        num_prompt_tokens: int,
-        max_tokens: int,
-        prompt_token_ids: tuple[int, ...] | None = None,
-        block_hashes: tuple[object, ...] | None = None,
-        sampling: Sampling = DEFAULTS,
-        eos_token_id: int | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        tenant: str | None = None,
-        slo_ttft_s: float | None = None,
-        predicted_tokens: int | None = None,
-        slo_tpot_s: float | None = None,
-        slo_e2e_s: float | None = None,
-        adapter: Adapter | None = None,
-        session: str | None = None,
-        trace_headers: TraceHeaders = (),
-        has_remote_kv: bool = False,
-    ) -> None:
-        self.request_id = request_id
-        self.arrival_s = arrival_s
-        self.num_prompt_tokens = num_prompt_tokens
-        self.max_tokens = max_tokens
-        self.prompt_token_ids = prompt_token_ids
-        self.block_hashes = block_hashes
-        self.sampling = sampling
-        self.eos_token_id = eos_token_id
-        self.priority = priority
-        self.cache_salt = cache_salt
-        self.tenant = tenant
-        self.slo_ttft_s = slo_ttft_s
-        self.predicted_tokens = predicted_tokens
-        self.slo_tpot_s = slo_tpot_s
-        self.slo_e2e_s = slo_e2e_s
-        self.adapter = adapter
-        self.session = session
-        self.trace_headers = trace_headers
-        self.has_remote_kv = has_remote_kv
+    prompt_token_ids: tuple[int, ...] | None = None
+    block_hashes: tuple[object, ...] | None = None
+    sampling: Sampling = DEFAULTS
+    eos_token_id: int | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    tenant: str | None = None
+    slo_ttft_s: float | None = None
+    predicted_tokens: int | None = None
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+    adapter: Adapter | None = None
+    session: str | None = None
+    trace_headers: TraceHeaders = ()
+    has_remote_kv: bool = False
 
 
 NO_TOKENS: Final = frozenset[int]()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from actors.core.batch import Batch, Blocked
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Planned:
     """A step whose result is to come.
 
@@ -19,19 +19,3 @@ class Planned:
     num_free_blocks: int
     num_waiting: int
     start_s: float
-
-    def __init__(
-        self,
-        batch: Batch,
-        blocked: Blocked | None,
-        num_taken_blocks: int,
-        num_free_blocks: int,
-        num_waiting: int,
-        start_s: float,
-    ) -> None:
-        self.batch = batch
-        self.blocked = blocked
-        self.num_taken_blocks = num_taken_blocks
-        self.num_free_blocks = num_free_blocks
-        self.num_waiting = num_waiting
-        self.start_s = start_s

@@ -8,7 +8,7 @@ import trio
 from actors.core.params.logprobs import TokenLogprobs
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Delta:
     """New text and tokens of one request since the last read.
 
@@ -21,46 +21,18 @@ class Delta:
     (`StepResult.vectors`).
     """
 
-    text: str
-    token_ids: tuple[int, ...]
-    num_tokens: int
-    finish_reason: str | None
-    stop_reason: str | int | None
-    num_cached_tokens: int
-    times_s: tuple[float, ...]
-    error: str | None
-    logprobs: tuple[TokenLogprobs, ...]
-    prompt_logprobs: tuple[TokenLogprobs | None, ...]
-    retry_after_s: float | None
-    vector: bytes | None
-
-    def __init__(
-        self,
-        text: str = "",
-        token_ids: tuple[int, ...] = (),
-        num_tokens: int = 0,
-        finish_reason: str | None = None,
-        stop_reason: str | int | None = None,
-        num_cached_tokens: int = 0,
-        times_s: tuple[float, ...] = (),
-        error: str | None = None,
-        logprobs: tuple[TokenLogprobs, ...] = (),
-        prompt_logprobs: tuple[TokenLogprobs | None, ...] = (),
-        retry_after_s: float | None = None,
-        vector: bytes | None = None,
-    ) -> None:
-        self.text = text
-        self.token_ids = token_ids
-        self.num_tokens = num_tokens
-        self.finish_reason = finish_reason
-        self.stop_reason = stop_reason
-        self.num_cached_tokens = num_cached_tokens
-        self.times_s = times_s
-        self.error = error
-        self.logprobs = logprobs
-        self.prompt_logprobs = prompt_logprobs
-        self.retry_after_s = retry_after_s
-        self.vector = vector
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    num_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    num_cached_tokens: int = 0
+    times_s: tuple[float, ...] = ()
+    error: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    retry_after_s: float | None = None
+    vector: bytes | None = None
 
     def merged(self, later: "Delta") -> "Delta":
         """This delta and a later one as if they had been written at once."""

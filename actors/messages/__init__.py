@@ -117,24 +117,18 @@ class PromptRead:
 # --- AsyncLLM to Router: Submit (core/request.py), Abort and ---------------------------------------
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Released:
     """AsyncLLM tells the Router that requests are over for their engine; the Router counts them."""
 
     request_ids: tuple[str, ...]
 
-    def __init__(self, request_ids: tuple[str, ...]) -> None:
-        self.request_ids = request_ids
 
-
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Siblings:
     """AsyncLLM tells the Router to send the choices of one prompt to one replica, to share its blocks."""
 
     submits: tuple[Submit, ...]
-
-    def __init__(self, submits: tuple[Submit, ...]) -> None:
-        self.submits = submits
 
 
 # --- anyone to AsyncLLM, and it to the Router ------------------------------------------------------

@@ -51,7 +51,7 @@ Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...] | int
 """Text, token ids, a conversation, or a bare number of tokens in a world that only counts."""
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Generate:
     """API (or a replayed client) asks AsyncLLM for one completion.
 
@@ -63,67 +63,29 @@ class Generate:
     """
 
     prompt: Prompt
-    sampling: Sampling
-    request_id: str | None
-    priority: int
-    cache_salt: str | None
-    block_hashes: tuple[object, ...] | None
-    tenant: str | None
-    slo_ttft_s: float | None
-    predicted_tokens: int | None
-    n: int
-    reading: Reading
-    slo_tpot_s: float | None
-    slo_e2e_s: float | None
-    adapter: Adapter | None
-    session: str | None
-    trace_headers: TraceHeaders
-    has_remote_kv: bool
-
-    def __init__(
-        self,
-        prompt: Prompt,
-        sampling: Sampling = DEFAULTS,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        block_hashes: tuple[object, ...] | None = None,
-        tenant: str | None = None,
-        slo_ttft_s: float | None = None,
-        predicted_tokens: int | None = None,
-        n: int = 1,
-        reading: Reading = PLAIN_READING,
-        slo_tpot_s: float | None = None,
-        slo_e2e_s: float | None = None,
-        adapter: Adapter | None = None,
-        session: str | None = None,
-        trace_headers: TraceHeaders = (),
-        has_remote_kv: bool = False,
-    ) -> None:
-        self.prompt = prompt
-        self.sampling = sampling
-        self.request_id = request_id
-        self.priority = priority
-        self.cache_salt = cache_salt
-        self.block_hashes = block_hashes
-        self.tenant = tenant
-        self.slo_ttft_s = slo_ttft_s
-        self.predicted_tokens = predicted_tokens
-        self.n = n
-        self.reading = reading
-        self.slo_tpot_s = slo_tpot_s
-        self.slo_e2e_s = slo_e2e_s
-        self.adapter = adapter
-        self.session = session
-        self.trace_headers = trace_headers
-        self.has_remote_kv = has_remote_kv
+    sampling: Sampling = DEFAULTS
+    request_id: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    block_hashes: tuple[object, ...] | None = None
+    tenant: str | None = None
+    slo_ttft_s: float | None = None
+    predicted_tokens: int | None = None
+    n: int = 1
+    reading: Reading = PLAIN_READING
+    slo_tpot_s: float | None = None
+    slo_e2e_s: float | None = None
+    adapter: Adapter | None = None
+    session: str | None = None
+    trace_headers: TraceHeaders = ()
+    has_remote_kv: bool = False
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""
         return self
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Accepted:
     """AsyncLLM took the request: read the stream of each choice to its end, or tell `Cancel`.
 
@@ -135,22 +97,8 @@ class Accepted:
     request_id: str
     num_prompt_tokens: int
     streams: tuple[DeltaStream, ...]
-    may_be_refused: bool
-    prompt_token_ids: tuple[int, ...] | None
-
-    def __init__(
-        self,
-        request_id: str,
-        num_prompt_tokens: int,
-        streams: tuple[DeltaStream, ...],
-        may_be_refused: bool = False,
-        prompt_token_ids: tuple[int, ...] | None = None,
-    ) -> None:
-        self.request_id = request_id
-        self.num_prompt_tokens = num_prompt_tokens
-        self.streams = streams
-        self.may_be_refused = may_be_refused
-        self.prompt_token_ids = prompt_token_ids
+    may_be_refused: bool = False
+    prompt_token_ids: tuple[int, ...] | None = None
 
     @property
     def stream(self) -> DeltaStream:

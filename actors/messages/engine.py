@@ -9,7 +9,7 @@ from actors.kernel.actor import Ref
 # --- EngineCore to Executor to Runner ------------------------------------------------------------
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Interrupt:
     """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
 
@@ -18,9 +18,6 @@ class Interrupt:
     """
 
     step: int
-
-    def __init__(self, step: int) -> None:
-        self.step = step
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,7 @@ class PolicyFailed:
     reason: str
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Routed:
     """The Router tells the listeners which of several replicas it chose for requests, and what it knew then.
 
@@ -173,26 +170,6 @@ class Routed:
     most_requests: int
     num_hit_blocks: int | None
     most_other_hit_blocks: int | None
-
-    def __init__(
-        self,
-        request_ids: tuple[str, ...],
-        replica: int,
-        num_up: int,
-        num_requests: int,
-        fewest_requests: int,
-        most_requests: int,
-        num_hit_blocks: int | None,
-        most_other_hit_blocks: int | None,
-    ) -> None:
-        self.request_ids = request_ids
-        self.replica = replica
-        self.num_up = num_up
-        self.num_requests = num_requests
-        self.fewest_requests = fewest_requests
-        self.most_requests = most_requests
-        self.num_hit_blocks = num_hit_blocks
-        self.most_other_hit_blocks = most_other_hit_blocks
 
 
 @dataclass(frozen=True, slots=True)

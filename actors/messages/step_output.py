@@ -9,7 +9,7 @@ from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.queue.policy import RankValue
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class StepOutput:
     """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
 
@@ -34,64 +34,18 @@ class StepOutput:
     num_running: int
     num_waiting: int
     num_free_blocks: int
-    blocked: Blocked | None
-    num_free_blocks_planned: int | None
-    num_waiting_planned: int
-    logprobs: tuple[tuple[str, TokenLogprobs], ...]
-    prompt_logprobs: tuple[PromptLogprobs, ...]
-    accepted: tuple[tuple[str, int], ...]
-    ranks: tuple[tuple[str, RankValue], ...]
-    vectors: tuple[tuple[str, bytes], ...]
-    kv_events: KvEvents | None
-    num_taken_blocks: int
-    num_free_blocks_held: int | None
-    num_freed_blocks: int
-
-    def __init__(
-        self,
-        replica: int,
-        batch: Batch,
-        start_s: float,
-        end_times_s: Sequence[float],
-        tokens: tuple[tuple[str, int], ...] | None,
-        finished: tuple[Finish, ...],
-        num_running: int,
-        num_waiting: int,
-        num_free_blocks: int,
-        blocked: Blocked | None = None,
-        num_free_blocks_planned: int | None = None,
-        num_waiting_planned: int = 0,
-        logprobs: tuple[tuple[str, TokenLogprobs], ...] = (),
-        prompt_logprobs: tuple[PromptLogprobs, ...] = (),
-        accepted: tuple[tuple[str, int], ...] = (),
-        ranks: tuple[tuple[str, RankValue], ...] = (),
-        vectors: tuple[tuple[str, bytes], ...] = (),
-        kv_events: KvEvents | None = None,
-        num_taken_blocks: int = 0,
-        num_free_blocks_held: int | None = None,
-        num_freed_blocks: int = 0,
-    ) -> None:
-        self.replica = replica
-        self.batch = batch
-        self.start_s = start_s
-        self.end_times_s = end_times_s
-        self.tokens = tokens
-        self.finished = finished
-        self.num_running = num_running
-        self.num_waiting = num_waiting
-        self.num_free_blocks = num_free_blocks
-        self.blocked = blocked
-        self.num_free_blocks_planned = num_free_blocks_planned
-        self.num_waiting_planned = num_waiting_planned
-        self.num_taken_blocks = num_taken_blocks
-        self.num_free_blocks_held = num_free_blocks_held
-        self.num_freed_blocks = num_freed_blocks
-        self.logprobs = logprobs
-        self.prompt_logprobs = prompt_logprobs
-        self.accepted = accepted
-        self.ranks = ranks
-        self.kv_events = kv_events
-        self.vectors = vectors
+    blocked: Blocked | None = None
+    num_free_blocks_planned: int | None = None
+    num_waiting_planned: int = 0
+    logprobs: tuple[tuple[str, TokenLogprobs], ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    accepted: tuple[tuple[str, int], ...] = ()
+    ranks: tuple[tuple[str, RankValue], ...] = ()
+    vectors: tuple[tuple[str, bytes], ...] = ()
+    kv_events: KvEvents | None = None
+    num_taken_blocks: int = 0
+    num_free_blocks_held: int | None = None
+    num_freed_blocks: int = 0
 
     @property
     def step(self) -> int:

@@ -11,7 +11,7 @@ L2 = 2
 """How much faster than memory the L2 cache is taken to be; not fitted."""
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class StepWork:
     """What one step computes.
 
@@ -27,34 +27,18 @@ class StepWork:
 
     num_decodes: int
     decode_context_tokens: int
-    chunks: tuple[tuple[int, int], ...]
-    num_samples: int
-    num_shared_tokens: int
-    num_draft_tokens: int
-    num_routed_tokens: int
-    num_tokens: int
+    chunks: tuple[tuple[int, int], ...] = ()
+    num_samples: int = 0
+    num_shared_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_routed_tokens: int = 0
+    num_tokens: int = field(init=False)
     """Tokens computed."""
 
-    def __init__(
-        self,
-        num_decodes: int,
-        decode_context_tokens: int,
-        chunks: tuple[tuple[int, int], ...] = (),
-        num_samples: int = 0,
-        num_shared_tokens: int = 0,
-        num_draft_tokens: int = 0,
-        num_routed_tokens: int = 0,
-    ) -> None:
-        self.num_decodes = num_decodes
-        self.decode_context_tokens = decode_context_tokens
-        self.chunks = chunks
-        self.num_samples = num_samples
-        self.num_shared_tokens = num_shared_tokens
-        self.num_draft_tokens = num_draft_tokens
-        self.num_routed_tokens = num_routed_tokens
-        self.num_tokens = num_decodes + num_draft_tokens
-        if chunks:
-            self.num_tokens += sum([new for new, _ in chunks])
+    def __post_init__(self) -> None:
+        self.num_tokens = self.num_decodes + self.num_draft_tokens
+        if self.chunks:
+            self.num_tokens += sum([new for new, _ in self.chunks])
 
     @property
     def prefill_pairs(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from actors.core.params.adapter import Adapter
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class KvBlocks:
     """Blocks of one request, one behind the other, that can be found from now on, or whose `keys` no more.
 
@@ -14,33 +14,15 @@ class KvBlocks:
     """
 
     is_stored: bool
-    keys: tuple[object, ...]
-    parent: object | None  # mypyc finds no plain `object` for a field of a dataclass
-    token_ids: tuple[int, ...]
-    adapter: Adapter | None
-    cache_salt: str | None
-    session: str | None
-
-    def __init__(
-        self,
-        is_stored: bool,
-        keys: tuple[object, ...] = (),
-        parent: object = None,
-        token_ids: tuple[int, ...] = (),
-        adapter: Adapter | None = None,
-        cache_salt: str | None = None,
-        session: str | None = None,
-    ) -> None:
-        self.is_stored = is_stored
-        self.keys = keys
-        self.parent = parent
-        self.token_ids = token_ids
-        self.adapter = adapter
-        self.cache_salt = cache_salt
-        self.session = session
+    keys: tuple[object, ...] = ()
+    parent: object | None = None
+    token_ids: tuple[int, ...] = ()
+    adapter: Adapter | None = None
+    cache_salt: str | None = None
+    session: str | None = None
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class KvEvents:
     """Keys of blocks that can be found from now on, and of those that can be found no more.
 
@@ -49,14 +31,7 @@ class KvEvents:
 
     stored: tuple[object, ...]
     removed: tuple[object, ...]
-    blocks: tuple[KvBlocks, ...]
-
-    def __init__(
-        self, stored: tuple[object, ...], removed: tuple[object, ...], blocks: tuple[KvBlocks, ...] = ()
-    ) -> None:
-        self.stored = stored
-        self.removed = removed
-        self.blocks = blocks
+    blocks: tuple[KvBlocks, ...] = ()
 
 
 class KvChanges:

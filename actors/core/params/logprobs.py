@@ -7,7 +7,7 @@ They are those of the model itself: of its logits as they came, before penalties
 from dataclasses import dataclass
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class TokenLogprobs:
     """One token's log probability and rank, and the likeliest tokens in its place.
 
@@ -18,25 +18,11 @@ class TokenLogprobs:
     token_id: int
     logprob: float
     rank: int
-    top_ids: tuple[int, ...]
-    top_logprobs: tuple[float, ...]
-
-    def __init__(
-        self,
-        token_id: int,
-        logprob: float,
-        rank: int,
-        top_ids: tuple[int, ...] = (),
-        top_logprobs: tuple[float, ...] = (),
-    ) -> None:
-        self.token_id = token_id
-        self.logprob = logprob
-        self.rank = rank
-        self.top_ids = top_ids
-        self.top_logprobs = top_logprobs
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class PromptLogprobs:
     """Log probabilities of neighbouring prompt tokens of one request, the first at position `start`.
 
@@ -47,8 +33,3 @@ class PromptLogprobs:
     request_id: str
     start: int
     tokens: tuple[TokenLogprobs, ...]
-
-    def __init__(self, request_id: str, start: int, tokens: tuple[TokenLogprobs, ...]) -> None:
-        self.request_id = request_id
-        self.start = start
-        self.tokens = tokens
