@@ -13,7 +13,7 @@ the runner takes back the computed tokens from there on, as the scheduler does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
@@ -133,27 +133,32 @@ class StepResult:
         return len(self.end_times_s)
 
 
+Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "unknown"]
+"""The reasons not to admit a request: when running requests are preempted, none is admitted; `unknown` stands
+in what is read from logs that do not say it."""
+FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition"]
+
+
 class Blocked(NamedTuple):
     """Why no further request was admitted in a step: what the next in the queue lacked.
 
-    `reason` is one of `token budget`, `max_num_seqs`, `KV blocks` and `preemption` (when running
-    requests are preempted, none is admitted). All behind it wait for it.
+    All behind it wait for it.
     """
 
     request_id: str
-    reason: str
+    reason: Lack
 
 
 @dataclass(slots=True)
 class Finish:
-    """A request that ended: `reason` is stop, length, abort, error or refused.
+    """A request that ended.
 
     `stop_reason` is the stop token. `error` says what went wrong, or why the policy refused the request; then
     it may come again after `retry_after_s`.
     """
 
     request_id: str
-    reason: str
+    reason: FinishReason
     stop_reason: int | str | None = None
     error: str | None = None
     retry_after_s: float | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import trio
 
+from actors.core.batch import FinishReason
 from actors.core.params.logprobs import TokenLogprobs
 
 
@@ -12,9 +13,9 @@ from actors.core.params.logprobs import TokenLogprobs
 class Delta:
     """New text and tokens of one request since the last read.
 
-    `finish_reason` is None until the last delta: stop, length, abort, error or refused; `error` says what
-    happened in the last two cases, `retry_after_s` when a refused request may come again. `stop_reason` is
-    the stop string or token that ended it.
+    `finish_reason` is None until the last delta. `error` says what happened to a request that failed or was
+    refused, and `retry_after_s` when the latter may come again. `stop_reason` is the stop string or token
+    that ended it.
     `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
     `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
     each token of the prompt, None for the first of them. `vector` answers a request with `pooling`
@@ -24,7 +25,7 @@ class Delta:
     text: str = ""
     token_ids: tuple[int, ...] = ()
     num_tokens: int = 0
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int = 0
     times_s: tuple[float, ...] = ()

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
-from actors.core.batch import Blocked, Chunk
+from actors.core.batch import Blocked, Chunk, Lack
 from sim.files.lines import JsonLines, Row
 from sim.files.run_files import JOURNAL, SUMMARY, check_same_run, last_number, numbered
 from sim.record.journal_rows import (
@@ -124,6 +124,12 @@ READERS: dict[str, Callable[[Row], Record]] = {"submit": _arrival, "lost": _lost
 """Lines that are no steps, by a key that only they have."""
 
 
+def _lack(value: Any) -> Lack:
+    if value not in get_args(Lack):
+        raise ValueError(f"{value!r} is no reason to wait")
+    return cast(Lack, value)
+
+
 def _step(row: Row) -> Step:
     start_s, ends_s = _time(row["start"]), tuple(map(_time, _list(row["ends"])))
     if any(b < a for a, b in zip((start_s, *ends_s), ends_s, strict=False)):
@@ -131,7 +137,7 @@ def _step(row: Row) -> Step:
     blocked = row.get("blocked")
     if blocked is not None:
         name, reason = _parts(blocked, 2)
-        blocked = Blocked(_text(name), _text(reason))
+        blocked = Blocked(_text(name), _lack(reason))
     planned_free = row.get("planned_free")
     refused = row.get("refused", {})
     if type(refused) is not dict:

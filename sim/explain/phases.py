@@ -6,13 +6,14 @@ step that begins without the request has such a cause; before the first, a step 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from sim.explain.history import History
 from sim.explain.spans import Queue, RequestHistory, RunningSpan, Wait
 
 UNDER_WAY = "step under way"
 """The cause of a wait before any refusal: the engine is in the middle of a step."""
-UNKNOWN = "unknown"
+UNKNOWN: Final = "unknown"
 KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 

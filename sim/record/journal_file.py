@@ -185,7 +185,7 @@ def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
     """Requests that ended, with how many steps of this output gave each a token, if it decoded."""
     num_steps, gone = len(output.end_times_s), set(output.batch.finished)
     sampled = None if output.tokens is None else {name for name, _ in output.tokens}
-    rows = []
+    rows: list[tuple[str, str, int]] = []
     for finish in output.finished:
         name, reason = finish.request_id, finish.reason
         if name in gone or reason == "refused":

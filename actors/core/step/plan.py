@@ -18,7 +18,7 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.core.batch import Batch, Blocked
+from actors.core.batch import Batch, Blocked, Lack
 from actors.core.request import Request, Status
 from actors.core.step.commit import Draft, admission_order, commit
 from actors.core.step.state import SchedulerState
@@ -276,7 +276,7 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
     queue.rewind()
 
 
-def _lacks_turn(state: SchedulerState, draft: Draft) -> str | None:
+def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
     """Return what keeps every request from being admitted now."""
     if draft.budget == 0:
         return "token budget"
@@ -288,7 +288,7 @@ def _is_in_flight(state: SchedulerState, request: Request) -> bool:
     return bool(request.num_in_flight) or request.last_step > state.lockstep.done
 
 
-def _admit(state: SchedulerState, draft: Draft, request: Request) -> str | None:
+def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None:
     """Admit a waiting request, or say what it lacks."""
     demand = _demand(state, draft, request)
     if demand.num_tokens > draft.budget:
@@ -381,7 +381,7 @@ def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
     return [request for _, request in ranked]
 
 
-def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> str | None:
+def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> Lack | None:
     """Return what a demand would lack before running requests have grown, if the victims were gone."""
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]

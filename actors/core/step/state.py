@@ -7,7 +7,7 @@ Laws: a request is waiting, running or gone. `running` is in order of admission.
 request is either in lockstep or in `catching_up`. Blocks are held by running requests only.
 """
 
-from actors.core.batch import Finish
+from actors.core.batch import Finish, FinishReason
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
 from actors.core.policies.guard import GuardedPolicy
@@ -166,7 +166,7 @@ class SchedulerState:
             # Another request may take its id before these results come back.
             record.dropped.add(request.request_id)
 
-    def abort(self, request_ids: tuple[str, ...], reason: str = "abort") -> list[Finish]:
+    def abort(self, request_ids: tuple[str, ...], reason: FinishReason = "abort") -> list[Finish]:
         """End requests, whatever their state; returns those that had not ended.
 
         Unknown ids are ignored, and an id that is named twice ends its request once.
