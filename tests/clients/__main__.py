@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VENV = ROOT / ".venv-clients"
 LOCK = HERE / "requirements.lock"
-WANTED = ("anthropic", "langchain-openai", "litellm", "mcp", "openai", "pytest")
+WANTED = ("anthropic", "langchain-openai", "litellm", "mcp", "openai", "psutil", "pytest")
 
 
 def main() -> int:
