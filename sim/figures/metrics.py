@@ -73,6 +73,8 @@ class Summary:
     the same time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
     `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
+    `num_cut` counts finished answers that the context or the KV cache ended early, and is in the JSON only
+    where there are any: a replayed request has no other limit on its length.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
     model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
     engines know.
@@ -120,13 +122,14 @@ class Summary:
     speculation: SpeculationFigures | None = None
     client: ClientFigures | None = None
     refusals: dict[str, int] = field(default_factory=dict)
+    num_cut: int = 0
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.replicas:
             del figures["replicas"], figures["imbalance"]
-        for name in ("remarks", "refusals"):
+        for name in ("remarks", "refusals", "num_cut"):
             if not figures[name]:
                 del figures[name]
         for name in ("speculation", "client"):
@@ -156,6 +159,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
     return replace(
         summary,
         num_refused=recorder.refusals.total,
+        num_cut=totals.num_cut,
         refusals=dict(recorder.refusals.counts),
         prefix_hit_tokens=totals.hit_tokens,
         prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),

@@ -54,6 +54,7 @@ class Totals:
     num_requests: int = 0
     num_finished: int = 0
     num_aborted: int = 0
+    num_cut: int = 0
     num_met: int | None = None
     first_arrival_s: float = math.inf
     last_finish_s: float = -math.inf
@@ -72,6 +73,7 @@ class Totals:
         self.num_requests += len(done)
         self.num_finished += int(done.sum())
         self.num_aborted += rows.reason.count("abort")
+        self.num_cut += rows.reason.count("length")
         if met is not None:
             self.num_met = (self.num_met or 0) + int(met.sum())
         self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))

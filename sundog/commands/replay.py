@@ -166,6 +166,12 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
         remark(text)
     for operator, factor in outside_measured(simulated.kernels).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
+    if summary.num_cut:
+        longest = simulated.config.with_blocks(simulated.capacity.num_blocks).max_model_len
+        remark(
+            f"{summary.num_cut:,} of {summary.num_finished:,} finished answers are cut short: with their"
+            f" prompts they need more than the {longest:,} tokens that the context and the KV cache allow"
+        )
     if summary.saturation is not None and summary.saturation >= KNEE:
         doubt = step_doubt(simulated.kernels)
         remark(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests import warm
 
@@ -63,6 +64,27 @@ def test_who_is_refused_at_the_door_has_come_and_missed_its_limits(tmp_path: Pat
     assert warm.run("sundog", "replay", trace, "--limit", "3", "--out", other).returncode == 0
     wholes = words(warm.run("sundog", "compare", out, other).stdout)
     assert "2 of 4 requests finished in run, 3 of 3 requests finished in other" in wholes
+
+
+@pytest.mark.parametrize("limits", [("784",), ("4096", "--refuse-never-fit")])
+def test_a_replay_counts_the_answers_that_its_limits_cut_short(
+    tmp_path: Path, limits: tuple[str, ...]
+) -> None:
+    """Once, in words and in the results, for the context and the KV cache; nothing where all are whole."""
+    rows = [
+        {"arrival_s": 0.0, "prompt_tokens": prompt, "output_tokens": output}
+        for prompt, output in ((600, 200), (600, 184), (60, 20))
+    ]
+    trace = trace_of(tmp_path / "t.jsonl", rows)
+    pool = ("--num-gpu-blocks", "50", "--max-model-len", *limits)
+    done = warm.run("sundog", "replay", trace, *pool, "--json", "--out", tmp_path / "run")
+    summary = json.loads(done.stdout)
+    assert (summary["num_finished"], summary["num_cut"], summary["output_tokens"]) == (3, 1, 184 + 184 + 20)
+    assert done.stderr.count("1 of 3 finished answers are cut short") == 1 and "the 784 tokens" in done.stderr
+    reasons = pq.read_table(tmp_path / "run" / "requests.parquet")["reason"].to_pylist()
+    assert reasons == ["length", "stop", "stop"]
+    whole = warm.run("sundog", "replay", trace, "--num-gpu-blocks", "60", "--max-model-len", "800", "--json")
+    assert "cut" not in whole.stderr and "num_cut" not in json.loads(whole.stdout)
 
 
 def test_reasons_that_differ_by_numbers_are_one_and_many_are_folded(tmp_path: Path) -> None:
