@@ -82,7 +82,7 @@ def _emulated(args: list[str]) -> list[str]:
     given = [each.partition("=")[0] for each in args]
     if "--simulate" not in given:
         return args
-    remark("`sundog emulate --gpu GPU` is now `sundog emulate --gpu GPU`")
+    remark("`sundog serve --simulate GPU` is now `sundog emulate --gpu GPU`")
     place = given.index("--simulate")
     return ["emulate", *args[1:place], args[place].replace("--simulate", "--gpu", 1), *args[place + 1 :]]
 

@@ -97,7 +97,7 @@ def test_serve_with_simulate_is_emulate_and_says_so_once() -> None:
     for asked in (("--simulate", "h100"), ("--simulate=h100",)):
         done = sundog("serve", "qwen3-8b", *asked, "--port", 0, "--answers", "nowhere.jsonl")
         assert done.returncode == 2 and "cannot read nowhere.jsonl" in done.stderr
-        assert done.stderr.count("is now `sundog emulate --gpu GPU`") == 1
+        assert done.stderr.count("`sundog serve --simulate GPU` is now `sundog emulate --gpu GPU`") == 1
 
 
 def test_an_option_of_the_other_kind_of_server_names_it() -> None:
