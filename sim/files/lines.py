@@ -161,13 +161,14 @@ COMPRESSION = 3
 """Of 1 to 9: the higher ones cost more than they save on lines like these."""
 
 
-class ZippedLines:
+class LineWriter:
     """A new file in a folder, which it makes; an older file of that name is never overwritten.
 
-    Raises RunError, which names the file, when it cannot write; after that it only closes.
+    Raises RunError, which names the file, when it cannot write or the file is no longer there; after that it
+    only closes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_zipped: bool = True) -> None:
         self._path = path
         self._is_broken = False
         try:
@@ -175,8 +176,9 @@ class ZippedLines:
             self._raw = path.open("xb")
         except OSError as error:
             raise self._trouble(error) from None
-        # No time stamp or name inside, so that equal lines are equal files.
-        self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
+        self._file: IO[bytes] | gzip.GzipFile = self._raw
+        if is_zipped:  # no time stamp or name inside, so that equal lines are equal files
+            self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
 
     def write(self, lines: Iterable[str]) -> None:
         """Add lines, given without their ends."""
@@ -192,10 +194,9 @@ class ZippedLines:
         try:
             if data is None:
                 self._file.flush()
-                if os.fstat(self._raw.fileno()).st_nlink == 0:
-                    raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
             else:
                 self._file.write(data)
+            self._check_it_is_there()
         except OSError as error:
             self._is_broken = True
             raise self._trouble(error) from None
@@ -208,10 +209,15 @@ class ZippedLines:
             return
         self._is_broken = True
         try:
-            self._file.close()
-            self._raw.close()
+            with self._raw:
+                self._check_it_is_there()
+                self._file.close()
         except OSError as error:
             raise self._trouble(error) from None
+
+    def _check_it_is_there(self) -> None:
+        if os.fstat(self._raw.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
 
     def _trouble(self, error: OSError) -> RunError:
         return RunError(f"cannot write {self._path}: {error.strerror or error}")

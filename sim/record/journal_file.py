@@ -23,7 +23,7 @@ from pathlib import Path
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
 from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
-from sim.files.lines import ZippedLines
+from sim.files.lines import LineWriter
 from sim.files.run_files import JOURNAL
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
 
@@ -49,11 +49,11 @@ class JournalFile(Actor[Heard]):
         self._path = Path(directory) / name
         self._lines = [json.dumps({"journal": VERSION, **asdict(header)}, separators=(",", ":"))]
         self._origin_s = self._flush_due_s = 0.0
-        self._file: ZippedLines | None = None
+        self._file: LineWriter | None = None
 
     async def opened(self) -> None:
         self._origin_s = now_s()
-        self._file = ZippedLines(self._path)
+        self._file = LineWriter(self._path)
         self._flush()
 
     async def run(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.files.lines import ZippedLines
+from sim.files.lines import LineWriter
 from sim.files.run_files import MESSAGES
 
 VERSION = 1
@@ -28,7 +28,7 @@ class MessageFile:
     """
 
     def __init__(self, directory: Path | str, run_id: str | None, name: str = MESSAGES) -> None:
-        self._file = ZippedLines(Path(directory) / name)
+        self._file = LineWriter(Path(directory) / name)
         self._file.write([_encode({"messages": VERSION, "run": run_id})])
         self._origin_s: float | None = None
 

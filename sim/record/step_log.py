@@ -7,13 +7,12 @@
 went on without a pause. Requests wait for all replicas together: rank 0 counts them.
 """
 
-import gzip
 import json
 from pathlib import Path
-from typing import IO
 
 from actors.kernel.actor import Actor
 from actors.messages import EngineDown, Heard, StepOutput, Submit, Unserved
+from sim.files.lines import LineWriter
 from sim.files.run_files import RunError
 from sim.record.step_counts import Metrics, Queued, Scheduled
 
@@ -28,17 +27,9 @@ class StepLog(Actor[Heard]):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__("step-log")
-        self._path = Path(path)
-        try:
-            raw = self._path.open("xb")
-        except FileExistsError:
-            raise RunError(f"{path} exists: a step log is never written over; give another name") from None
-        except OSError as error:
-            raise self._trouble(error) from None
-        # No time stamp or name inside, so that equal logs are equal files.
-        is_zipped = self._path.suffix == ".gz"
-        self._raw = raw
-        self._file: IO[bytes] | gzip.GzipFile = gzip.GzipFile("", "wb", 3, raw, mtime=0) if is_zipped else raw
+        if Path(path).exists():
+            raise RunError(f"{path} exists: a step log is never written over; give another name")
+        self._file = LineWriter(Path(path), is_zipped=Path(path).suffix == ".gz")
         self._queued = Queued()
         self._replicas: dict[int, Scheduled] = {}
         self._busy_since_s: dict[int, float | None] = {}
@@ -100,18 +91,11 @@ class StepLog(Actor[Heard]):
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
-        try:
-            self._file.write("".join(row + "\n" for row in rows).encode())
-            self._file.flush()
-        except OSError as error:
-            raise self._trouble(error) from None
+        self._file.write(rows)
+        self._file.flush()
 
     def _close(self) -> None:
         try:
             self._flush()
         finally:
             self._file.close()
-            self._raw.close()
-
-    def _trouble(self, error: OSError) -> RunError:
-        return RunError(f"cannot write {self._path}: {error.strerror or error}")

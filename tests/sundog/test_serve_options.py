@@ -80,16 +80,33 @@ def test_a_served_step_is_scaled() -> None:
         assert server.stop() == 0
 
 
-def test_a_record_that_is_removed_while_it_is_written_is_missed(tmp_path: Path) -> None:
-    """One warning that names it; the server goes on."""
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*EMULATED, "--replicas", "2", "--messages", "--step-log", "DIR/steps.jsonl"),
+        ("sundog", "serve", "--port", "0", "--in-process", "--messages", "--step-log", "DIR/steps.jsonl.gz"),
+        ("sundog", "serve", "--port", "0", "--replicas", "2"),
+    ],
+    ids=["emulated", "real", "processes"],
+)
+def test_a_record_that_is_removed_while_it_is_written_is_missed(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """One warning for each of its files, which it names; the server goes on."""
     folder = tmp_path / "record"
-    with live(*EMULATED, "--record", str(folder)) as server:
+    options = [word.replace("DIR", str(folder)) for word in command]
+    with live(*options, "--record", str(folder)) as server:
         assert server.complete(max_tokens=2).status_code == 200
+        names = sorted(path.name for path in folder.iterdir())
+        assert len(names) == (3 if "--messages" in command else 1)
         shutil.rmtree(folder)
         assert server.complete(max_tokens=2).status_code == 200
         server.until_it_says("it was removed while it was written")
         assert server.complete(max_tokens=2).status_code == 200
         assert server.stop() == 0
+    missed = [line for line in server.said if "it was removed while it was written" in line]
+    assert [sum(f"{folder / name}: it was" in line for line in missed) for name in names] == [1] * len(names)
+    assert len(missed) == len(names) and "Traceback" not in "".join(server.said), server.said
 
 
 def test_serve_with_simulate_is_emulate_and_says_so_once() -> None:
