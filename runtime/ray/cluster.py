@@ -91,7 +91,7 @@ def _begun(num_cpus: int) -> Iterator[str]:
     try:
         said = keeper.stdout.readline().strip()
         if not said or said.startswith("error: "):
-            why = said.removeprefix("error: ") or f"its keeper ended with code {keeper.wait()}"
+            why = said.removeprefix("error: ") or "its first process ended at once"
             raise ConfigError(f"--on ray: no cluster begins here: {why}")
         yield said
     finally:

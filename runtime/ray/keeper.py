@@ -1,8 +1,8 @@
 """`python -m runtime.ray.keeper FOLDER NUM_CPUS`: the process that a local Ray cluster belongs to.
 
-It begins the cluster, prints the address or, in a line, why there is none, and ends it when its stdin does:
-when the command that it was begun for has ended, however that ended. Whatever Ray has left then is ended,
-too: its agents would go on for minutes.
+A child of it begins the cluster and prints the address or, in a line, why there is none. The keeper ends the
+cluster when its stdin does: when the command that it was begun for has ended, however that ended, and while
+the cluster still begins, too. Every process of Ray's is killed then: its agents would go on for minutes.
 """
 
 import ctypes
@@ -10,13 +10,12 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-REAP_S = 1.0
+LOOK_S = 0.01
 OBJECT_STORE_BYTES = 100 * 2**20
 """No token and no weight goes through it; Ray takes no less than 75 MiB."""
 
@@ -26,18 +25,24 @@ def main(folder: str, num_cpus: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        print(_begin(folder, num_cpus), flush=True)
-        threading.Thread(target=_reap, args=(set(_children()),), daemon=True).start()
-        sys.stdin.read()
-    except BrokenPipeError:
-        pass  # the command is gone already
-    finally:
-        _end(folder)
+    if not os.fork():
+        return _begin(folder, num_cpus)
+    os.close(sys.stdout.fileno())  # so that a child that dies ends it, and the command knows
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel lets go of what dies
+    sys.stdin.read()
+    while children := _children():
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(LOOK_S)
+    with suppress(ChildProcessError):  # where children are not listed, Ray ends the cluster by itself
+        os.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin(folder: str, num_cpus: int) -> str:
-    """The cluster's address, or why there is none."""
+def _begin(folder: str, num_cpus: int) -> None:
+    """Begin the cluster, print its address or why there is none, and stay until stdin ends."""
     import ray
 
     try:
@@ -50,39 +55,20 @@ def _begin(folder: str, num_cpus: int) -> str:
             logging_level="ERROR",
             _temp_dir=folder,
         )
+        said = str(begun.address_info["gcs_address"])
     except Exception as error:  # noqa: BLE001  # whatever it is, the command says it
-        return f"error: {' '.join(str(error).split())}"
+        said = f"error: {' '.join(str(error).split())}"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return str(begun.address_info["gcs_address"])
+    with suppress(BrokenPipeError):  # the command is gone already
+        print(said, flush=True)
+    sys.stdin.read()
+    ray.shutdown()
 
 
 def _children() -> list[int]:
     """Processes whose parent this one is, by birth or since theirs has died."""
     lists = Path("/proc/self/task").glob("*/children")
     return [int(child) for path in lists for child in path.read_text().split()]
-
-
-def _reap(rays: set[int]) -> None:
-    """Let go of what has died below a process of Ray that died itself; Ray waits for its own."""
-    while True:
-        time.sleep(REAP_S)
-        for child in set(_children()) - rays:
-            with suppress(ChildProcessError):
-                os.waitpid(child, os.WNOHANG)
-
-
-def _end(folder: str) -> None:
-    """End the cluster, and every process that has come of it."""
-    import ray
-
-    ray.shutdown()
-    while children := _children():
-        for child in children:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(child, 0)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tests.sundog.test_runs import refused, sundog
 
 ASKED = (str(TRACE), "--limit", "60", "--vary", "policy=fcfs,priority", "--resample", "--replications", "10")
 NUM_RUNS = 20
+QUICK_S = 10.0
+"""It takes 0.3 s where processors are free."""
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -51,6 +53,44 @@ def test_a_sweep_on_a_cluster_leaves_the_bytes_of_one_here(tmp_path: Path) -> No
     again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
     assert again.stdout == done.stdout and files(there) == files(here)
     assert {path: (path / "config.toml").stat().st_mtime_ns for path in kept} == before
+
+
+SLOW_RAY = """
+import subprocess, time
+
+def init(**options):
+    subprocess.Popen(["sleep", "300"], start_new_session=True)
+    time.sleep(300)
+"""
+"""A Ray that begins processes, and never comes to an end of that."""
+
+
+@pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=pytest.mark.ray)])
+def test_ctrl_c_while_a_cluster_begins_is_quick_and_leaves_nothing(tmp_path: Path, is_real: bool) -> None:
+    """Whatever Ray is about to do; it takes long where processors are few."""
+    (tmp_path / "ray.py").write_text(SLOW_RAY)
+    path = os.environ.get("PYTHONPATH", "")
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "sundog", "sweep", *ASKED, "--on", "ray"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ if is_real else {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{path}"},
+    )
+    deadline_s = time.monotonic() + START_S
+    while not (some := [each for each in children_of(begun) if each.name() in ("sleep", "gcs_server")]):
+        assert time.monotonic() < deadline_s and begun.poll() is None, "Ray has begun nothing"
+        time.sleep(0.01)
+    left, start_s = children_of(begun), time.monotonic()
+    begun.send_signal(signal.SIGINT)
+    _, said = begun.communicate(timeout=STOP_S)
+    assert begun.returncode == 130 and "Traceback" not in said, said
+    assert time.monotonic() - start_s < QUICK_S
+    assert some and not [each for each in left if each.is_running()]
+
+
+def children_of(begun: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """All processes below this one."""
+    return psutil.Process(begun.pid).children(recursive=True)
 
 
 @pytest.mark.ray
