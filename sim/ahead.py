@@ -25,8 +25,7 @@ from actors.kernel.actor import Actor
 from actors.messages import EngineDown, EngineUp, Heard, StepOutput
 from actors.metrics.forecast import Known
 from sim.cost.calibrated import fit
-from sim.cost.work import CostModel, StepWork
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import CostModel, StepWork, WorkFold
 
 MOST_STEPS = 2000
 """Further ahead nothing is forecast."""

@@ -2,25 +2,116 @@
 long.
 
 On a virtual clock the wait is an event; on the wall clock it is a sleep, and the graph around it
-serves at the pace of a GPU that is not there. Durations are whole ticks (`sim.ticks`), so that a
-run of steps done in one event ends at the very times of the steps done one by one.
+serves at the pace of a GPU that is not there. Durations are whole ticks, so that a run of steps
+done in one event ends at the very times of the steps done one by one.
+
+A tick is 2**-30 s. A float64 holds every multiple of it below 2**23 s (97 days) exactly, so that with a
+step's start and duration in whole ticks its end is exact, however steps are grouped into runs. Rounding a
+duration moves it by less than half a nanosecond.
 """
 
+from array import array
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 from mypy_extensions import mypyc_attr
+from numpy.typing import NDArray
 
 from actors.core.batch import Batch, StepResult
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from actors.engine.backend import Backend
 from actors.kernel.actor import Reply
-from actors.kernel.clock import Event, RunClock, Timer
+from actors.kernel.clock import Event, RunClock, Timer, now_s, sleep_until
 from actors.messages import Capacity
-from sim.cost.work import CostModel, StepWork
-from sim.cost.work_fold import WorkFold
-from sim.ticks import end_times_s, instant, to_s, to_ticks
-from sim.token_source import TokenSource
+from sim.cost.work import CostModel, StepWork, WorkFold
+
+TICKS_PER_S: Final = 1073741824.0
+WHOLE: Final = 4503599627370496.0
+"""From here on every float64 is a whole number; adding it to a smaller one rounds that to a whole one."""
+
+
+def rounded(number: float) -> float:
+    """The nearest whole number to one from 0 on, halves to even: what `round` gives, without an integer."""
+    return number if number >= WHOLE else (number + WHOLE) - WHOLE
+
+
+def to_ticks(seconds: float) -> float:
+    """A duration in ticks, rounded half to even, at least one."""
+    return max(rounded(seconds * TICKS_PER_S), 1.0)
+
+
+def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float]":
+    """When each of the durations ends, one after another from `start_tick` on.
+
+    Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give. In an array,
+    because a run that is cut short needs but the first of them.
+    """
+    ticks = seconds * TICKS_PER_S
+    np.rint(ticks, out=ticks)
+    np.maximum(ticks, 1.0, out=ticks)
+    ticks.cumsum(out=ticks)
+    ticks += start_tick
+    ticks /= TICKS_PER_S
+    return array("d", ticks.tobytes())
+
+
+def instant(time_s: float) -> float:
+    """An instant in ticks, rounded half to even."""
+    return rounded(time_s * TICKS_PER_S)
+
+
+def to_s(ticks: float) -> float:
+    """Ticks in seconds: exact below 2**23 s."""
+    return ticks / TICKS_PER_S
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What some steps sampled: `tokens` None where they are only counted, else of one step.
+
+    `ended` names the requests whose token in the last step was the end token. The rest is as in a StepResult.
+    """
+
+    tokens: tuple[tuple[str, int], ...] | None
+    ended: tuple[str, ...]
+    accepted: tuple[tuple[str, int], ...] = ()
+    drafts: tuple[tuple[str, int], ...] = ()
+    logprobs: tuple[tuple[str, TokenLogprobs], ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+
+    def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
+        """What the backend answers."""
+        return StepResult(
+            step,
+            end_times_s,
+            self.tokens,
+            self.ended,
+            (),
+            self.logprobs,
+            self.prompt_logprobs,
+            self.accepted,
+            self.drafts,
+        )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TokenSource:
+    """Where the tokens of a run come from, and with them the end of each request."""
+
+    __slots__ = ()
+
+    def begin(self, batch: Batch) -> int:
+        """Fold the diff in; the most steps to do: through the first in which a request ends."""
+        raise NotImplementedError
+
+    def sample(self, num_steps: int) -> Sampled:
+        """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
+        raise NotImplementedError
+
 
 FEW: Final = 96
 """Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
@@ -176,3 +267,46 @@ class _StepsEnd(Timer):
 
     def call(self) -> None:
         self._backend.end()
+
+
+def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
+    """How many of the drafts of each request were accepted, by its tokens where they are named."""
+    if not batch.drafts or result.tokens is None:
+        return result.accepted
+    counts = Counter(name for name, _ in result.tokens)
+    return tuple((name, counts[name] - 1) for name, _ in batch.drafts if name in counts)
+
+
+class Paced:
+    """Real tokens of an inner Backend at the modelled pace.
+
+    Does one step per batch. Where the inner backend itself takes time, the step ends when both
+    the model and the inner backend are done.
+    """
+
+    __slots__ = ("_fold", "_inner", "_pace")
+
+    def __init__(self, inner: Backend, pace: Pace) -> None:
+        self._inner, self._pace = inner, pace
+        self._fold = WorkFold()
+
+    async def load(self) -> Capacity:
+        """The inner backend's capacity."""
+        return await self._inner.load()
+
+    async def execute(self, batch: Batch) -> StepResult:
+        """One step: the inner backend's tokens, the cost model's end time."""
+        work = self._fold.begin(batch)
+        end_times_s: Sequence[float] = ()
+        if work.num_tokens:
+            end_times_s = self._pace.end_times_s(work, 1, now_s(), self._fold.continues)
+        result = await self._inner.execute(batch)
+        if end_times_s:
+            await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
+            self._pace.done(end_times_s[0])
+        self._fold.advance(1, accepted_of(batch, result))
+        return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
+
+    async def close(self) -> None:
+        """Close the inner backend."""
+        await self._inner.close()

@@ -13,12 +13,9 @@ from actors.core.batch import Batch, StepResult
 from actors.kernel.actor import Reply
 from actors.kernel.clock import Event, RunClock, Timer
 from actors.messages import Capacity
-from sim.backend import Pace
+from sim.backend import Pace, TokenSource, instant, to_s, to_ticks
 from sim.cost.composed import InStep
-from sim.cost.work import StepWork
-from sim.cost.work_fold import WorkFold
-from sim.ticks import instant, to_s, to_ticks
-from sim.token_source import TokenSource
+from sim.cost.work import StepWork, WorkFold
 
 LAST = "~"
 """Behind the name of any scheduler: a step begins when all that begin theirs in this instant have planned."""

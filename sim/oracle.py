@@ -8,7 +8,7 @@ import heapq
 from typing import Final
 
 from actors.core.batch import Batch
-from sim.token_source import Sampled, TokenSource
+from sim.backend import Sampled, TokenSource
 
 NOTHING: Final = Sampled(None, ())
 

@@ -13,8 +13,7 @@ from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.kernel.actor import Actor, Tap
 from actors.messages import Capacity, Generate, Heard
-from sim.acceptance import AcceptanceModel
-from sim.backend import Pace
+from sim.backend import Pace, TokenSource
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
 from sim.cost.composed import InStep
@@ -25,8 +24,7 @@ from sim.oracle import Oracle
 from sim.pipelined import cost_backend
 from sim.record.recorder import Recorder
 from sim.record.sink import Sink
-from sim.speculated import Lengths, Speculated
-from sim.token_source import TokenSource
+from sim.speculated import AcceptanceModel, Lengths, Speculated
 from sim.trace.record import TraceRequest
 
 if TYPE_CHECKING:

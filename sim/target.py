@@ -12,8 +12,7 @@ from sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
-from sim.hardware.memory import plan_memory
-from sim.hardware.parallel import stages_of
+from sim.hardware.memory import plan_memory, stages_of
 from sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")

@@ -72,15 +72,12 @@ MODULES = (
     "sim/cost/tables/attention.py",
     "sim/cost/tables/interpolate.py",
     "sim/cost/work.py",
-    "sim/cost/work_fold.py",
     "sim/oracle.py",
     "sim/record/recorder.py",
     "sim/replay.py",
     "sim/backend.py",
     "sim/in_step.py",
     "sim/pipelined.py",
-    "sim/ticks.py",
-    "sim/token_source.py",
 )
 """Not the policies, which users write too: they stay plain Python in a compiled simulator."""
 

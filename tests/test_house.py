@@ -30,7 +30,6 @@ CROWDED = {
     "actors/engine": 14,
     "runtime": 38,
     "runtime/worker": 16,
-    "sim": 17,
     "sim/explain": 15,
     "sim/record": 21,
     "sim/show": 15,

@@ -10,10 +10,9 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.core.params.sampling import Sampling
 from actors.messages import Capacity, Generate
 from actors.policy_file import find_policy
-from sim.backend import CostBackend, Pace
+from sim.backend import CostBackend, Pace, Paced
 from sim.cost.calibrated import Calibrated
 from sim.oracle import Oracle
-from sim.paced import Paced
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
 from sim.trace.record import TraceRequest

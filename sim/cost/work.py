@@ -1,10 +1,18 @@
-"""The seam between the graph and a cost model: the work of one step, in counts."""
+"""The seam between the graph and a cost model: the work of one step, in counts.
+
+`WorkFold` makes it from the diffs of Batches, in O(what changed). All decoding requests advance together, so
+their contexts are kept relative to one decode clock: a request that joins at clock J with context X has
+context X + (clock - J) later, and the sum over all grows by their number each step. Only what joins, leaves
+or idles is touched.
+"""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
+
+from actors.core.batch import Batch
 
 Seconds = NDArray[np.float64]
 L2 = 2
@@ -123,3 +131,149 @@ class Coverage:
         factor = float(max(value / largest, smallest / max(value, 1e-9)))
         if factor > self.factors.get(operator, 1.0):
             self.factors[operator] = factor
+
+
+class WorkFold:
+    """The state one backend keeps of its requests; `begin` a batch, then `advance` its steps.
+
+    Context is the number of tokens whose keys and values a decode reads, its own included. Blocks
+    of prompts that several decodes hold are counted from the first prefix hit on, in O(blocks) per
+    request that joins or leaves; `block_size` 0 counts none.
+    `continues` says whether any request of the last batch begun was there before it: then the
+    scheduler had work all the time.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_clock",
+        "_context",
+        "_idle",
+        "_joining",
+        "_members",
+        "_num_readers",
+        "_num_shared_blocks",
+        "_prefilling",
+        "_shares",
+        "_tables",
+        "continues",
+    )
+
+    def __init__(self, block_size: int = 0) -> None:
+        self.continues = False
+        self._block_size = block_size
+        self._shares = False
+        """Whether any request has hit what others left; one that resumes finds its own."""
+        self._num_shared_blocks = 0
+        """How many more readers blocks have than one each."""
+        self._num_readers: dict[int, int] = {}
+        self._tables: dict[str, tuple[int, ...]] = {}
+        """The blocks of each request's first chunk, with those it shares in front."""
+        self._clock = 0
+        self._context = 0
+        self._members: dict[str, int] = {}
+        self._prefilling: dict[str, int] = {}
+        self._joining: list[tuple[str, int]] = []
+        self._idle: tuple[str, ...] = ()
+
+    def begin(self, batch: Batch) -> StepWork:
+        """Fold the diff in and return the work of the (first) step."""
+        for request_id in batch.finished:
+            self._forget(request_id)
+        for request_id in batch.preempted:
+            self._forget(request_id)
+        self.continues = bool(self._members or self._prefilling)
+        self._idle = batch.idle
+        num_decodes, context = len(self._members), self._context
+        if batch.idle:
+            num_decodes -= len(batch.idle)
+            context -= sum(self._members[name] + self._clock for name in batch.idle)
+        if num_decodes != batch.num_decodes:
+            raise AssertionError(
+                f"step {batch.step}: the batch counts {batch.num_decodes} decodes,"
+                f" its diffs so far say {num_decodes}"
+            )
+        shared = self._num_shared_blocks * self._block_size
+        if shared and batch.idle:
+            shared = self._num_shared_blocks_without(batch.idle) * self._block_size
+        if not (batch.chunks or batch.admitted or batch.drafts):
+            return StepWork(num_decodes, context, (), num_decodes, shared)
+        chunks = self._take_chunks(batch)
+        drafts = batch.num_draft_tokens
+        num_samples = num_decodes + len(self._joining) + drafts
+        return StepWork(num_decodes, context + drafts, chunks, num_samples, shared, drafts)
+
+    def _take_chunks(self, batch: Batch) -> tuple[tuple[int, int], ...]:
+        prefilling, chunks = self._prefilling, []
+        for admission in batch.admitted:
+            prefilling[admission.request_id] = admission.num_computed_tokens
+            if self._block_size:
+                self._tables[admission.request_id] = admission.block_ids
+                hit = admission.num_computed_tokens and not admission.resumed
+                if hit and not self._shares:
+                    self._shares = True
+                    for name in self._members:
+                        self._read(self._tables[name])
+        for chunk in batch.chunks:
+            request_id, num_tokens = chunk.request_id, chunk.num_tokens
+            before = prefilling[request_id]
+            chunks.append((num_tokens, before))
+            prefilling[request_id] = before + num_tokens
+            if chunk.samples:
+                self._joining.append((request_id, before + num_tokens + 1))
+        return tuple(chunks)
+
+    def advance(self, num_steps: int, accepted: tuple[tuple[str, int], ...] = ()) -> None:
+        """`num_steps` steps of the batch were done; `accepted` counts the accepted drafts of requests."""
+        for request_id, count in accepted:
+            self._members[request_id] += count
+            self._context += count
+        for request_id in self._idle:
+            self._members[request_id] -= num_steps
+        self._context += num_steps * (len(self._members) - len(self._idle))
+        self._clock += num_steps
+        for request_id, context in self._joining:
+            del self._prefilling[request_id]
+            self._members[request_id] = context - self._clock
+            self._context += context
+            if self._shares:
+                self._read(self._tables[request_id])
+        self._joining.clear()
+
+    def _read(self, table: tuple[int, ...]) -> None:
+        """One more decode reads these blocks."""
+        readers = self._num_readers
+        for block in table:
+            count = readers.get(block, 0)
+            readers[block] = count + 1
+            if count:
+                self._num_shared_blocks += 1
+
+    def _read_no_more(self, table: tuple[int, ...]) -> None:
+        readers = self._num_readers
+        for block in table:
+            count = readers[block] - 1
+            if count:
+                readers[block] = count
+                self._num_shared_blocks -= 1
+            else:
+                del readers[block]
+
+    def _num_shared_blocks_without(self, idle: tuple[str, ...]) -> int:
+        """The shared blocks that are read while these requests are idle."""
+        tables = [self._tables[name] for name in idle]
+        for table in tables:
+            self._read_no_more(table)
+        count = self._num_shared_blocks
+        for table in tables:
+            self._read(table)
+        return count
+
+    def _forget(self, request_id: str) -> None:
+        table = self._tables.pop(request_id, ())
+        if self._shares and request_id in self._members:
+            self._read_no_more(table)
+        offset = self._members.pop(request_id, None)
+        if offset is None:
+            self._prefilling.pop(request_id, None)
+        else:
+            self._context -= offset + self._clock

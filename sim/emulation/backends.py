@@ -5,7 +5,6 @@ from collections.abc import Callable
 from actors.config.speculative import SpeculativeConfig
 from actors.messages import Capacity
 from actors.metrics.totals import Lag
-from sim.acceptance import AcceptanceModel
 from sim.backend import CostBackend
 from sim.cost.composed import InStep
 from sim.cost.work import CostModel
@@ -15,7 +14,7 @@ from sim.emulation.pace import LivePace
 from sim.emulation.scripts import Scripted, Scripts
 from sim.in_step import RankBackend, Wave
 from sim.pipelined import PipelinedBackend, cost_backend
-from sim.speculated import Speculated
+from sim.speculated import AcceptanceModel, Speculated
 
 
 def emulated_backends(

@@ -10,7 +10,7 @@ from math import log
 
 from actors.core.batch import Admission, Batch
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from sim.token_source import Sampled, TokenSource
+from sim.backend import Sampled, TokenSource
 
 HALF = log(0.5)
 

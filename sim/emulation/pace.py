@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import trio
 
 from actors.metrics.totals import Lag
-from sim.backend import Pace
+from sim.backend import Pace, instant, to_s, to_ticks
 from sim.cost.work import CostModel, StepWork
-from sim.ticks import instant, to_s, to_ticks
 
 log = logging.getLogger("sundog.emulation")
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from actors.core.batch import Batch
+from sim.backend import Sampled, TokenSource
 from sim.emulation.answers import Answers
-from sim.token_source import Sampled, TokenSource
 
 
 class Scripts:

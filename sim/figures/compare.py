@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.figures.statistics.intervals import Floats, Interval, difference, quantile_difference, run_interval
+from sim.figures.intervals import Floats, Interval, difference, quantile_difference, run_interval
 from sim.record.run_directory import Run
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")

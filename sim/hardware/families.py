@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.core.config import ConfigError
-from sim.hardware.fields import Fields
-from sim.hardware.layer_fields import (
+from sim.hardware.fields import (
+    Fields,
     attention_in_all_layers,
     by_pattern,
     chunks_where_rope,

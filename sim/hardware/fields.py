@@ -1,10 +1,14 @@
-"""Fields of a config.json, checked as they are read: a refusal names the file and the field."""
+"""Fields of a config.json, checked as they are read: a refusal names the file and the field.
+
+`mlp_of` and its kind read the MLPs and attention windows of a model's layers.
+"""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from actors.core.config import ConfigError
+from sim.hardware.shape import Experts, Mlp
 
 MOST = 2**31
 MOST_LAYERS = 2000
@@ -88,3 +92,202 @@ def _above(value: object, most: int) -> bool:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+EXPERT_KEYS = ("n_routed_experts", "num_local_experts", "num_experts")
+"""A config that was saved again by a later transformers may name its experts as another family does."""
+
+
+def dense(fields: Fields, index: int) -> Mlp | Experts:
+    """A gated MLP."""
+    return Mlp(fields.count("intermediate_size"))
+
+
+def mixtral_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Experts in every layer (Mixtral, gpt-oss, OLMoE, MiniMax-M2)."""
+    return _experts(fields, fields.count("intermediate_size"), _count_of_experts(fields, "num_local_experts"))
+
+
+def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Experts in every n-th layer, with one that all tokens share in Qwen2-MoE."""
+    only_dense = fields.get("mlp_only_layers") or []
+    if not isinstance(only_dense, list):
+        raise ConfigError(f"{fields.source}: mlp_only_layers must be a list of layers")
+    if index in only_dense or (index + 1) % fields.count("decoder_sparse_step", 1):
+        return dense(fields, index)
+    inner = fields.count("moe_intermediate_size")
+    shared = fields.count("shared_expert_intermediate_size", 0, least=0)
+    num = _count_of_experts(fields, "num_experts")
+    return _experts(fields, inner, num, shared, gates_shared=shared > 0)
+
+
+def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Dense layers first, then routed experts beside shared ones (DeepSeek, Kimi, GLM, dots)."""
+    kinds = fields.words("mlp_layer_types", fields.num_layers, ("dense", "sparse"))
+    first, step = fields.count("first_k_dense_replace", 0, least=0), fields.count("moe_layer_freq", 1)
+    if kinds[index] == "dense" if kinds else index < first or index % step:
+        return dense(fields, index)
+    inner = fields.count("moe_intermediate_size")
+    shared = inner * fields.count("n_shared_experts", 0, least=0)
+    return _experts(fields, inner, _count_of_experts(fields, "n_routed_experts"), shared)
+
+
+def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """In every n-th layer routed experts beside one of the same width that all share, else a wider MLP."""
+    step, listed = fields.count("interleave_moe_layer_step", 1, least=0), fields.get("moe_layers")
+    if listed is not None and not isinstance(listed, list):
+        raise ConfigError(f"{fields.source}: moe_layers must be a list of layers")
+    if not (step and (index + 1) % step == 0 if listed is None else index in listed):
+        return Mlp(fields.count("intermediate_size_mlp"))
+    inner = fields.count("intermediate_size")
+    return _experts(fields, inner, _count_of_experts(fields, "num_local_experts"), inner)
+
+
+def granite_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Experts beside a shared MLP, or that MLP alone where there are none (Granite 3 and 4)."""
+    shared = fields.count("shared_intermediate_size", 0, least=0)
+    num = fields.count("num_local_experts", 0, least=0)
+    if num:
+        return _experts(fields, fields.count("intermediate_size"), num, shared)
+    return Mlp(shared) if shared else dense(fields, index)
+
+
+def ernie_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Experts in every n-th layer of a range, beside shared ones (Ernie 4.5)."""
+    first, step = fields.count("moe_layer_start_index", 0, least=0), fields.count("moe_layer_interval", 1)
+    last = fields.count("moe_layer_end_index", fields.num_layers - 1, least=-1)
+    last = fields.num_layers - 1 if last == -1 else last
+    if not first <= index <= last or (index + 1) % step:
+        return dense(fields, index)
+    inner = fields.count("moe_intermediate_size")
+    shared = inner * fields.count("moe_num_shared_experts", 0, least=0)
+    return _experts(fields, inner, fields.count("moe_num_experts"), shared, per_token="moe_k")
+
+
+def _count_of_experts(fields: Fields, own: str) -> int:
+    """The number of routed experts, under the family's own key or another family's."""
+    key = next((key for key in (own, *EXPERT_KEYS) if fields.get(key)), own)
+    other = next((other for other in EXPERT_KEYS if fields.get(other) not in (None, fields.get(key))), None)
+    if other is not None and fields.get(other):
+        raise ConfigError(
+            f"{fields.source}: {key} is {fields.get(key)!r:.60} and {other} is {fields.get(other)!r:.60}:"
+            " they name the same experts, leave one out"
+        )
+    return fields.count(key, most=100_000)
+
+
+def _experts(
+    fields: Fields,
+    inner: int,
+    num: int,
+    shared: int = 0,
+    *,
+    gates_shared: bool = False,
+    per_token: str = "num_experts_per_tok",
+) -> Experts:
+    return Experts(inner, num, fields.count(per_token, most=num), shared, gates_shared)
+
+
+Windows = list[int | None]
+CHUNK_TYPES = ("full_attention", "chunked_attention")
+TYPES = ("full_attention", "sliding_attention")
+
+
+def no_window(fields: Fields) -> Windows:
+    """All layers see all of the context."""
+    return _listed(fields) or [None] * fields.num_layers
+
+
+def in_all_layers(fields: Fields) -> Windows:
+    """All layers have the window, if there is one (Mistral, Phi-3)."""
+    return _listed(fields) or [fields.maybe("sliding_window")] * fields.num_layers
+
+
+def from_layer(fields: Fields) -> Windows:
+    """Layers from `max_window_layers` on, where `use_sliding_window` is set (Qwen)."""
+    num = fields.num_layers
+    if not fields.flag("use_sliding_window"):
+        fields.words("layer_types", num, TYPES)  # refuses other kinds of layers
+        return [None] * num
+    first = fields.count("max_window_layers", 28, least=0)
+    window = fields.count("sliding_window", 4096)
+    return _listed(fields) or [window if index >= first else None for index in range(num)]
+
+
+def every_other(fields: Fields) -> Windows:
+    """The first layer, the third, and so on (Gemma 2, gpt-oss)."""
+    window = fields.count("sliding_window")
+    return _listed(fields) or [None if index % 2 else window for index in range(fields.num_layers)]
+
+
+def every_nth_is_full(fields: Fields) -> Windows:
+    """All but every `sliding_window_pattern`-th layer (Gemma 3, Command R7B, OLMo 3)."""
+    window, pattern = fields.count("sliding_window"), fields.count("sliding_window_pattern", 6)
+    full = (index % pattern == pattern - 1 for index in range(fields.num_layers))
+    return _listed(fields) or [None if is_full else window for is_full in full]
+
+
+def by_pattern(fields: Fields) -> Windows:
+    """As `sliding_window_pattern` says, `LLLG` or a number; without a window, none (EXAONE 4)."""
+    window, pattern = fields.maybe("sliding_window"), fields.get("sliding_window_pattern")
+    if window is None:
+        return [None] * fields.num_layers
+    if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):
+        is_full = [pattern[index % len(pattern)] == "G" for index in range(fields.num_layers)]
+        is_full[-1:] = [True]
+        return _listed(fields) or [None if full else window for full in is_full]
+    return every_nth_is_full(fields) if pattern is not None else _listed(fields) or _unsaid(fields)
+
+
+def from_layer_if_any(fields: Fields) -> Windows:
+    """Layers from `max_window_layers` on, if there is a window (dots.llm1)."""
+    window, num = fields.maybe("sliding_window"), fields.num_layers
+    first = fields.count("max_window_layers", num, least=0)
+    return _listed(fields) or [window if index >= first else None for index in range(num)]
+
+
+def attention_in_all_layers(fields: Fields) -> Windows:
+    """Granite 4 without state-space layers: `layer_types` must say `attention` of each."""
+    num, types = fields.num_layers, fields.get("layer_types") or fields.get("layers_block_type")
+    if types not in (["attention"] * num, ["full_attention"] * num):
+        raise ConfigError(
+            f"{fields.source}: model_type is 'granitemoehybrid' and layer_types are not all attention: it has"
+            " state-space layers, which the cost model does not know"
+        )
+    return [None] * num
+
+
+def _unsaid(fields: Fields) -> Windows:
+    raise ConfigError(
+        f"{fields.source}: sliding_window is given without sliding_window_pattern or layer_types, which say"
+        " where: add one, or set sliding_window to null"
+    )
+
+
+def chunks_where_rope(fields: Fields) -> Windows:
+    """Chunks in the layers with rotary embeddings, by default three of four (Llama 4).
+
+    In `no_rope_layers` these are the ones. A chunk of 0 is none; where nothing is said, it is 8,192.
+    """
+    num, chunk = fields.num_layers, fields.count("attention_chunk_size", 8192, least=0)
+    interval = fields.count("no_rope_layer_interval", 4)
+    has_rope = [int((index + 1) % interval != 0) for index in range(num)]
+    given = fields.get("no_rope_layers")
+    if given:
+        if not isinstance(given, list) or len(given) != num or any(each not in (0, 1) for each in given):
+            raise ConfigError(f"{fields.source}: no_rope_layers must be a list of {num} zeros and ones")
+        has_rope = given
+    types = fields.words("layer_types", num, CHUNK_TYPES)
+    if types is not None and types != [CHUNK_TYPES[rope] for rope in has_rope]:
+        raise ConfigError(
+            f"{fields.source}: layer_types and no_rope_layers name other layers as chunked: make them agree"
+        )
+    return [chunk or None if rope else None for rope in has_rope]
+
+
+def _listed(fields: Fields) -> Windows | None:
+    """As `layer_types` says."""
+    types = fields.words("layer_types", fields.num_layers, TYPES)
+    if types is None:
+        return None
+    return [None if kind == TYPES[0] else fields.count("sliding_window") for kind in types]

@@ -15,9 +15,8 @@ from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError
 from actors.core.names import normal, unknown
 from sim.hardware.families import FAMILIES, Family, layers_of
-from sim.hardware.fields import Fields, config_of
+from sim.hardware.fields import EXPERT_KEYS, Fields, config_of
 from sim.hardware.formats import dtype_name
-from sim.hardware.layer_fields import EXPERT_KEYS
 from sim.hardware.quantization import format_in, modelopt_of
 from sim.hardware.shape import ModelShape
 

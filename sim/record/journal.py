@@ -8,8 +8,7 @@ from actors.core.batch import Batch
 from actors.core.params.sampling import DEFAULTS, Sampling
 from actors.kernel.actor import Actor
 from actors.messages import Generate, Heard, StepOutput, Submit
-from sim.cost.work import StepWork
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import StepWork, WorkFold
 from sim.trace.record import TraceRequest
 
 

@@ -24,6 +24,7 @@ from actors.engine.scheduler import Scheduler
 from actors.kernel.actor import Actor, Reply
 from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
+from sim.backend import TokenSource
 from sim.clock import run_virtual
 from sim.schedule.happenings import (
     Aborted,
@@ -37,7 +38,6 @@ from sim.schedule.happenings import (
     WasReset,
 )
 from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace
-from sim.token_source import TokenSource
 
 MAX_RUN = 2**30
 """More steps than any batch allows."""

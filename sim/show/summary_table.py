@@ -7,11 +7,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from sim.figures.distribution import Distribution
 from sim.figures.engine import ReplicaFigures
 from sim.figures.metrics import ClientFigures, Summary
-from sim.figures.saturation import KNEE, of_capacity, regime_of
-from sim.figures.statistics.distribution import Distribution
 from sim.figures.tenants import TenantFigures
+from sim.figures.totals import KNEE, of_capacity, regime_of
 from sim.show import words
 from sim.show.console import console_for, print_table
 

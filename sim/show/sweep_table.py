@@ -8,9 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from sim.figures.metric import Metric
-from sim.figures.statistics.intervals import FEWEST, Interval, all_at_once
-from sim.figures.sweep.sweep import Cell, Place, label, ranked
+from sim.figures.intervals import FEWEST, Interval, all_at_once
+from sim.figures.sweep import Cell, Metric, Place, label, ranked
 from sim.show.console import console_for, print_table
 
 UNSETTLED = "†"

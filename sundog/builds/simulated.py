@@ -16,8 +16,8 @@ from sim.cost.work import CostModel
 from sim.figures.totals import Terms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
+from sim.hardware.memory import sharing_ranks
 from sim.hardware.model import draft_of, load_model
-from sim.hardware.parallel import sharing_ranks
 from sim.hardware.quantization import quantised
 from sim.target import Target as Hardware
 from sundog.builds.measured import as_measured, profile_of

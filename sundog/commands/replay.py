@@ -160,7 +160,7 @@ def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterabl
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
     from sim.cost.doubt import outside_measured, step_doubt
-    from sim.figures.saturation import KNEE, of_capacity
+    from sim.figures.totals import KNEE, of_capacity
 
     for text in simulated.remarks:
         remark(text)

@@ -24,7 +24,7 @@ from sundog.sweeps.experiment import Experiment
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.sweep import Cell, Rule, Settings
+    from sim.figures.sweep import Cell, Rule, Settings
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -95,8 +95,7 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     one_thread()
-    from sim.figures.metric import Metric
-    from sim.figures.sweep.sweep import Rule, grid
+    from sim.figures.sweep import Metric, Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]

@@ -9,8 +9,8 @@ from sundog.sweeps.sweep_on_ray import on_cluster
 from sundog.sweeps.workers import Died, Workers, here
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.played import Played
-    from sim.figures.sweep.sweep import Cell, Failed, Job, Measures, Rule, Settings
+    from sim.figures.played import Played
+    from sim.figures.sweep import Cell, Failed, Job, Measures, Rule, Settings
 
 Progress = Callable[[int, int], None]
 """Told how many runs are done, and how many are asked for so far."""
@@ -37,8 +37,8 @@ class Experiment:
         self, rule: "Rule", warmup_s: float | None, num_processes: int, on: str | None = None
     ) -> "list[Cell]":
         """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
-        from sim.figures.sweep.measure import measured
-        from sim.figures.sweep.sweep import sweep
+        from sim.figures.played import measured
+        from sim.figures.sweep import sweep
 
         with ExitStack() as stack:
             crew = here(Runner(self._plan))
@@ -78,7 +78,7 @@ class Experiment:
 
     def _taken(self, number: int, result: "Played | Failed | Died") -> "Played | Failed":
         """What came of a job of this cell, as text if its process died."""
-        from sim.figures.sweep.sweep import Failed
+        from sim.figures.sweep import Failed
 
         outcome = Failed(str(result)) if isinstance(result, Died) else result
         if isinstance(outcome, Failed) or self._fixed[number]:

@@ -16,8 +16,8 @@ from sundog.sweeps.sweep_folder import ASKED
 from sundog.sweeps.workers import Crew, Died
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.played import Played
-    from sim.figures.sweep.sweep import Failed, Job
+    from sim.figures.played import Played
+    from sim.figures.sweep import Failed, Job
 
 
 class There:
@@ -30,7 +30,7 @@ class There:
 
     def __call__(self, job: "Job") -> "Played | Failed":
         """One run, or why there can be none on this node."""
-        from sim.figures.sweep.sweep import Failed
+        from sim.figures.sweep import Failed
 
         one_thread()
         if (refusal := self._refusal()) is not None:

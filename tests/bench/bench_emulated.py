@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 
+from sim.figures.distribution import Distribution
 from sim.figures.metrics import Summary, summarize_client
-from sim.figures.statistics.distribution import Distribution
 from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest
 from sim.workload.distributions import LogNormal, Poisson

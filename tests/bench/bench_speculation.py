@@ -18,11 +18,10 @@ from actors.core.batch import Batch, StepResult
 from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 from actors.messages import Capacity, Generate
+from sim.backend import accepted_of
 from sim.cost.calibrated import Calibrated, fit
-from sim.cost.work import StepWork
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import StepWork, WorkFold
 from sim.explain.drafted import measured_drafts
-from sim.paced import accepted_of
 from sim.record.journal import Journal, Past
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from actors.block_hash import block_hasher
 from actors.core.batch import Batch, Finish
 from actors.core.request import Submit
+from sim.backend import Sampled
 from sim.schedule import happenings
 from sim.schedule.driver import Driver
 from sim.schedule.happenings import Aborted, Happening, HasStalled
 from sim.schedule.outputs import FALLBACK_TOKEN
 from sim.schedule.step_trace import Row, parse_trace
-from sim.token_source import Sampled
 from tests.core.folding import ReferenceRunner
 from tests.core.guessing import GuessingSource
 from tests.core.traces import Trace

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.core.batch import Batch
-from sim.token_source import Sampled
+from sim.backend import Sampled
 from tests.core.folding import Folded, ReferenceRunner
 
 WRONG = -7

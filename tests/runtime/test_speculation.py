@@ -16,9 +16,8 @@ from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate
 from runtime.backend import TorchBackend
 from runtime.ngram import lookup
-from sim.backend import Pace
+from sim.backend import Pace, Paced
 from sim.cost.calibrated import Calibrated
-from sim.paced import Paced
 from sim.record.journal import Journal
 from sim.replay import replay_on
 from sim.trace.record import TraceRequest

@@ -13,14 +13,12 @@ from actors.core.batch import Admission, Batch, Chunk, StepResult
 from actors.core.params.sampling import Sampling
 from actors.kernel.clock import now_s
 from actors.messages import Capacity, StepOutput
-from sim.backend import CostBackend, Pace
+from sim.backend import TICKS_PER_S, CostBackend, Pace, Paced, end_times_s, to_s, to_ticks
 from sim.clock import run_virtual
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import WorkFold
 from sim.oracle import Oracle
-from sim.paced import Paced
 from sim.record.recorder import Recorder
 from sim.record.rows import step_intervals
-from sim.ticks import TICKS_PER_S, end_times_s, to_s, to_ticks
 from tests.sim.toy import CAPACITY, COST, Toy, counting_backend, play, recorded
 
 SEEDS = range(30)

@@ -15,18 +15,16 @@ from actors.core.config import ConfigError
 from actors.engine.backend import Backend
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate, StepOutput
-from sim.acceptance import AcceptanceModel
-from sim.backend import CostBackend, Pace
+from sim.backend import CostBackend, Pace, Paced
 from sim.cost.composed import WithDrafts
 from sim.cost.roofline import Roofline
 from sim.cost.work import StepWork
 from sim.explain.load import load
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
-from sim.paced import Paced
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
-from sim.speculated import Lengths, Speculated
+from sim.speculated import AcceptanceModel, Lengths, Speculated
 from sim.trace.record import TraceRequest
 from tests.sundog.test_options import TRACE, sundog
 from tests.test_worlds import CAPACITY, COST, config, requests

@@ -25,8 +25,7 @@ from actors.kernel.actor import Ref
 from actors.kernel.clock import now_s
 from actors.messages import Capacity, Interrupt, Load
 from sim.cost.calibrated import Calibrated, Range, chunk_context_tokens, nonnegative_least_squares
-from sim.cost.work import StepWork
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import StepWork, WorkFold
 
 CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
 CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)

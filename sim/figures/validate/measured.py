@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import ConfigError
 from actors.core.engine_version import NEWEST
-from sim.figures.statistics.distribution import distribution
+from sim.figures.distribution import distribution
 from sim.trace.record import TraceRequest
 from sim.workload import stream
 

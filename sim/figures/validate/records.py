@@ -14,22 +14,245 @@ import csv
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from sim.figures.validate.logs import read_log
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from actors.core.engine_version import NEWEST, is_async
+from sim.cost.profile import read_profile
+from sim.figures.validate.logs import read_client_log, read_log
 from sim.figures.validate.measured import (
     THROUGHPUT,
+    EngineOptions,
     Figures,
     MeasuredError,
     Rounds,
     Server,
     Stage,
+    engine_options,
     exact_poisson,
+    figures_of,
     model_of,
 )
-from sim.figures.validate.runs import clients_runs
-from sim.figures.validate.written import read_written
 from sim.files.run_files import SUMMARY
+from sim.files.toml import checked, read_toml
+from sim.hardware.gpu import load_gpu
+from sim.hardware.model import load_model
+from sim.record.run_directory import Run, open_run
+from sim.target import Target
+from sim.trace.read import read_trace
 from sim.trace.record import TraceRequest
+from sim.workload.spec import read_spec
+
+COLUMNS = ("arrival_s", "first_token_s", "finish_s", "num_output_tokens")
+
+
+def read_clients_run(run: Run) -> Server:
+    """The server that the clients asked; raises MeasuredError where its machine is not said."""
+    config, folder = run.config, run.path
+    gpu = config.get("simulate")
+    if gpu is None:
+        raise MeasuredError(
+            f"{folder / 'config.toml'} does not say which machine it was: give `sundog bench` --simulate GPU"
+        )
+    path = folder / gpu
+    if path.suffix == ".toml" and path.is_file() and read_profile(path) is not None:
+        raise MeasuredError(
+            f"{folder}: {gpu} is of an engine that was measured: `sundog bench --config"
+            f" {folder / 'config.toml'}` says what it predicts"
+        )
+    rows = [row for row in run.requests().to_pylist() if row["reason"] in ("stop", "length")]
+    if len(rows) < 2:
+        raise MeasuredError(f"{folder} has {len(rows)} requests that finished, at least 2 are needed")
+    model = model_of(str(config.get("shape") or run.summary["client"]["model"]), folder)
+    gpu = str(path) if path.is_file() else str(gpu)
+    tokens, seqs = Target(load_model(model), load_gpu(gpu)).default_limits
+    columns = [np.array([row[name] for row in rows], dtype=np.float64) for name in COLUMNS]
+    requests = _requests(rows, _contents(config, folder))
+    version = str(config.get("engine_version", NEWEST))
+    options, refused = engine_options(config)
+    figures, rate_per_s = figures_of(*columns), len(rows) / max(requests[-1].arrival_s, 1e-9)
+    return Server(
+        name=folder.resolve().name,
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=config.get("tensor_parallel_size", 1),
+        max_num_seqs=config.get("max_num_seqs", seqs),
+        max_num_batched_tokens=config.get("max_num_batched_tokens", tokens),
+        max_model_len=config.get("max_model_len"),
+        num_gpu_blocks=config.get("num_gpu_blocks"),
+        async_scheduling=config.get("async_scheduling", is_async(version, options.pipeline_parallel_size)),
+        engine_version=version,
+        at_client=True,
+        requests=requests,
+        stages=[Stage("all", 0, len(rows), rate_per_s, figures, num_gave_up=run.summary["num_aborted"])],
+        gpu_memory_utilization=config.get("gpu_memory_utilization"),
+        max_concurrency=config.get("clients"),
+        client_timeout_s=config.get("timeout"),
+        refused=refused,
+        options=options,
+    )
+
+
+Contents = dict[str, TraceRequest]
+
+
+def _requests(rows: list[dict[str, Any]], contents: Contents) -> list[TraceRequest]:
+    """What was asked and answered, the first at 0."""
+    start_s, found = rows[0]["arrival_s"], []
+    for number, row in enumerate(rows):
+        known = contents.get(row["request_id"])
+        request = TraceRequest(
+            str(number),
+            row["arrival_s"] - start_s,
+            row["num_prompt_tokens"],
+            max(row["num_output_tokens"], 1),
+        )
+        if known is not None:
+            request = request._replace(hash_ids=known.hash_ids, hash_block_tokens=known.hash_block_tokens)
+        found.append(request)
+    return found
+
+
+def _contents(config: dict[str, Any], folder: Path) -> Contents:
+    """The trace's rows by name, which say what prompts share; none where the trace is gone."""
+    path = folder / str(config.get("trace"))
+    if not path.exists():
+        return {}
+    is_workload = path.suffix == ".toml"
+    source = read_spec(path).requests(config.get("seed", 0)) if is_workload else read_trace(str(path))
+    return {row.request_id: row for row in source}
+
+
+def clients_runs(path: Path) -> Iterator[Server]:
+    """The run whose summary is at `path`, if clients made it."""
+    run = open_run(path.parent)
+    if run.is_clients:
+        yield read_clients_run(run)
+
+
+Kind = Literal["mean", "p50", "p90", "p99"]
+Metric = Literal["ttft", "tpot", "e2e", "itl"]
+
+
+class Strict(BaseModel):
+    """A misspelt key is an error that names it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Load(Strict):
+    """Prompts of one length at a rate, and how many tokens each answer had.
+
+    With `prompts` that many different ones are asked in turn, in `prompt_groups` of equal size that share
+    their first `shared_tokens`; otherwise each is asked once. Clients have at most `max_concurrency` requests
+    unfinished, and give one up that has not ended after `timeout_s`.
+    """
+
+    rate_per_s: PositiveFloat
+    duration_s: PositiveFloat
+    prompt_tokens: PositiveInt
+    output_tokens: PositiveInt
+    prompts: PositiveInt | None = None
+    prompt_groups: PositiveInt = 1
+    shared_tokens: NonNegativeInt = 0
+    max_concurrency: PositiveInt | None = None
+    timeout_s: PositiveFloat | None = None
+
+
+class Written(EngineOptions, Strict):
+    """The file; `source` names the author and what was measured.
+
+    What was asked is a `load`, with its figures in `measured_ms`, or a client's `log` (the path of a
+    file as `client_log` describes it), which has its own. Paths are relative to this file.
+    """
+
+    source: str
+    model: str
+    gpu: str
+    engine_version: str = NEWEST
+    tensor_parallel_size: PositiveInt = 1
+    max_num_seqs: PositiveInt
+    max_num_batched_tokens: PositiveInt
+    max_model_len: PositiveInt | None = None
+    num_gpu_blocks: PositiveInt | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    async_scheduling: bool | None = None
+    at_client: bool = True
+    fitted: str | None = None
+    log: str | None = None
+    load: Load | None = None
+    measured_ms: dict[Metric, dict[Kind, PositiveFloat]] = {}
+    measured_requests_per_s: PositiveFloat | None = None
+
+
+def read_written(path: Path) -> Server:
+    """The server described by `path`; raises MeasuredError naming the file and the key."""
+    written = checked(Written, read_toml(path, MeasuredError), path, kind=MeasuredError)
+    name = path.name.removesuffix(".server.toml")
+    requests, figures, rate_per_s = _asked(written, path, name)
+    stage = Stage("all", 0, len(requests), rate_per_s, figures, written.fitted)
+    is_ahead = written.async_scheduling
+    if is_ahead is None:
+        is_ahead = is_async(written.engine_version, written.pipeline_parallel_size)
+    options, refused = engine_options(written.model_dump())
+    return Server(
+        name=name,
+        model=model_of(written.model, path.parent),
+        gpu=written.gpu,
+        tensor_parallel_size=written.tensor_parallel_size,
+        max_num_seqs=written.max_num_seqs,
+        max_num_batched_tokens=written.max_num_batched_tokens,
+        max_model_len=written.max_model_len,
+        num_gpu_blocks=written.num_gpu_blocks,
+        async_scheduling=is_ahead,
+        at_client=written.at_client,
+        requests=requests,
+        stages=[stage],
+        gpu_memory_utilization=written.gpu_memory_utilization,
+        max_concurrency=None if written.load is None else written.load.max_concurrency,
+        client_timeout_s=None if written.load is None else written.load.timeout_s,
+        refused=refused,
+        options=options,
+        engine_version=written.engine_version,
+    )
+
+
+def _asked(written: Written, path: Path, name: str) -> tuple[list[TraceRequest], Figures, float]:
+    if (written.load is None) == (written.log is None):
+        raise MeasuredError(f"{path}: give either [load] with [measured_ms], or log")
+    if written.log is not None:
+        if written.measured_ms or written.measured_requests_per_s:
+            raise MeasuredError(f"{path}: measured_ms: a log has its own figures")
+        requests, figures = read_client_log(path.parent / written.log)
+        return requests, figures, len(requests) / max(requests[-1].arrival_s, 1e-9)
+    load = written.load
+    assert load is not None
+    if not written.measured_ms:
+        raise MeasuredError(f"{path}: measured_ms: missing")
+    figures = {
+        f"{metric} {kind}": value_ms / 1e3
+        for metric, kinds in written.measured_ms.items()
+        for kind, value_ms in kinds.items()
+    }
+    if written.measured_requests_per_s is not None:
+        figures[THROUGHPUT] = written.measured_requests_per_s
+    return _generated(load, path, name), figures, load.rate_per_s
+
+
+def _generated(load: Load, path: Path, name: str) -> list[TraceRequest]:
+    count = round(load.rate_per_s * load.duration_s)
+    arrivals = enumerate(exact_poisson(load.rate_per_s, count, 0, name))
+    if load.prompts is None:
+        if load.shared_tokens or load.prompt_groups > 1:
+            raise MeasuredError(f"{path}: load.prompts: say how many there are that share tokens")
+        return [TraceRequest(str(i), s, load.prompt_tokens, load.output_tokens) for i, s in arrivals]
+    if load.prompts % load.prompt_groups:
+        raise MeasuredError(f"{path}: load.prompts: must be a multiple of prompt_groups")
+    rounds = Rounds(load.prompt_groups, load.prompts // load.prompt_groups, load.shared_tokens)
+    return [rounds.request(i, s, load.prompt_tokens, load.output_tokens) for i, s in arrivals]
+
 
 FITTED = {
     ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks, launching layers",
@@ -38,7 +261,7 @@ FITTED = {
     ("20260217-231439-llama-2-7b-tp1-general", "1"): "tiles beside chunks",
 }
 """(experiment, stage) that a part of the simulator was fitted to."""
-COLUMNS = {
+STAGE_COLUMNS = {
     "ttft mean": "ttft_mean_ms",
     "ttft p50": "ttft_median_ms",
     "ttft p90": "ttft_p90_ms",
@@ -81,7 +304,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
                 rounds.request(first + i, start_s + arrival_s, *lengths)
                 for i, arrival_s in enumerate(arrivals)
             ]
-            figures: Figures = {name: float(row[key]) / 1e3 for name, key in COLUMNS.items()}
+            figures: Figures = {name: float(row[key]) / 1e3 for name, key in STAGE_COLUMNS.items()}
             if row.get("req_per_s"):
                 figures[THROUGHPUT] = float(row["req_per_s"])
             fitted = FITTED.get((experiment, row["stage"]))

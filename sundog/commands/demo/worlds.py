@@ -6,11 +6,10 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.kernel.actor import Actor
 from actors.messages import Capacity, Heard
 from runtime.serve import RealModel, torch_backends
-from sim.backend import CostBackend, Pace
+from sim.backend import CostBackend, Pace, Paced
 from sim.client import Recording
 from sim.cost.calibrated import Calibrated
 from sim.oracle import Oracle
-from sim.paced import Paced
 from sim.record.journal import Journal, Past
 from sim.record.recorder import Recorder
 from sim.replay import replay_on

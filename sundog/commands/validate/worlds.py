@@ -8,9 +8,8 @@ from actors.engine.backend import Backend
 from actors.messages import Generate
 from runtime.load.prompts import Prompts, Units
 from runtime.serve import RealModel, torch_backends
-from sim.backend import CostBackend, Pace
+from sim.backend import CostBackend, Pace, Paced
 from sim.oracle import Oracle
-from sim.paced import Paced
 from sim.record.journal import Journal, decisions
 from sim.replay import replay_on
 from sim.trace.record import TraceRequest

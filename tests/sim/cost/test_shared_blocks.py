@@ -2,7 +2,7 @@
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import DEFAULTS
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import WorkFold
 
 BLOCK_SIZE = 4
 

@@ -4,10 +4,10 @@ import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
+from sim.backend import TokenSource
 from sim.emulation.answers import Answers, picked
 from sim.emulation.made_up_logprobs import MadeUpLogprobs
 from sim.emulation.scripts import Scripted, Scripts
-from sim.token_source import TokenSource
 
 TEXTS = ((5, 6, 7), (8, 9))
 EOS = 2

@@ -7,8 +7,8 @@ import pytest
 
 from actors.core.config import ConfigError
 from sim.hardware.gpu import load_gpu
+from sim.hardware.memory import layers_of_stages, stages_of
 from sim.hardware.model import load_model, shape_of
-from sim.hardware.parallel import layers_of_stages, stages_of
 from sim.target import Target
 
 

@@ -13,8 +13,8 @@ from actors.core.batch import Admission, Batch, Chunk, Finish
 from actors.core.params.sampling import Sampling
 from actors.messages import StepOutput
 from sim.clock import run_virtual
+from sim.figures.distribution import distribution, distribution_of
 from sim.figures.metrics import request_times, summarize
-from sim.figures.statistics.distribution import distribution, distribution_of
 from sim.figures.totals import Terms
 from sim.record.recorder import Recorder
 from sim.show.summary_table import print_summary

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sim.figures.statistics.distribution
+import sim.figures.distribution
 import sim.record.recorder
 import sim.record.run_writer
 from actors.config import EngineConfig
 from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.roofline import Roofline
+from sim.figures.distribution import distribution, distribution_of
 from sim.figures.metrics import summarize
-from sim.figures.statistics.distribution import distribution, distribution_of
 from sim.figures.totals import Terms
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
@@ -40,7 +40,7 @@ def test_streamed_files_and_figures_are_those_of_a_run_kept_in_memory(
         writer = None
         if spill is not None:
             monkeypatch.setattr(sim.record.recorder, "SPILL", spill)
-            monkeypatch.setattr(sim.figures.statistics.distribution, "AT_ONCE", 10)
+            monkeypatch.setattr(sim.figures.distribution, "AT_ONCE", 10)
             writer = RunWriter(tmp_path / name, replicas)
         recorder = replay(rows, config, cost, Capacity(130, 16), sink=writer)
         summary = summarize(recorder, TERMS, writer and writer.close())
@@ -69,7 +69,7 @@ def test_figures_do_not_depend_on_how_values_are_cut(monkeypatch: pytest.MonkeyP
     assert whole is not None
     cuts = np.sort(rng.integers(0, len(values), 5))
     shuffled = rng.permutation(values)
-    monkeypatch.setattr(sim.figures.statistics.distribution, "AT_ONCE", 0)
+    monkeypatch.setattr(sim.figures.distribution, "AT_ONCE", 0)
     parts = distribution_of(lambda: iter([(part, None) for part in np.split(shuffled, cuts)]))
     assert parts == whole
     p50, p90, p99 = np.percentile(values, (50, 90, 99))

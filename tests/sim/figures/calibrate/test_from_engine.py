@@ -15,8 +15,7 @@ from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 from sim.clock import run_virtual
 from sim.cost.calibrated import Calibrated
-from sim.cost.work import StepWork
-from sim.cost.work_fold import WorkFold
+from sim.cost.work import StepWork, WorkFold
 from sim.figures.calibrate.from_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
 
 TRUTH = Calibrated(

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.figures.sweep.measure import measure, measured, warm_up
-from sim.figures.sweep.played import Played, Spans
-from sim.figures.sweep.sweep import Failed, Measures
+from sim.figures.played import Played, Spans, measure, measured, warm_up
+from sim.figures.sweep import Failed, Measures
 from sim.figures.totals import Terms
 from sim.record.kv_use import KvUse
 from sim.record.rows import Rows

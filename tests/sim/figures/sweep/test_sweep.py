@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.figures.metric import Metric
-from sim.figures.statistics.intervals import find_warm_up
-from sim.figures.sweep.sweep import Job, Measures, Rule, grid, ranked, sweep
+from sim.figures.intervals import find_warm_up
+from sim.figures.sweep import Job, Measures, Metric, Rule, grid, ranked, sweep
 from sundog.cli import cli
 
 SPEC = """

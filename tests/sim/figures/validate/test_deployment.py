@@ -10,9 +10,8 @@ import pytest
 from actors.core.config import ConfigError
 from sim.cost.overhead import NO_OVERHEAD, host_overhead
 from sim.cost.work import StepWork
-from sim.figures.validate.deployment import Deployment
 from sim.figures.validate.measured import MeasuredError, Server
-from sim.figures.validate.predict import predict
+from sim.figures.validate.predict import Deployment, predict
 from sim.figures.validate.records import find_servers
 from sundog.builds.simulated import Simulated
 from sundog.options.engine import Engine

@@ -1,1 +1,0 @@
-"""How sure one can be of a figure of a simulated run."""
