@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from runtime.facts import LoadError, first_line, read_facts
-from runtime.memory import prepare_memory
+from runtime.memory import prepare_memory, ran_out_of_memory
 from runtime.support import cannot_load, check_supported, read_config
 from runtime.weights import check_floats, readable_by_library, stored_tensors
 
@@ -73,7 +73,6 @@ def _loaded(
     sharing: "DistributedConfig | None" = None,
 ) -> tuple["PreTrainedModel", list[str]]:
     """The model, and the names of weights that it has no place for."""
-    import torch
     from transformers.utils import logging as library
 
     if dtype not in DTYPES:
@@ -86,12 +85,12 @@ def _loaded(
         model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     except LoadError:
         raise
-    except torch.OutOfMemoryError as error:
-        raise LoadError(
-            f"not enough memory on {device} for the weights of {folder}: {first_line(error)}; free some, or"
-            " serve a smaller model"
-        ) from error
     except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
+        if ran_out_of_memory(error):
+            raise LoadError(
+                f"not enough memory on {device} for the weights of {folder}: {first_line(error)}; free some,"
+                " or serve a smaller model"
+            ) from error
         raise cannot_load(folder, error) from error
     _check_found(folder, found)
     return model, sorted(found["unexpected_keys"])

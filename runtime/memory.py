@@ -36,6 +36,13 @@ def give_back_free() -> None:
         libc.malloc_trim(0)
 
 
+def ran_out_of_memory(error: BaseException) -> bool:
+    """True for what Python, torch on a device and torch on a CPU raise where memory runs out."""
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def ask_kernel(address: int, num_bytes: int, advice: int) -> str | None:
     """Ask something of a range of memory (madvise(2)); why it was not done, if it was not."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise

@@ -20,6 +20,7 @@ from runtime.graphs import DecodeGraphs, Recorder
 from runtime.ladder import padded
 from runtime.lora.adapters import Adapters
 from runtime.means import Means, choose
+from runtime.memory import ran_out_of_memory
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.library import kernels
 from runtime.native.recognised import recognised
@@ -50,11 +51,13 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
             model(
                 input_ids=zeros_1T, position_ids=zeros_1T, use_cache=False, logits_to_keep=rows_R, paged=probe
             )
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(f"not enough memory for a step of {num_tokens} tokens: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{model.config.model_type} is not supported: {error}") from error
     except Exception as error:  # whatever it is, this model cannot compute a step
+        if ran_out_of_memory(error):
+            raise ConfigError(
+                f"not enough memory for a step of {num_tokens} tokens: {first_line(error)}"
+            ) from error
         raise ConfigError(
             f"{model.config.model_type} is not supported: it cannot compute a step: {first_line(error)}"
         ) from error

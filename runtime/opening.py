@@ -27,7 +27,7 @@ from runtime.graphs import on_cuda
 from runtime.huge_pages import move_to_huge_pages, weight_ranges
 from runtime.linear import let_go_of_files, noted_inputs, pack_linears
 from runtime.lora.adapters import Adapters
-from runtime.memory import give_back_free
+from runtime.memory import give_back_free, ran_out_of_memory
 from runtime.model import Model, answers_as, probe_layers, probe_logits
 from runtime.native.few_bits import quantise
 from runtime.norms import fuse_norms
@@ -105,10 +105,13 @@ class Opening:
         """The engine, its model, and the number of blocks."""
         try:
             return self._opened()
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
             raise ConfigError(
                 f"not enough memory on the device for {self._model_dir}: {first_line(error)}; lower"
-                " --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens, or free some"
+                " --gpu-memory-utilization, --num-gpu-blocks, --max-num-seqs or --max-num-batched-tokens, or"
+                " free some"
             ) from error
 
     def _opened(self) -> tuple[Engine, Model, int]:

@@ -15,7 +15,7 @@ from actors.kernel.clock import now_s
 from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
-from runtime.worker.life import PULSE_S
+from runtime.worker.life import PULSE_S, killed_loading
 from runtime.worker.logs import log_again
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Logged, Pulse, Start
 from runtime.worker.place import Begun, Place
@@ -107,7 +107,8 @@ class EngineProcess:
                 how = await begun.ended()
         match door.end:
             case None:
-                raise EngineProcessDied(f"{begun.name} {how}; {why}")
+                killed = None if door.is_up else killed_loading(begun.name, how)
+                raise killed or EngineProcessDied(f"{begun.name} {how}; {why}")
             case CoreFailed():
                 raise _error(door.end)
 

@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 import trio
 
+from actors.config import ConfigError
 from runtime.wire.link import Link
 
 T = TypeVar("T")
@@ -103,6 +104,13 @@ def _live_once(name: str, parent: int, live: Callable[[], None]) -> NoReturn:
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def killed_loading(name: str, how: str) -> ConfigError | None:
+    """The error for a process that was killed before it was ready, as happens where memory runs out."""
+    if "SIGKILL" not in how:
+        return None
+    return ConfigError(f"{name} {how} while the model was loaded: out of memory?")
 
 
 def how_it_ended(status: int) -> str:

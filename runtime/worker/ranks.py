@@ -16,7 +16,7 @@ from actors.kernel.clock import now_s
 from actors.messages import Batch, Interrupt, Load
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
-from runtime.worker.life import PULSE_S, end_by_force
+from runtime.worker.life import PULSE_S, end_by_force, killed_loading
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Pulse
 from runtime.worker.place import Begun, Place
 
@@ -146,7 +146,8 @@ class Ranks:
             return
         if door.end is None:
             how = await begun.ended()
-            self._lose(RankLost(f"{begun.name} {how}"), on_lost)
+            killed = None if self.is_up else killed_loading(begun.name, how)
+            self._lose(killed or RankLost(f"{begun.name} {how}"), on_lost)
         elif door.end.is_refusal:
             self._lose(ConfigError(door.end.cause), on_lost)
         else:

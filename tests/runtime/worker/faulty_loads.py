@@ -1,7 +1,8 @@
 """`python -m tests.runtime.worker.faulty_loads serve …`: a server whose ranks may never load.
 
-Rank N of an engine does not load while the file that `SUNDOG_TEST_HANGS` names holds N; else it is `sundog
-serve`. The server starts this module, too, in the place of the one that engines are forked from.
+Rank N of an engine does not load while the file that `SUNDOG_TEST_HANGS` names holds N, and makes a file
+`hanging` next to it; else it is `sundog serve`. The server starts this module,
+too, in the place of the one that engines are forked from.
 """
 
 import os
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> None:
 
     async def hanging(self: TorchBackend) -> Capacity:
         if is_told(self):
+            hangs.with_name("hanging").touch()
             await trio.sleep_forever()
         return await load(self)
 

@@ -1,14 +1,21 @@
 """A load that never ends, at the start and at a restart: `--load-timeout` ends and names it."""
 
+import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from tests import warm
 from tests.live import live
+from tests.patience import START_S, STOP_S
 from tests.runtime.worker.test_processes import engine, gone
 
 FAULTY = ("tests.runtime.worker.faulty_loads", "serve", "--port", "0")
@@ -31,6 +38,43 @@ def test_a_rank_that_does_not_load_ends_the_server_in_one_line(hangs: Path) -> N
     assert done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
     assert "the engine process " in lines[0] and "was not ready within 3 s" in lines[0]
     assert "runner-0.1: handling Load for" in lines[0]
+
+
+@pytest.mark.parametrize(("number", "name"), [("0", "sundog engine 0"), ("1", "sundog rank 0.1")])
+def test_a_process_that_is_killed_while_it_loads_ends_the_server_in_one_line(
+    hangs: Path, number: str, name: str
+) -> None:
+    """As the kernel does where memory runs out; the line says so."""
+    hangs.write_text(number)
+    command = [sys.executable, "-m", *FAULTY, "-tp", "2", "--dtype", "float32"]
+    begun = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + START_S
+    while not hangs.with_name("hanging").exists():
+        assert time.monotonic() < deadline_s and begun.poll() is None
+        time.sleep(0.01)
+    (killed,) = [each for each in psutil.Process(begun.pid).children(recursive=True) if each.name() == name]
+    killed.kill()
+    _, said = begun.communicate(timeout=STOP_S)
+    lines = [line for line in said.splitlines() if "while the model was loaded: out of memory?" in line]
+    assert begun.returncode == 2 and len(lines) == 1 and "Traceback" not in said, said
+    assert lines[0].startswith("sundog: ") and "was killed by SIGKILL (signal 9)" in lines[0]
+
+
+@pytest.mark.parametrize("options", [("--in-process",), (), ("-tp", "2", "--dtype", "float32")])
+def test_memory_that_runs_out_while_a_model_is_loaded_is_one_line(options: tuple[str, ...]) -> None:
+    """With what helps; here the KV cache does not fit into the address space."""
+    command = [sys.executable, "-m", "sundog", "serve", "--port", "0", "--num-gpu-blocks", "50000", *options]
+    done = subprocess.run(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=START_S,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
+    )
+    lines = [line for line in done.stderr.splitlines() if "not enough memory on the device" in line]
+    assert done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "Unable to allocate" in lines[0] and "--num-gpu-blocks" in lines[0]
 
 
 def test_an_engine_that_does_not_load_again_is_ended_named_and_tried_again(hangs: Path) -> None:
