@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
-from sundog.builds.adapters import adapters, max_loras
-from sundog.builds.kv_events import with_kv_events
-from sundog.builds.served import Served
+from sundog.builds.served import Served, adapters, max_loras, with_kv_events
 from sundog.options.engine import Engine
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import Costs
@@ -35,8 +33,7 @@ def emulated(model: str | None, serving: EmulatedServing, engine: Engine, costs:
     from sim.emulation.block_tables import BlockTables
     from sim.emulation.clock import ScaledClock
     from sim.emulation.faults import Injections
-    from sundog.builds.measured import simulated_target
-    from sundog.builds.simulated import Simulated
+    from sundog.builds.simulated import Simulated, simulated_target
 
     simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs))
     tokenizer = _tokenizer(serving.tokenizer)

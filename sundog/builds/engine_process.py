@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.params.adapter import Adapter
-from sundog.builds.adapters import adapters
-from sundog.builds.embedding import embedding_config
-from sundog.builds.kv_events import with_kv_events
-from sundog.builds.ranks import refuse_what_ranks_cannot
+from sundog.builds.served import adapters, with_kv_events
 from sundog.builds.torch_limits import check_quantization, planned_ahead
 from sundog.log_format import log_to_stderr
-from sundog.options.engine import Engine
-from sundog.options.placement import parse_on
-from sundog.options.serving import RealServing
+from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, Engine
+from sundog.options.serving import RealServing, parse_on
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
@@ -34,6 +30,46 @@ if TYPE_CHECKING:
     from runtime.worker.engine_process import EngineProcess
     from runtime.worker.fork_server import Run
     from runtime.worker.forks import Forks
+
+
+def embedding_config(real: "RealModel", serving: RealServing, engine: Engine) -> EngineConfig:
+    """The deployment: prompts are whole, and nothing of them is kept."""
+    for option, given in (
+        ("--enable-lora", serving.enable_lora),
+        ("--speculative-config", engine.speculative_config is not None),
+        ("--quantization", engine.quantization is not None),
+    ):
+        if given:
+            raise ConfigError(f"{option} is for models that generate text: leave it out")
+    context = real.max_position_embeddings
+    longest = engine.max_model_len or context or UNKNOWN_CONTEXT
+    num_tokens, num_seqs = DEFAULT_LIMITS
+    config = engine.config(context, (max(num_tokens, longest), num_seqs))
+    whole = replace(
+        config.scheduler,
+        enable_chunked_prefill=False,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+        num_gpu_blocks=None,
+    )
+    return replace(config, scheduler=whole)
+
+
+def refuse_what_ranks_cannot(engine: Engine, serving: RealServing, *, embeds: bool) -> None:
+    """Refuse what one process can, and several that share a model cannot."""
+    if engine.tensor_parallel_size == 1:
+        return
+    asked = f"--tensor-parallel-size is {engine.tensor_parallel_size}"
+    if embeds:
+        raise ConfigError(f"{asked}: models that make vectors run on one device; leave it at 1")
+    for option, given in (
+        ("--in-process", serving.in_process),
+        ("--enable-lora", serving.enable_lora or bool(serving.lora_modules)),
+        ("--speculative-config", engine.speculative_config is not None),
+        ("--quantization", engine.quantization is not None),
+    ):
+        if given:
+            raise ConfigError(f"{asked}, and ranks that share a model cannot do {option}: leave one out")
 
 
 @dataclass(frozen=True, slots=True)

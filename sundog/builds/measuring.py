@@ -1,9 +1,15 @@
-"""A load on a server that is there, the record of what its clients saw, and a simulation beside it."""
+"""A load on a server that is there, the record of what its clients saw, and a simulation beside it.
 
+`Cores` says which share of the machine's processors this process, servers under it and all others had.
+"""
+
+import os
 import resource
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -25,7 +31,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     """Where the load goes, and how its clients behave; as many as are needed without `num_clients`."""
 
     url: str
@@ -52,7 +58,7 @@ class _Watched:
         self.record.ended(row, outcome)
 
 
-def find(load: Load) -> Server:
+def find(load: ClientLoad) -> Server:
     """What the server takes; raises ConfigError where there is none."""
     headers = {} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}
     connections = Connections(Site.of(load.url), headers)
@@ -67,7 +73,7 @@ def find(load: Load) -> Server:
 
 
 def measure(
-    load: Load,
+    load: ClientLoad,
     server: Server,
     rows: Iterable[TraceRequest],
     record: ClientRecord,
@@ -110,7 +116,7 @@ def as_answered(rows: Sequence[TraceRequest], record: ClientRecord) -> list[Trac
     ]
 
 
-def predict(load: Load, simulated: Simulated, terms: Terms, rows: Iterable[TraceRequest]) -> Summary:
+def predict(load: ClientLoad, simulated: Simulated, terms: Terms, rows: Iterable[TraceRequest]) -> Summary:
     """What the simulation says of the same requests."""
     recorder = replay(
         rows,
@@ -122,3 +128,94 @@ def predict(load: Load, simulated: Simulated, terms: Terms, rows: Iterable[Trace
         client_timeout_s=load.timeout_s,
     )
     return summarize(recorder, simulated.terms(terms))
+
+
+PROC = Path("/proc")
+ENGINE = "sundog engine "
+"""How processes of engines are called (`runtime.worker`)."""
+LOADED = 0.1
+"""A machine is loaded if others have more of its cores than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of all cores, from 0 to 1: this process, servers under it, their engines, and all others."""
+
+    client: float
+    server: float
+    engine: float
+    others: float
+
+    @property
+    def remark(self) -> str | None:
+        """What people should know where others disturbed the measurement."""
+        if self.others <= LOADED:
+            return None
+        return (
+            f"other processes had {self.others:.0%} of the cores meanwhile, which makes what is measured long"
+            " and uneven: measure again when the machine is quiet"
+        )
+
+
+class Cores:
+    """Watches the cores from when it is made."""
+
+    def __init__(self) -> None:
+        self._begin = _seconds()
+        self._begin_s = time.monotonic()
+
+    def shares(self) -> Shares | None:
+        """Since it was made; None where the system does not tell (it is no Linux), or no time has passed."""
+        end, elapsed_s = _seconds(), time.monotonic() - self._begin_s
+        if end is None or self._begin is None or elapsed_s <= 0:
+            return None
+        total_s = elapsed_s * (os.cpu_count() or 1)
+        own = [max(0.0, after - before) for after, before in zip(end[1:], self._begin[1:], strict=True)]
+        others_s = end[0] - self._begin[0] - sum(own)
+        client, server, engine = (seconds / total_s for seconds in own)
+        return Shares(client, server, engine, min(max(others_s / total_s, 0.0), 1.0))
+
+
+def _seconds() -> tuple[float, float, float, float] | None:
+    """Processor seconds so far: of everything, this process, processes under it that are no engines, engines.
+
+    A process that ended counts where it was waited for.
+    """
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    try:
+        user, nice, system, _idle, _wait, *rest = map(int, (PROC / "stat").read_text().split()[1:9])
+        found = dict(_processes())
+    except (OSError, ValueError):  # no such files, or not Linux's
+        return None
+    own = found[os.getpid()][2]
+    under = [(name, ticks) for pid, (name, _, ticks) in found.items() if _is_under(pid, found)]
+    engines = sum(ticks for name, ticks in under if name.startswith(ENGINE))
+    servers = sum(ticks for _, ticks in under) - engines
+    everything = user + nice + system + sum(rest)
+    return everything * tick_s, own * tick_s, servers * tick_s, engines * tick_s
+
+
+Process = tuple[str, int, int]
+"""Its name, its parent, and its ticks with those of children that it waited for."""
+
+
+def _processes() -> list[tuple[int, Process]]:
+    found = []
+    for folder in PROC.iterdir():
+        if folder.name.isdigit():
+            try:
+                name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:  # it has just ended
+                continue
+            fields = rest.split()
+            found.append((int(folder.name), (name, int(fields[1]), sum(map(int, fields[11:15])))))
+    return found
+
+
+def _is_under(pid: int, found: dict[int, Process]) -> bool:
+    """Whether this process is among its ancestors."""
+    while pid in found:
+        pid = found[pid][1]
+        if pid == os.getpid():
+            return True
+    return False

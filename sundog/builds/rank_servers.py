@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
-from sundog.builds.kv_events import check_ports
+from sundog.builds.served import check_ports
 from sundog.ends import remark
-from sundog.options.kinds import Switch
-from sundog.options.row import rows
+from sundog.options.row import Switch, rows
 from sundog.options.serving import EmulatedServing
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.config import ConfigError
-from sundog.builds.adapters import max_loras
 from sundog.builds.engine_process import Orders, engine_processes
-from sundog.builds.served import Served
+from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
 from sundog.options.engine import Engine
 from sundog.options.serving import RealServing

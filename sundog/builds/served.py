@@ -1,12 +1,19 @@
-"""What `sundog serve` serves: a real model or an emulated one, made ready."""
+"""What `sundog serve` serves: a real model or an emulated one, made ready.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+It comes with its adapters, and the listener that publishes its KV events.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import EngineConfig
+from actors.config import ConfigError, EngineConfig
+from actors.config.kv_events import parse_kv_events_config
 from actors.core.params.adapter import Adapter
+from sundog.ends import remark
+from sundog.options.serving import Serving, parse_lora_module
 
 if TYPE_CHECKING:
     from actors.api.emulation import Emulation
@@ -50,3 +57,69 @@ class Served:
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
     """Where it is not the wall's."""
+
+
+def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple[Adapter, ...]:
+    """The adapters of `--lora-modules`; ConfigError for two of a name, or one of another base model.
+
+    The model is called `model` by clients; `names` are what else it is known by.
+    """
+    if serving.lora_modules and not serving.enable_lora:
+        raise ConfigError("--lora-modules is given without --enable-lora: add it")
+    found: list[Adapter] = []
+    for given in serving.lora_modules:
+        module = parse_lora_module(given)
+        adapter = module.adapter
+        if adapter.name in [model, *(each.name for each in found)]:
+            raise ConfigError(f"--lora-modules is {given}: another model is called {adapter.name}")
+        if module.base not in (None, model, *names):
+            raise ConfigError(
+                f"--lora-modules is {given}: its base model is {module.base}, and {model} is served"
+            )
+        found.append(adapter)
+    return tuple(found)
+
+
+def max_loras(serving: Serving) -> int | None:
+    """How many adapters gateways are told that a server takes at once; None where it takes none."""
+    if not serving.enable_lora:
+        return None
+    return serving.max_loras or max(len(serving.lora_modules), 1)
+
+
+def with_kv_events(config: EngineConfig, serving: Serving) -> EngineConfig:
+    """The same, whose engines say what their caches hold if somebody publishes it."""
+    check_ports(serving, config.replicas)
+    asked = serving.kv_events_config
+    return replace(config, publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes)
+
+
+def check_ports(serving: Serving, num_engines: int) -> None:
+    """Raise ConfigError unless each engine has a port to publish at."""
+    if serving.kv_events_config is None:
+        return
+    asked = parse_kv_events_config(serving.kv_events_config)
+    try:
+        if asked.publishes:
+            asked.check_ranks(serving.data_parallel_rank + num_engines - 1)
+    except ValueError as error:
+        raise ConfigError(f"--kv-events-config: {error}") from None
+
+
+@contextmanager
+def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list[Actor[Heard]]]":
+    """The publisher, for as long as the server runs; raises ConfigError for an address that is taken."""
+    if serving.kv_events_config is None or not config.publishes_kv_events:
+        yield []
+        return
+    from runtime.kv_events.publisher import kv_event_publisher
+
+    asked = parse_kv_events_config(serving.kv_events_config)
+    size, first = config.scheduler.block_size, serving.data_parallel_rank
+    with kv_event_publisher(asked, config.replicas, size, first) as (publisher, endpoints):
+        where = ", ".join(endpoints)
+        if asked.binds:
+            remark(f"KV events are published at {where}")
+        else:
+            remark(f"KV events are sent to {where}, which must be bound")
+        yield [publisher]

@@ -7,9 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from sundog.builds.kv_events import kv_event_listeners
-from sundog.builds.ports import holder_of
-from sundog.builds.served import Served
+from sundog.builds.served import Served, kv_event_listeners
 from sundog.ends import remark
 from sundog.log_format import let_it_remark, log_to_stderr
 from sundog.options.door import Door
@@ -20,6 +18,7 @@ from sundog.outputs import acceptance_log, needs_folder, server_record, step_log
 if TYPE_CHECKING:
     from actors.api.context import AnswerFormats, ServedModel
     from actors.api.server_options import ServerOptions
+
 
 OFTEN = (10_000, 5, 50)
 """Thresholds of the cyclic garbage collector. With those of other commands (100,000 new objects) a collection
@@ -152,3 +151,24 @@ def one_model(argument: str | None, option: str | None) -> str | None:
     if argument is not None and option is not None:
         raise ConfigError(f"the model is given twice, {argument} and --model {option}: leave one out")
     return argument if argument is not None else option
+
+
+def holder_of(port: int) -> str:
+    """Words for the end of a refusal: its number, name and command; empty where they are not ours to see."""
+    try:
+        import psutil  # type: ignore[import-untyped]  # ships no types
+    except ModuleNotFoundError:
+        return ""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                process = psutil.Process(connection.pid)
+                return f"; process {process.pid} has it: {_short(process.cmdline() or [process.name()])}"
+    except (psutil.Error, OSError):
+        pass
+    return ""
+
+
+def _short(command: list[str]) -> str:
+    text = " ".join(command)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from actors.config import ConfigError
 from sundog.options.engine import Engine
-from sundog.options.serving import RealServing
+from sundog.options.row import rows
+from sundog.options.serving import RAY, RealServing
 
 DRIVER = Path("/dev/nvidiactl")
 
@@ -59,3 +60,14 @@ def check_threads(serving: RealServing, engine: Engine) -> None:
         raise ConfigError(
             f"{asked}{each}, and there are {num_cores} cores: give at most {num_cores // num_processes or 1}"
         )
+
+
+def check_placement(serving: RealServing, engine: Engine) -> None:
+    """Refuse what does not go with where engines run; raises ConfigError."""
+    check_threads(serving, engine)
+    if serving.on is None:
+        for row in (row for row in rows(type(serving)) if row.section == RAY):
+            if getattr(serving, row.name) != row.default:
+                raise ConfigError(f"{row.flag} is for engines on a cluster: add --on ray, or leave it out")
+    elif serving.in_process:
+        raise ConfigError("--on ray and --in-process say two places: leave one out")

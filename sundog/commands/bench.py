@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sim.figures.metrics import Summary
     from sim.record.client_record import ClientRecord
     from sim.trace.record import TraceRequest
-    from sundog.builds.measuring import Load
+    from sundog.builds.measuring import ClientLoad
     from sundog.options.row import Row
 
 ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
@@ -109,14 +109,15 @@ def bench(
     from sim.show.beside import print_beside
     from sim.show.console import console_for
     from sim.show.summary_table import print_summary
-    from sundog.builds.measured import profile_of, simulated_target
-    from sundog.builds.measuring import Load, as_answered, find, predict
-    from sundog.builds.simulated import Simulated
+    from sundog.builds.measuring import ClientLoad, as_answered, find, predict
+    from sundog.builds.simulated import Simulated, profile_of, simulated_target
 
     if asked.simulate is None:
         _refuse_what_says_nothing(engine, costs)
     rows = _rows(asked, reading, engine.seed, trace)
-    load = Load(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key, asked.clients, asked.timeout)
+    load = ClientLoad(
+        url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key, asked.clients, asked.timeout
+    )
     server = find(load)
     simulated = None
     if asked.simulate is not None:
@@ -186,7 +187,7 @@ def _nothing(trace: str) -> "list[TraceRequest]":
 def _measured(
     asked: Bench,
     terms: Terms,
-    load: "Load",
+    load: "ClientLoad",
     server: "Server",
     rows: "list[TraceRequest]",
     record: "ClientRecord",

@@ -8,8 +8,7 @@ import click
 from actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
-from sundog.options.output import output, say_where
-from sundog.options.takes import command, takes
+from sundog.options.takes import command, output, say_where, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ import click
 from actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options import Real, Whole, option
-from sundog.options.output import output
-from sundog.options.takes import command, takes
+from sundog.options.takes import command, output, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

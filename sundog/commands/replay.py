@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sundog.blas import one_thread
 from sundog.ends import remark
+from sundog.fast import one_thread
 from sundog.options import Switch, Text, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import Engine

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from sundog.options.output import output, say_where
-from sundog.options.takes import command
+from sundog.options.takes import command, output, say_where
 
 
 @command

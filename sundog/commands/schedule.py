@@ -12,10 +12,9 @@ from actors.core.engine_version import decisions_of
 from sundog.ends import remark
 from sundog.options import Real, Switch, option
 from sundog.options.engine import Engine
-from sundog.options.output import output
 from sundog.options.row import SCHEDULER, rows
 from sundog.options.simulation import Reading
-from sundog.options.takes import command, takes
+from sundog.options.takes import command, output, takes
 
 if TYPE_CHECKING:
     from sim.schedule.step_trace import StepTrace

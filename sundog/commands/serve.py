@@ -4,10 +4,9 @@ from contextlib import ExitStack
 
 import click
 
-from sundog.builds.placement import check_placement
 from sundog.builds.real import begun_model, real_model
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
-from sundog.builds.torch_limits import as_replicas
+from sundog.builds.torch_limits import as_replicas, check_placement
 from sundog.options.door import Door
 from sundog.options.engine import SIMULATED_ONLY, Engine
 from sundog.options.serving import RealServing

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors.config import ConfigError
-from sundog.blas import one_thread
 from sundog.ends import Stopped, interrupted, remark
+from sundog.fast import one_thread
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.config_file import recorded
 from sundog.options.engine import Engine
-from sundog.options.placement import on_ray
+from sundog.options.serving import on_ray
 from sundog.options.simulation import Load, Reading, Target, Terms
 from sundog.options.takes import command, takes
 from sundog.sweeps.axes import NAMED, axes, with_fields

@@ -24,8 +24,21 @@ results go and changes none of them: it is left out of a run's config.toml. `Tex
 name a file, which a config.toml then gives relative to itself.
 """
 
-from sundog.options.kinds import Choice, Kind, Parsed, Real, Switch, Text, Whole
-from sundog.options.row import COMMON, ENGINE, SCHEDULER, Row, option, rows
+from sundog.options.row import (
+    COMMON,
+    ENGINE,
+    SCHEDULER,
+    Choice,
+    Kind,
+    Parsed,
+    Real,
+    Row,
+    Switch,
+    Text,
+    Whole,
+    option,
+    rows,
+)
 
 __all__ = [
     "COMMON",

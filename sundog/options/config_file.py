@@ -14,8 +14,7 @@ import click
 
 from actors.config import ConfigError
 from actors.core.names import did_you_mean
-from sundog.options.kinds import Text
-from sundog.options.row import Row, rows
+from sundog.options.row import Row, Text, rows
 from sundog.options.takes import Command
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

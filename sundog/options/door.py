@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sundog.options.kinds import Choice, Parsed, Real, Text, Whole
-from sundog.options.row import option
+from sundog.options.row import Choice, Parsed, Real, Text, Whole, option
 
 if TYPE_CHECKING:
     from actors.api.server_options import ServerOptions

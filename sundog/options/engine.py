@@ -10,8 +10,7 @@ from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
-from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
-from sundog.options.row import ENGINE, SCHEDULER, option, rows
+from sundog.options.row import ENGINE, SCHEDULER, Choice, Parsed, Real, Switch, Text, Whole, option, rows
 
 KV_CACHE = "KV cache"
 SCHEDULING = "Scheduling, further"
@@ -250,3 +249,17 @@ class Engine:
         """The fields of a part of the configuration; their kinds have checked their types."""
         values = {row.name: getattr(self, row.name) for row in rows(type(self)) if row.to == part}
         return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How a model's engine is measured."""
+
+    device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
+    num_threads: int | None = option(
+        None, Whole(1, 4096), "Threads to compute with, as of `sundog serve`, which is measured with as many."
+    )
+    seconds: float = option(
+        30.0, Real(0, 86_400), "How long steps are measured, about; three rounds at least."
+    )
+    http: bool = option(True, Switch(), "Measure what a server adds to steps and requests, too.")

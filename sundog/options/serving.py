@@ -1,14 +1,71 @@
 """The options of servers: those that every server has, those of a real model, those of an emulated one."""
 
+import json
 from dataclasses import dataclass
 
 from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
-from sundog.options.kinds import Choice, Parsed, Real, Switch, Text, Whole
-from sundog.options.lora import parse_lora_module
-from sundog.options.placement import RAY, on_ray
-from sundog.options.row import option
+from actors.core.params.adapter import Adapter
+from sundog.options.row import Choice, Parsed, Real, Switch, Text, Whole, option
+
+RAY = "Ray"
+
+
+def parse_on(text: str) -> str | None:
+    """The address of a Ray cluster, `auto` for one that runs on this machine, None for one of our own."""
+    name, _, address = text.partition(":")
+    if name != "ray":
+        raise ValueError("give ray, ray:auto or ray:HOST:PORT")
+    if not address:
+        return None
+    if address.startswith("ray://"):
+        raise ValueError("a client of Ray cannot be placed on its nodes: give HOST:PORT without ray://")
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError("give ray, ray:auto or ray:HOST:PORT")
+    return address
+
+
+def on_ray(explained: str, *, kept: bool = True) -> str | None:
+    """The option, with what it means for a command."""
+    on: str | None = option(None, Parsed(parse_on, "ray[:ADDRESS]"), explained, section=RAY, kept=kept)
+    return on
+
+
+KEYS = ("name", "path", "base_model_name")
+FORMS = 'give NAME=DIR, or {"name": "NAME", "path": "DIR", "base_model_name": "MODEL"}'
+
+
+@dataclass(frozen=True, slots=True)
+class LoraModule:
+    """An adapter, and the model that it says it changes."""
+
+    adapter: Adapter
+    base: str | None = None
+
+
+def parse_lora_module(text: str) -> LoraModule:
+    """The module that a text names; ValueError says what would be right."""
+    if not text.lstrip().startswith("{"):
+        name, _, path = text.partition("=")
+        if not (name and path):
+            raise ValueError(FORMS)
+        return LoraModule(Adapter(name, path))
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(FORMS) from None
+    given = {key: value for key, value in given.items() if value is not None}
+    unknown = [key for key in given if key not in KEYS]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is unknown; {FORMS}")
+    if not all(isinstance(value, str) and value for value in given.values()) or not {"name", "path"} <= set(
+        given
+    ):
+        raise ValueError(FORMS)
+    return LoraModule(Adapter(given["name"], given["path"]), given.get("base_model_name"))
+
 
 ACCESS = "Access"
 LORA = "LoRA adapters"

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 
 from actors.config.hop_costs import parse_hop_costs
-from sundog.options.kinds import Parsed, Real, Switch, Text, Whole
-from sundog.options.row import option
+from sundog.options.row import Parsed, Real, Switch, Text, Whole, option
 
 COSTS = "Cost of steps"
 CLIENTS = "Clients"

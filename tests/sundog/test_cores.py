@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sundog.sweeps.cores import ENGINE, LOADED, Cores, Shares
+from sundog.builds.measuring import ENGINE, LOADED, Cores, Shares
 
 BURN_S = 0.3
 BURN = """

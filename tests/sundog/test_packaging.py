@@ -13,7 +13,7 @@ import pytest
 
 from runtime.native import build
 from sundog import fast
-from sundog.extras import EXTRAS, how_to_install
+from sundog.ends import EXTRAS, how_to_install
 
 ROOT = Path(__file__).parents[2]
 KV_EVENTS = '{"enable_kv_cache_events": true}'

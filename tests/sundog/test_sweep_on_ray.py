@@ -100,8 +100,8 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch
     from sundog.options.engine import Engine
     from sundog.options.simulation import Load, Target, Terms
     from sundog.sweeps.cell import Plan
+    from sundog.sweeps.experiment import There
     from sundog.sweeps.sweep_folder import SweepFolder
-    from sundog.sweeps.sweep_on_ray import There
 
     folder = SweepFolder(tmp_path / "elsewhere", ({},))
     plan = Plan(

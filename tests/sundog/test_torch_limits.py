@@ -7,7 +7,7 @@ import pytest
 from actors.config import ConfigError
 from sundog.builds import torch_limits
 from sundog.builds.engine_process import Orders
-from sundog.builds.placement import check_placement
+from sundog.builds.torch_limits import check_placement
 from sundog.options.engine import Engine
 from sundog.options.serving import RealServing
 

@@ -12,8 +12,7 @@ from sim.cost.calibrated import Calibrated, Range
 from sim.cost.profile import ENGINE, MeasuredEngine, write_cost
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
-from sundog.commands.validate.own import _workload
-from sundog.commands.validate.worlds import same_batches
+from sundog.commands.validate.own import _workload, same_batches
 from sundog.options.engine import Engine
 from sundog.options.simulation import Target
 from tests.sundog.test_runs import refused, sundog

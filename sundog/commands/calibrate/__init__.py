@@ -7,8 +7,7 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
-from sundog.options.engine import SIMULATED_ONLY, Engine
-from sundog.options.measuring import Measuring
+from sundog.options.engine import SIMULATED_ONLY, Engine, Measuring
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
 

@@ -1,11 +1,19 @@
-"""An engine of this machine, measured through its Runner, as a cost file."""
+"""An engine of this machine, measured through its Runner, as a cost file.
 
+What was served is then simulated: first to find what a request's way to the engine and back takes, then to
+try the whole profile on a load to which nothing was fitted.
+"""
+
+import os
+import platform
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import trio
 
@@ -20,22 +28,66 @@ from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
 from sim.figures.calibrate.from_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
+from sim.figures.metrics import Summary
+from sim.show.beside import LATENCIES
 from sim.show.progress import runs_progress
+from sundog.builds.measuring import ClientLoad, Cores, predict
+from sundog.builds.simulated import FIXED, Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
 from sundog.commands.calibrate.logs import in_words
-from sundog.commands.calibrate.machine import machine
-from sundog.commands.calibrate.served import measure_host
-from sundog.commands.calibrate.tried import Tried, try_served
+from sundog.commands.calibrate.served import Served, measure_host
 from sundog.ends import remark
-from sundog.options.engine import Engine
-from sundog.options.measuring import Measuring
-from sundog.sweeps.cores import Cores
+from sundog.options.engine import Engine, Measuring
+from sundog.options.row import rows
+from sundog.options.simulation import Target, Terms
+
+
+def machine(device: str) -> dict[str, object]:
+    """The device, its threads, and versions. Imports torch."""
+    import torch
+
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "sundog": _version("sundog"),
+        "torch": torch.__version__,
+        "transformers": _version("transformers"),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    """Its name where Linux says it, else its architecture."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
 
 SEED = 11
 LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0
 """Of written context; as many as the engine writes in these seconds."""
 LEAST_CONTEXT, GROWTH = 32, 16
 """Tokens that contexts may grow by while they are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The whole of the host's share, and how far means of the trial are off: predicted / measured - 1."""
+
+    host: Host
+    front_s: tuple[tuple[str, float], ...]
+    """What TTFT takes beyond the engine's steps, in each load."""
+    errors: dict[str, float]
+    num_requests: int
 
 
 def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path) -> None:
@@ -213,3 +265,31 @@ def _say_served(tried: Tried, hops: HopCosts) -> None:
     )
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in tried.errors.items())
     remark(f"{tried.num_requests} requests at random, not fitted to, are predicted with {errors} (means)")
+
+
+def try_served(profile: Path, engine: Engine, served: Served) -> Tried:
+    """Simulate what was served; `profile` has the host's share of steps."""
+    own: dict[str, Any] = {row.name: row.default for row in rows(Engine) if row.name in FIXED}
+    simulated = Simulated.of(replace(engine, **own), Target(cost=str(profile)))
+    front_s = list[tuple[str, float]]()
+    usual_s = list[float]()
+    for stage in served.fitted:
+        predicted = predict(ClientLoad("", num_clients=stage.num_clients), simulated, Terms(), stage.rows)
+        wait_s = max(0.0, _ttft_s(stage.measured) - _ttft_s(predicted))
+        front_s.append((stage.name, wait_s))
+        if stage.num_clients is None:  # those in a closed loop wait for each other at the door
+            usual_s.append(wait_s)
+    request_s = sum(usual_s) / len(usual_s)
+    trial = served.trial
+    predicted = predict(ClientLoad(""), replace(simulated, front_end_s=request_s), Terms(), trial.rows)
+    errors = {
+        name: getattr(predicted, field).mean / getattr(trial.measured, field).mean - 1
+        for name, field in LATENCIES
+        if getattr(trial.measured, field) is not None and getattr(predicted, field) is not None
+    }
+    host = replace(served.host, request_s=request_s)
+    return Tried(host, tuple(front_s), errors, trial.measured.num_finished)
+
+
+def _ttft_s(summary: Summary) -> float:
+    return 0.0 if summary.ttft_s is None else summary.ttft_s.mean

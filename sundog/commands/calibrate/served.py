@@ -21,14 +21,12 @@ from sim.figures.calibrate.from_log import fit_host, logged_works
 from sim.figures.metrics import Summary, summarize_client
 from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest
-from sundog.builds.measuring import Load, as_answered, find, measure
+from sundog.builds.measuring import LOADED, ClientLoad, Cores, as_answered, find, measure
 from sundog.child import STEPS, counters, serving
 from sundog.ends import Stopped
 from sundog.options import Switch
-from sundog.options.engine import Engine
-from sundog.options.measuring import Measuring
+from sundog.options.engine import Engine, Measuring
 from sundog.options.row import rows
-from sundog.sweeps.cores import LOADED, Cores
 
 CLIENTS = (1, 4, 16, 32)
 SHARES, TRIAL = (0.25, 0.65), 0.5
@@ -99,7 +97,7 @@ class Clients:
 
     def __init__(self, url: str, lengths: tuple[int, int]) -> None:
         self._url, self._lengths = url, lengths
-        self._load = Load(url, timeout_s=PATIENCE_S)
+        self._load = ClientLoad(url, timeout_s=PATIENCE_S)
         self._server: Server = find(self._load)
         self._rng = random.Random(SEED)
         self._num_rows = 0
@@ -152,7 +150,7 @@ class Clients:
         return TraceRequest(f"calibrate-{self._num_rows}", arrival_s, prompt, answer)
 
 
-def seen(load: Load, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
+def seen(load: ClientLoad, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
     """What the clients of a load saw. ConfigError where the server is gone."""
     try:
         measure(load, server, requests, record)

@@ -14,31 +14,153 @@ from tempfile import TemporaryDirectory
 import click
 
 from actors.config import ConfigError
+from actors.core.params.sampling import Sampling
+from actors.engine.backend import Backend
+from actors.messages import Generate
+from runtime.load.prompts import Prompts, Units
 from runtime.load.server import Server
-from runtime.serve import RealModel
+from runtime.serve import RealModel, torch_backends
+from sim.backend import CostBackend, Pace, Paced
 from sim.cost.composed import Scaled
-from sim.cost.doubt import step_doubt
-from sim.cost.work import StepWork
+from sim.cost.doubt import kernels_of, step_doubt
+from sim.cost.work import CostModel, StepWork
 from sim.figures.calibrate.from_log import logged_works
 from sim.figures.metrics import Summary
 from sim.figures.validate.predict import FRONT_END_DOUBT
+from sim.oracle import Oracle
 from sim.record.client_record import ClientRecord
+from sim.record.journal import Journal, decisions
+from sim.replay import replay_on
 from sim.show.beside import print_beside
 from sim.show.console import console_for
 from sim.trace.record import TraceRequest
 from sim.workload.distributions import LogNormal, Poisson
 from sim.workload.spec import Workload
-from sundog.builds.measuring import Load, as_answered, find, predict
+from sundog.builds.measuring import ClientLoad, Cores, Shares, as_answered, find, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import E2E_COUNT, E2E_SUM, STEPS, counters, serving
 from sundog.commands.calibrate.served import seen
-from sundog.commands.validate.ledger import Ledger
-from sundog.commands.validate.worlds import same_batches
 from sundog.ends import remark
-from sundog.options.engine import Engine
-from sundog.options.measuring import Measuring
+from sundog.options.engine import Engine, Measuring
 from sundog.options.simulation import Target, Terms
-from sundog.sweeps.cores import Cores, Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Seconds of all steps of a load, and of a request on average.
+
+    `alone_s` and `predicted_s` are what the profile says of the very steps that were served: of the engine
+    alone, and with the host's share.
+    """
+
+    num_steps: int
+    served_s: float
+    alone_s: float
+    predicted_s: float
+    e2e_s: float
+    """As clients saw it."""
+    in_server_s: float
+    """From when the server took the request in to when its last token was computed."""
+    cores: Shares | None
+
+    @classmethod
+    def of(
+        cls,
+        steps: Sequence[tuple[StepWork, float]],
+        cost: CostModel,
+        e2e_s: float,
+        in_server_s: float,
+        cores: Shares | None,
+    ) -> "Ledger":
+        """The sums over `steps`, with the seconds that they took from end to end."""
+        alone = kernels_of(cost)
+        return cls(
+            len(steps),
+            sum(seconds for _, seconds in steps),
+            sum(alone.step_s(work) for work, _ in steps),
+            sum(cost.step_s(work) for work, _ in steps),
+            e2e_s,
+            in_server_s,
+            cores,
+        )
+
+    @property
+    def engine(self) -> float:
+        """The share of a request's time that the engine's own steps take."""
+        return self._in_server * min(1.0, self.alone_s / self.served_s) if self.served_s else 0.0
+
+    @property
+    def host(self) -> float:
+        """The share that the server adds to steps: scheduling, and cores that its other processes take."""
+        return self._in_server - self.engine
+
+    @property
+    def way(self) -> float:
+        """The share of HTTP, tokenising, detokenising, and the client itself."""
+        return 1 - self._in_server
+
+    @property
+    def _in_server(self) -> float:
+        return min(1.0, self.in_server_s / self.e2e_s) if self.e2e_s else 0.0
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield (
+            f"of a request's {self.e2e_s * 1e3:,.1f} ms, {self.engine:.0%} are the engine's own steps,"
+            f" {self.host:.0%} what the server adds to them, {self.way:.0%} the way (HTTP, text, the client)"
+        )
+        if self.served_s:
+            error = self.predicted_s / self.served_s - 1
+            yield (
+                f"{self.num_steps:,} steps took {self.served_s:.2f} s, of which the profile predicts"
+                f" {self.predicted_s:.2f} ({error:+.1%})"
+            )
+        if self.cores is not None:
+            each = self.cores
+            yield (
+                f"the cores: engine {each.engine:.0%}, server {each.server:.0%}, clients {each.client:.0%},"
+                f" others {each.others:.0%}"
+            )
+
+
+def same_batches(real: RealModel, simulated: Simulated, rows: list[TraceRequest]) -> int:
+    """How many batches both worlds formed. Raises ConfigError where they differ, with the first that does."""
+    config = replace(simulated.config, decode_runs=False)
+    ids = range(real.tokenizer.vocab_size // 4, real.tokenizer.vocab_size // 2)
+    prompts = Prompts(Units(ids=ids), "worlds")
+
+    def exact(row: TraceRequest) -> Generate:
+        sampling = Sampling(temperature=0.0, max_tokens=row.num_output_tokens, ignore_eos=True)
+        return Generate(tuple(prompts.of(row)), sampling, row.request_id)  # type: ignore[arg-type]  # ids, no text
+
+    def counted(row: TraceRequest) -> Generate:
+        return Generate(row.num_prompt_tokens, Sampling(max_tokens=row.num_output_tokens), row.request_id)
+
+    def played(backend: Backend, is_real: bool) -> Journal:
+        journal = Journal()
+        replay_on(
+            rows,
+            config,
+            [backend],
+            simulated.capacity,
+            generate_for=exact if is_real else counted,
+            listeners=[journal],
+            vocabulary=real.vocabulary if is_real else None,
+        )
+        return journal
+
+    pace = Pace(simulated.cost, "runner-0")
+    torch = played(Paced(torch_backends(real, config)(0), Pace(simulated.cost, "runner-0")), True)
+    oracle = Oracle({row.request_id: row.num_output_tokens for row in rows})
+    ours = decisions(played(CostBackend(pace, oracle, simulated.capacity), False).outputs)
+    theirs = decisions(torch.outputs)
+    for index, pair in enumerate(zip(theirs, ours, strict=False)):
+        if pair[0] != pair[1]:
+            raise ConfigError(f"the worlds differ from batch {index} on: {pair[0]} and {pair[1]}")
+    if len(ours) != len(theirs):
+        raise ConfigError(f"torch formed {len(theirs)} batches, and the cost model {len(ours)}")
+    return len(ours)
+
 
 SHARES = (0.5, 0.9)
 """Of what the engine can do."""
@@ -130,7 +252,7 @@ def _loads(
 ) -> Iterator[Loaded]:
     """Serve, find out what the server can do, and put both loads on it; its steps are in `log` then."""
     with serving(model, scratch, "--step-log", str(log)) as url:
-        load = Load(url, timeout_s=TIMEOUT_S)
+        load = ClientLoad(url, timeout_s=TIMEOUT_S)
         server = find(load)
         rows = [row._replace(arrival_s=0.0) for row in _workload(simulated, ENOUGH, 1.0)]
         limit_per_s = _seen(replace(load, num_clients=NUM_CLIENTS), server, rows)[0].requests_per_s
@@ -166,7 +288,7 @@ def _doubted(simulated: Simulated) -> Iterator[Simulated]:
         yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
-def _seen(load: Load, server: Server, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
+def _seen(load: ClientLoad, server: Server, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
     """What the clients of one load saw."""
     record = ClientRecord(server.model)
     summary = seen(load, server, rows, record)

@@ -16,7 +16,7 @@ from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.config.kv_events import parse_kv_events_config
 from actors.core.params.adapter import Adapter
-from sundog.builds.kv_events import with_kv_events
+from sundog.builds.served import with_kv_events
 from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live
 from tests.ports import free_ports
