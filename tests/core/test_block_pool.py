@@ -217,6 +217,33 @@ def test_the_check_finds_a_block_that_leaked() -> None:
         pool.check([])
 
 
+@pytest.mark.parametrize("damage", ["twice", "null", "counted", "moved", "placed", "unplaced", "unknown"])
+def test_the_check_finds_each_kind_of_damage(damage: str) -> None:
+    """To the free queue, to its count, and to the places of free blocks that hold something."""
+    pool = BlockPool(6)
+    table = pool.take(3)
+    pool.register(table[0], "a")
+    pool.release(table)
+    pool.check([])
+    match damage:
+        case "twice":
+            pool._queue.append(5)
+        case "null":
+            pool._queue[-1] = 0
+        case "counted":
+            pool.num_free += 1
+        case "moved":
+            pool._queue[-2:] = pool._queue[-1:] + pool._queue[-2:-1]
+        case "placed":
+            pool._place[5] = pool._queue.index(5)
+        case "unplaced":
+            pool._place.clear()
+        case "unknown":
+            pool._keys.clear()
+    with pytest.raises(AssertionError):
+        pool.check([])
+
+
 def test_a_pool_of_a_hundred_thousand_blocks_is_small() -> None:
     """Under 20 MB, for a big GPU has so many."""
     tracemalloc.start()

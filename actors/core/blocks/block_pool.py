@@ -238,13 +238,15 @@ class BlockPool:
         if wrong:
             raise AssertionError(f"blocks whose reference counts are wrong: {sorted(wrong)[:10]}")
         order = self.free_order
-        free = set(range(1, self.num_blocks)) - set(held)
-        if leaked := free - set(order):
+        queued, free = set(order), set(range(1, self.num_blocks))
+        free.difference_update(held)
+        if leaked := free - queued:
             raise AssertionError(f"blocks that are neither held nor free: {sorted(leaked)[:10]}")
-        if free != set(order) or len(order) != len(free) or len(free) != self.num_free or NULL in held:
+        if len(free) != len(queued) or len(order) != len(free) or len(free) != self.num_free or NULL in held:
             raise AssertionError("the free queue is not the set of blocks that no request holds")
         cached = {block: key for key, blocks in self._cached.items() for block in blocks}
         found = {block: key for block, key in self._keys.items() if key in self._cached}
-        places = {block: place for place, block in enumerate(self._queue) if place >= self._head}
-        if cached != found or {b: places[b] for b in free if b in self._keys} != self._place:
+        places = {block: self._place.get(block, -1) for block in self._keys if block not in held}
+        lie = [place >= self._head and self._queue[place] == block for block, place in places.items()]
+        if cached != found or places != self._place or not all(lie):
             raise AssertionError("the cache does not agree with the blocks' keys")
