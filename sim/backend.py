@@ -25,7 +25,7 @@ from actors.core.batch import Batch, StepResult
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.engine.backend import Backend
 from actors.kernel.actor import Reply
-from actors.kernel.clock import Event, RunClock, Timer, now_s, sleep_until
+from actors.kernel.clock import CallTimer, Event, RunClock, now_s, sleep_until
 from actors.messages import Capacity
 from sim.cost.work import CostModel, StepWork, WorkFold
 
@@ -183,7 +183,7 @@ class CostBackend:
         self._reply: Reply[StepResult] = Reply()
         self._end_times_s: Sequence[float] = ()
         """Of the steps that are under way, or were last."""
-        self._timer = _StepsEnd(self)
+        self._timer = CallTimer(self.end)
         self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
@@ -206,7 +206,7 @@ class CostBackend:
         num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
         if num_steps < len(self._end_times_s):
             self._timer.stop()
-            self._timer = _StepsEnd(self)
+            self._timer = CallTimer(self.end)
             self._end_times_s = self._end_times_s[:num_steps]
             self._wait()
 
@@ -254,19 +254,6 @@ class CostBackend:
             reply.fail(error)
         else:
             reply.set(result)
-
-
-class _StepsEnd(Timer):
-    """The last step of a backend's batch ends."""
-
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: CostBackend) -> None:
-        super().__init__()
-        self._backend = backend
-
-    def call(self) -> None:
-        self._backend.end()
 
 
 def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:

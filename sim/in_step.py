@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from actors.core.batch import Batch, StepResult
 from actors.kernel.actor import Reply
-from actors.kernel.clock import Event, RunClock, Timer
+from actors.kernel.clock import CallTimer, Event, RunClock
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource, instant, to_s, to_ticks
 from sim.cost.composed import InStep
@@ -48,7 +48,7 @@ class Wave:
         if self._clock is None:
             self._clock = RunClock()
         self._is_due = True
-        self._clock.enter(self._clock.now_s(), Event.STEP_BEGIN, self._key, _StepBegins(self))
+        self._clock.enter(self._clock.now_s(), Event.STEP_BEGIN, self._key, CallTimer(self.begin))
 
     def begin(self) -> None:
         """Begin a step with what each rank has; batches that compute nothing are answered first."""
@@ -72,7 +72,7 @@ class Wave:
             self._fail(error)
             return
         self._end_s = max(to_s(start + ticks), now_s)
-        self._clock.enter(self._end_s - self._pace.early_s, Event.STEP_END, self._key, _StepEnds(self))
+        self._clock.enter(self._end_s - self._pace.early_s, Event.STEP_END, self._key, CallTimer(self.end))
 
     def _fail(self, error: Exception) -> None:
         """All ranks crash: none goes on without the others' experts."""
@@ -156,28 +156,6 @@ class RankBackend:
         sampled = self._source.sample(1)
         self._fold.advance(1, sampled.accepted)
         reply.set(sampled.result(batch.step, (end_s,)))
-
-
-class _StepBegins(Timer):
-    __slots__ = ("_wave",)
-
-    def __init__(self, wave: Wave) -> None:
-        super().__init__()
-        self._wave = wave
-
-    def call(self) -> None:
-        self._wave.begin()
-
-
-class _StepEnds(Timer):
-    __slots__ = ("_wave",)
-
-    def __init__(self, wave: Wave) -> None:
-        super().__init__()
-        self._wave = wave
-
-    def call(self) -> None:
-        self._wave.end()
 
 
 def ranks_in_step(cost: InStep, sources: Sequence[TokenSource], capacity: Capacity) -> list[RankBackend]:

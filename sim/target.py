@@ -81,10 +81,6 @@ class Target:
             return 8192, 1024
         return 2048, 256
 
-    def with_memory(self, gpu_memory_utilization: float) -> "Target":
-        """The same with another share of memory that may be used."""
-        return replace(self, gpu_memory_utilization=gpu_memory_utilization)
-
     def with_limits(self, version: str, max_num_seqs: int, max_num_batched_tokens: int) -> "Target":
         """The same with the graphs that this version of vLLM captures for these limits."""
         captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)

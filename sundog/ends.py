@@ -11,12 +11,14 @@
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
 
 An error may cross several nurseries on its way, and several actors may fail together: a refusal is found in
-exception groups however deep.
+exception groups however deep. A server may write all of this as a log of JSON lines.
 """
 
 import codecs
 import errno
 import io
+import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -73,30 +75,51 @@ class Stopped(Exception):
         self.code = code
 
 
+class JsonLines(logging.Formatter):
+    """Time, level, logger and message, and the numbers that a record carries as `fields`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(kind: str) -> None:
+    """Write what is logged to stderr, as `kind` says: text or json, and as JSON Python's warnings, too."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter("%(message)s"))
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(writes_json())
+
+
+def let_it_remark() -> None:
+    """Show what is no warning: for the process that people start, whose lines are few."""
+    logging.getLogger("sundog").setLevel(logging.INFO)
+
+
+def writes_json() -> bool:
+    """Whether each line of the log is an object."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
 def remark(text: str, *, is_error: bool = False) -> None:
     """A line for people, on stderr; one of the log where that is written for programs."""
-    if _logs_json():
-        import logging
-
+    if writes_json():
         logging.getLogger("sundog").log(logging.ERROR if is_error else logging.INFO, text)
     else:
         click.echo(text, err=True)
 
 
-def _logs_json() -> bool:
-    """A command without a log does not import what writes one."""
-    if "sundog.log_format" not in sys.modules:
-        return False
-    from sundog.log_format import writes_json
-
-    return writes_json()
-
-
 def _log_as_asked(words: Sequence[str]) -> None:
     """If a command line asks for JSON, what is wrong elsewhere in it is said in JSON, too."""
     if "--log-format=json" in words or ("--log-format", "json") in pairwise(words):
-        from sundog.log_format import let_it_remark, log_to_stderr
-
         log_to_stderr("json")
         let_it_remark()
 
@@ -151,9 +174,7 @@ def _end(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else BUG
     said = "sundog: this is a bug in Sundog; please report it, with the command and what follows"
-    if _logs_json():
-        import logging
-
+    if writes_json():
         logging.getLogger("sundog").critical(said, exc_info=error)
     else:
         remark(said)

@@ -16,7 +16,7 @@ from actors.api.context import ServedModel
 from actors.api.front import Door
 from actors.api.server_options import ServerOptions
 from actors.config import ConfigError
-from sundog.log_format import let_it_remark, log_to_stderr
+from sundog.ends import let_it_remark, log_to_stderr
 from sundog.options.serving import Serving
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from actors.config import ConfigError, EngineConfig
 from actors.core.params.adapter import Adapter
 from sundog.builds.served import adapters, with_kv_events
 from sundog.builds.torch_limits import check_quantization, planned_ahead
-from sundog.log_format import log_to_stderr
+from sundog.ends import log_to_stderr
 from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, Engine
 from sundog.options.serving import RealServing, parse_on
 

@@ -4,7 +4,7 @@ As in vLLM: rank r listens at --port + r, and one more port says at /health, /re
 them take requests. When one ends, all do.
 """
 
-import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError
 from sundog.builds.served import check_ports
 from sundog.ends import remark
-from sundog.options.row import Switch, rows
+from sundog.options.row import spelled
 from sundog.options.serving import EmulatedServing
 
 if TYPE_CHECKING:
     import trio
 
-PR_SET_PDEATHSIG = 1
 LOOK_S = 0.5
 """How often it is seen whether all are there."""
 STOP_S = 60.0
@@ -46,7 +45,7 @@ def serve_ranks(
             f" --data-parallel-supervisor-port ({supervisor}) beside them"
         )
     check_ports(serving, num_ranks)
-    common = [*([model] if model else []), *_spelled(records)]
+    common = [*([model] if model else []), *(word for each in records for word in spelled(each, OF_ALL))]
     commands = [
         [*common, "--port", str(serving.port + rank), "--data-parallel-rank", str(rank)]
         for rank in range(num_ranks)
@@ -55,26 +54,13 @@ def serve_ranks(
         trio.run(_watch, serving, processes)
 
 
-def _spelled(records: Sequence[object]) -> Iterator[str]:
-    """Options as the command line has them, where they are not the default."""
-    for record in records:
-        for row in rows(type(record)):
-            value = getattr(record, row.name)
-            if value == row.default or row.name in OF_ALL:
-                continue
-            if isinstance(row.kind, Switch):
-                yield row.flag if value else f"--no-{row.flag[2:]}"
-            else:
-                for each in value if row.many else [value]:
-                    yield from (row.flag, str(each))
-
-
 @contextmanager
 def _started(commands: Sequence[Sequence[str]]) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """The ranks' processes; in the end they are told to stop, and waited for."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "sundog", "emulate", *command], start_new_session=True, preexec_fn=_bound
+            [sys.executable, "-m", "sundog.child", str(os.getpid()), "emulate", *command],
+            start_new_session=True,
         )
         for command in commands
     ]
@@ -88,12 +74,6 @@ def _started(commands: Sequence[Sequence[str]]) -> Iterator[list["subprocess.Pop
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _bound() -> None:
-    """End when the parent does, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 async def _watch(serving: EmulatedServing, processes: "Sequence[subprocess.Popen[bytes]]") -> None:

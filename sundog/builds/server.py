@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from sundog.builds.served import Served, kv_event_listeners
-from sundog.ends import remark
-from sundog.log_format import let_it_remark, log_to_stderr
+from sundog.ends import let_it_remark, log_to_stderr, remark
 from sundog.options.door import Door
 from sundog.options.serving import Serving
 from sundog.options.simulation import Logging

@@ -19,7 +19,6 @@ from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
     from sim.figures.metrics import Summary
-    from sim.predictor import Predictor
     from sim.trace.record import TraceRequest
     from sundog.builds.simulated import Simulated
 
@@ -101,13 +100,14 @@ def _played(
 
     from sim.figures.metrics import summarize
     from sim.interrupt import Interrupted
+    from sim.predictor import find_predictor
     from sim.replay import replay as replay_trace
     from sim.show.progress import progress
     from sim.trace.read import read_trace
 
     source = read_trace(trace, reading.tokenizer)
     config = replace(simulated.config, decode_runs=asked.decode_runs)
-    predictor = None if load.predictor is None else _predictor(load.predictor, seed)
+    predictor = None if load.predictor is None else find_predictor(load.predictor, seed)
     held_against = simulated.terms(terms)
     with (
         run_output(asked.out, asked.messages, asked.journal, config, simulated.capacity.num_blocks) as output,
@@ -140,12 +140,6 @@ def _played(
         what = "no journal was kept for explain and perfetto; --journal keeps it"
         remark(f"more than {MOST_JOURNALLED:,} requests: {what}")
     return summary
-
-
-def _predictor(name: str, seed: int) -> "Predictor":
-    from sim.predictor import find_predictor
-
-    return find_predictor(name, seed)
 
 
 def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterable[TraceRequest]":

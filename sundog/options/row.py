@@ -6,7 +6,7 @@ the row knows the option's name and puts it in front.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, TypeVar
@@ -215,3 +215,16 @@ def rows(record: type) -> list[Row]:
         flag = row.flag or "--" + declared.name.replace("_", "-")
         found.append(replace(row, name=declared.name, flag=flag))
     return found
+
+
+def spelled(record: object, without: Collection[str] = ()) -> Iterator[str]:
+    """The options of a record as a command line gives them, but for defaults and those named in `without`."""
+    for row in rows(type(record)):
+        value = getattr(record, row.name)
+        if value == row.default or row.name in without:
+            continue
+        if isinstance(row.kind, Switch):
+            yield row.flag if value else f"--no-{row.flag[2:]}"
+        else:
+            for each in value if row.many else [value]:
+                yield from (row.flag, str(each))

@@ -24,9 +24,8 @@ from sim.trace.record import TraceRequest
 from sundog.builds.measuring import LOADED, ClientLoad, Cores, as_answered, find, measure
 from sundog.child import STEPS, counters, serving
 from sundog.ends import Stopped
-from sundog.options import Switch
 from sundog.options.engine import Engine, Measuring
-from sundog.options.row import rows
+from sundog.options.row import spelled
 
 CLIENTS = (1, 4, 16, 32)
 SHARES, TRIAL = (0.25, 0.65), 0.5
@@ -77,7 +76,7 @@ def measure_host(
     lengths = max(4, min(LONGEST_PROMPT, context // 4)), max(4, min(LONGEST_ANSWER, context // 6))
     with TemporaryDirectory(prefix="sundog-") as name:
         log = Path(name) / "steps.jsonl"
-        options = [*_options(engine), "--device", measuring.device, "--step-log", str(log)]
+        options = [*spelled(engine), "--device", measuring.device, "--step-log", str(log)]
         if measuring.num_threads is not None:
             options += ["--num-threads", str(measuring.num_threads)]
         with serving(source, Path(name), *options) as url:
@@ -159,15 +158,3 @@ def seen(load: ClientLoad, server: Server, requests: Iterable[TraceRequest], rec
     except KeyboardInterrupt:
         raise Stopped("interrupted while the server was measured") from None
     return summarize_client(record)
-
-
-def _options(engine: Engine) -> Iterator[str]:
-    """The same options on a command line."""
-    for row in rows(Engine):
-        value = getattr(engine, row.name)
-        if value == row.default:
-            continue
-        if isinstance(row.kind, Switch):
-            yield row.flag if value else f"--no-{row.flag[2:]}"
-        else:
-            yield from (row.flag, str(value))
