@@ -13,7 +13,8 @@ from sundog.fast import one_thread
 from sundog.options import Switch, Text, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Logging, Reading, Target, Terms, parse_rate
+from sundog.options.row import RECORDING
+from sundog.options.simulation import COSTS_FURTHER, Load, Logging, Reading, Target, Terms, parse_rate
 from sundog.options.takes import command, takes
 from sundog.outputs import run_output, step_logs
 
@@ -32,7 +33,11 @@ class Replay:
         None, Text("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
     )
     messages: bool = option(
-        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+        False,
+        Switch(pair=False),
+        "With --out: every message between actors, too.",
+        section=RECORDING,
+        kept=False,
     )
     journal: bool | None = option(
         None,
@@ -44,7 +49,7 @@ class Replay:
         True,
         Switch(),
         "Let one event stand for many decode steps; same results.",
-        section="Cost of steps",
+        section=COSTS_FURTHER,
         kept=False,
     )
 

@@ -15,6 +15,7 @@ from sundog.fast import one_thread
 from sundog.options import Real, Switch, Text, Whole, option
 from sundog.options.config_file import recorded
 from sundog.options.engine import Engine
+from sundog.options.row import RECORDING
 from sundog.options.serving import on_ray
 from sundog.options.simulation import Load, Reading, Target, Terms
 from sundog.options.takes import command, takes
@@ -57,7 +58,11 @@ class Sweep:
         kept=False,
     )
     messages: bool = option(
-        False, Switch(pair=False), "With --out: every message between actors, too.", kept=False
+        False,
+        Switch(pair=False),
+        "With --out: every message between actors, too.",
+        section=RECORDING,
+        kept=False,
     )
 
     resample: bool = option(

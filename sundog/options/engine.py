@@ -13,7 +13,7 @@ from actors.policy_file import find_policy, find_router
 from sundog.options.row import ENGINE, SCHEDULER, Choice, Parsed, Real, Switch, Text, Whole, option, rows
 
 KV_CACHE = "KV cache"
-SCHEDULING = "Scheduling, further"
+SCHEDULING = "Engine, further"
 REPLICAS = "Replicas and limits"
 MOST_TOKENS = 2**27
 MOST_BLOCKS = 2**24
@@ -99,7 +99,7 @@ class Engine:
         EngineConfig().prefix_caching_hash_algo,
         Text("NAME"),
         "The hash that names blocks in the prefix cache.",
-        section=KV_CACHE,
+        section=SCHEDULING,
         to=ENGINE,
     )
     watermark: float = option(
@@ -113,7 +113,7 @@ class Engine:
         False,
         Switch(),
         "Allow a KV cache below the context; refuse requests that could outgrow it.",
-        section=KV_CACHE,
+        section=SCHEDULING,
         to=ENGINE,
     )
 
@@ -188,14 +188,14 @@ class Engine:
         None,
         Whole(1, 2**30),
         "Refuse requests when this many are unfinished (HTTP 429).",
-        section=REPLICAS,
+        section=SCHEDULING,
         to=ENGINE,
     )
     debug: bool = option(
         False,
         Switch(pair=False),
         "Verify every invariant whenever an engine is idle: up to 0.4 s for a million KV blocks.",
-        section=REPLICAS,
+        section=SCHEDULING,
         to=ENGINE,
         kept=False,
     )

@@ -7,7 +7,7 @@ from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
 from actors.core.params.adapter import Adapter
-from sundog.options.row import Choice, Parsed, Real, Switch, Text, Whole, option
+from sundog.options.row import RECORDING, Choice, Parsed, Real, Switch, Text, Whole, option
 
 RAY = "Ray"
 
@@ -70,7 +70,6 @@ def parse_lora_module(text: str) -> LoraModule:
 ACCESS = "Access"
 LORA = "LoRA adapters"
 PROCESSES = "Processes"
-RECORDING = "Recording"
 LOGGING = "Logging"
 CONTROL = "Control planes"
 EMULATION = "Emulation"

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 
 from actors.config.hop_costs import parse_hop_costs
-from sundog.options.row import Parsed, Real, Switch, Text, Whole, option
+from sundog.options.row import RECORDING, Parsed, Real, Switch, Text, Whole, option
 
 COSTS = "Cost of steps"
+COSTS_FURTHER = "Cost of steps, further"
 CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
@@ -48,7 +49,7 @@ class Target(Costs, Machine):
         None,
         Parsed(parse_hop_costs, "NAME=S,…"),
         "Seconds to and from an engine in its own process: submit=1e-4,token=1e-8,output=1e-4; else none.",
-        section=COSTS,
+        section=COSTS_FURTHER,
     )
 
 
@@ -61,7 +62,7 @@ class Logging:
         Text("FILE"),
         "Write each step's work and time there: forward-pass metrics, JSON lines.",
         kept=False,
-        section="Recording",
+        section=RECORDING,
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from actors.config import ConfigError
-from sundog.options.row import COMMON, Row, Switch, rows
+from sundog.options.row import COMMON, FURTHER, Row, Switch, rows
 
 Body = Callable[..., None]
+SHOWS_ALL = "sundog.options: shows all"
+"""Set in a context's `meta` where the help shows every section."""
 
 
 class Option(click.Option):
@@ -54,9 +56,14 @@ class Command(click.Command):
             if line is not None:
                 section = parameter.row.section if isinstance(parameter, Option) else COMMON
                 sections.setdefault(section, []).append(line)
+        named = [] if ctx.meta.get(SHOWS_ALL) else [section for section in sections if section in FURTHER]
         for section, lines in sections.items():
-            with formatter.section(section):
-                formatter.write_dl(lines)
+            if section not in named:
+                with formatter.section(section):
+                    formatter.write_dl(lines)
+        if named:
+            formatter.write_paragraph()
+            formatter.write_text(f"--help-all shows further options: {'; '.join(named)}.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, but an option that may be given often takes all values that follow it."""
@@ -114,7 +121,26 @@ def command(body: Body) -> Command:
     """A command; the first line of its docstring is its line in the list of commands, whole."""
     made = click.command(cls=Command, short_help=(body.__doc__ or "").splitlines()[0])(body)
     assert isinstance(made, Command)
+    if any(row.section in FURTHER for row in made.rows.values()):
+        made.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show the further options, too, and exit.",
+            )
+        )
     return made
+
+
+def _show_all(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Print the help with every section, and end."""
+    if wanted:
+        context.meta[SHOWS_ALL] = True
+        click.echo(context.get_help())
+        context.exit()
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -66,6 +66,23 @@ def test_common_options_come_first_and_rare_ones_have_sections() -> None:
         assert places == sorted(places)
 
 
+@pytest.mark.parametrize("name", ["serve", "replay", "sweep"])
+def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> None:
+    """At most 45 rows of the table; `--help-all` shows every one of them."""
+    command = next(each for each in commands() if each.name == name)
+    short, whole = (
+        click.testing.CliRunner().invoke(cli, [name, option]).output for option in ("--help", "--help-all")
+    )
+
+    def shown(text: str) -> set[str]:
+        return {row.flag for row in command.rows.values() if re.search(rf"^  .*{row.flag}\b", text, re.M)}
+
+    assert len(shown(short)) <= 45 and shown(whole) == {row.flag for row in command.rows.values()}
+    assert "--help-all shows further options: " in short and "further options:" not in whole
+    hidden = {row.section for row in command.rows.values() if row.flag not in shown(short)}
+    assert all(section in " ".join(short.split()) for section in hidden)
+
+
 def wrong_values(row: Row) -> list[object]:
     """What the row must not take: just outside its bounds, not finite, of another type."""
     kind = row.kind
@@ -245,7 +262,5 @@ def test_options_are_declared_once() -> None:
     for command in commands():
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not isinstance(parameter, Option):
-                assert isinstance(parameter.type, click.Path) or parameter.name in ("help", "output"), (
-                    command.name,
-                    parameter.name,
-                )
+                own = parameter.name in ("help", "help_all", "output")
+                assert own or isinstance(parameter.type, click.Path), (command.name, parameter.name)
