@@ -22,7 +22,9 @@ from runtime.lora.adapters import Adapters
 from runtime.means import Means, choose
 from runtime.memory import ran_out_of_memory
 from runtime.native.attention import NativeAttention, StepArrays
+from runtime.native.decoder import NativeDecoder
 from runtime.native.library import kernels
+from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
 from runtime.paged_cache import LayerShape, PagedKVCache
 from runtime.scoring import can_score, kept_states, score
@@ -126,7 +128,14 @@ class Model:
         """None until the first request for its prompt's log probabilities."""
         library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
-        self._decoder = None if library is None else recognised(library, model, cache, max_model_len)
+        self._decoder: NativeDecoder | None = None
+        self.why_by_layers: str | None = None
+        """Why the kernels for whole decoders do not compute this model, where there are such kernels."""
+        if library is not None:
+            try:
+                self._decoder = recognised(library, model, cache, max_model_len)
+            except Unrecognised as reason:
+                self.why_by_layers = str(reason)
 
     @property
     def device(self) -> torch.device:

@@ -52,6 +52,7 @@ class Opening:
     `num_threads` None leaves it to the size of the model; `grammars` None refuses constraints; `adapters` are
     folders of LoRA adapters by name. `ahead` launches a step before the one before it has ended (None: on
     CUDA), if it is asked for by then. Of a model that ranks share, `rank` says which this is.
+    With `remarks` a line of the log says if steps take longer than they might: of equal engines one says so.
     Every error in the settings or a folder is a ConfigError from `open`.
     """
 
@@ -78,9 +79,11 @@ class Opening:
         quantization: str | None = None,
         ahead: bool | None = None,
         rank: Rank | None = None,
+        remarks: bool = True,
     ) -> None:
         self._ahead = ahead
         self._rank = rank
+        self._remarks = remarks
         self._group: Group | None = None
         self._model_dir = Path(model_dir)
         self._device = device
@@ -153,6 +156,8 @@ class Opening:
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
         served = with_cache(model, layers, adapters)
+        if self._remarks and served.why_by_layers is not None:
+            self._say_by_layers(model.config.model_type, served.why_by_layers)
         is_cuda = model.device.type == "cuda"
         if is_cuda:
             served.record(on_cuda(model.device), self._max_num_seqs)
@@ -170,13 +175,12 @@ class Opening:
         if self._num_threads is None:
             torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         self._group = Group(rank, device_of(rank, chosen_device(self._device)))
-        if rank.leads and self._group.device.type == "cpu":
-            _LOG.warning(
-                "%d ranks share %s: it is computed layer by layer, as the kernels for whole decoders know no"
-                " sums over ranks",
-                rank.count,
-                self._model_dir,
-            )
+
+    def _say_by_layers(self, name: str, why: str) -> None:
+        """Say that steps go through torch's layers, as the faster kernels for whole decoders do not apply."""
+        if self._rank is not None:
+            why = f"{self._rank.count} ranks share it, and kernels for whole decoders know no sums over ranks"
+        _LOG.warning("%s is computed layer by layer: %s", name, why)
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
         """The draft model, if drafts come from one."""

@@ -168,6 +168,7 @@ def torch_backends(
             max_lora_rank=max_lora_rank,
             quantization=quantization,
             rank=rank,
+            remarks=replica == 0 and (rank is None or rank.leads),
         )
 
     return new_backend

@@ -27,19 +27,18 @@ LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
 
 def recognised(
     library: ctypes.CDLL, model: PreTrainedModel, cache: PagedKVCache, max_model_len: int
-) -> NativeDecoder | None:
-    """The model as the kernels compute it, or None where they would differ. Uses the cache's first blocks."""
+) -> NativeDecoder:
+    """The model as the kernels compute it; raises Unrecognised where they would differ.
+
+    Uses the cache's first blocks.
+    """
+    modules = Modules.of(model)
+    seen = observe(model, modules.layers, cache, max_model_len)
     try:
-        modules = Modules.of(model)
-        seen = observe(model, modules.layers, cache, max_model_len)
-        try:
-            decoder = NativeDecoder(library, modules, seen.attended, cache, max_model_len)
-            _check(decoder, seen, cache)
-        finally:
-            cache.wipe(seen.blocks_B)
-    except Unrecognised as reason:
-        _LOG.info("%s is computed layer by layer: %s", model.config.model_type, reason)
-        return None
+        decoder = NativeDecoder(library, modules, seen.attended, cache, max_model_len)
+        _check(decoder, seen, cache)
+    finally:
+        cache.wipe(seen.blocks_B)
     if decoder.most_rows is not None:
         _LOG.info("%s: steps of more than %d rows are oneDNN's", model.config.model_type, decoder.most_rows)
     return decoder

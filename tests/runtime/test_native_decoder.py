@@ -17,6 +17,7 @@ from runtime.linear import PackedLinear
 from runtime.model import Model
 from runtime.native import build
 from runtime.native.library import open_library
+from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
 from runtime.step import Step
 from tests.runtime.driver import Driver
@@ -135,12 +136,14 @@ async def test_a_layer_of_another_kind_is_left_to_the_library(tmp_path: Path) ->
     build_wide("llama", tmp_path)
     _, model = await load(tmp_path, "float32")
     library, inner, cache = open_library(RUNNABLE[0]), model._model, model.cache
-    assert recognised(library, inner, cache, 128) is not None
+    recognised(library, inner, cache, 128)
     hook = inner.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: out * 1.1)
-    assert recognised(library, inner, cache, 128) is None
+    with pytest.raises(Unrecognised, match="layer 1 would differ"):
+        recognised(library, inner, cache, 128)
     hook.remove()
     inner.model.layers[1].mlp.up_proj = Doubled(inner.model.layers[1].mlp.up_proj)
-    assert recognised(library, inner, cache, 128) is None
+    with pytest.raises(Unrecognised, match="Doubled"):
+        recognised(library, inner, cache, 128)
 
 
 @pytest.mark.parametrize("dtype", APART)

@@ -1,0 +1,47 @@
+"""A model that the kernels for whole decoders do not compute: `sundog serve` says so once, and why."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the engine extra is not installed")
+
+from runtime.native import build
+from runtime.serve import EMBEDDED_MODEL
+from tests.live import live
+from tests.runtime.models import build_model
+
+pytestmark = pytest.mark.skipif(
+    not build.variants_of(build.cpu_flags()), reason="this CPU runs none of the kernels"
+)
+REPLICAS, RANKS = ("--replicas", "2"), ("--tensor-parallel-size", "2")
+SHARED = "2 ranks share it, and kernels for whole decoders know no sums over ranks"
+OLMO = "Olmo2DecoderLayer has no input_layernorm"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "why"),
+    [
+        ("llama", REPLICAS, None),
+        ("llama", (*REPLICAS, *RANKS), SHARED),
+        ("olmo2", (), OLMO),
+        ("olmo2", REPLICAS, OLMO),
+        ("olmo2", (*REPLICAS, "--in-process"), OLMO),
+        ("olmo2", RANKS, SHARED),
+        ("gemma2", (), "it is not an embedding, layers and a head"),
+        ("mixtral", (), "MixtralSparseMoeBlock has no down_proj"),
+    ],
+)
+def test_a_model_that_is_computed_layer_by_layer_is_said_once(
+    tmp_path: Path, architecture: str, options: tuple[str, ...], why: str | None
+) -> None:
+    """At the start, however many processes compute it; of a model that kernels compute nothing is said."""
+    build_model(architecture, tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(EMBEDDED_MODEL / name, tmp_path)
+    with live("sundog", "serve", str(tmp_path), "--port", "0", "--dtype", "float32", *options) as server:
+        assert server.complete([5, 6, 7], max_tokens=2).status_code == 200
+        assert server.stop() == 0
+    said = [line.strip() for line in server.said if "layer by layer" in line]
+    assert said == ([] if why is None else [f"{architecture} is computed layer by layer: {why}"])
