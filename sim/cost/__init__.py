@@ -1,1 +1,1 @@
-"""What a step costs: the work in it, and models that turn work into seconds."""
+"""The cost of a step: the work in it, and models that turn work into seconds."""

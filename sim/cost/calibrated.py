@@ -44,7 +44,7 @@ class Calibrated(CostModel):
     context_bends: Bends = ()
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         return float(self._rest_s(work) + self._context_s(float(work.decode_context_tokens)))
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
@@ -177,7 +177,7 @@ class InRange(CostModel):
     doubt: float = 0.0
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         self._note(work, work.decode_context_tokens)
         return self.model.step_s(work)
 

@@ -32,7 +32,7 @@ class WithDrafts(CostModel):
         self._num_tokens = num_tokens
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         seconds = self.model.step_s(work)
         if not work.num_tokens:
             return seconds
@@ -90,7 +90,7 @@ class InStep(CostModel):
         return self.step_among_s([work]) if work.num_tokens else 0.0
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Of each step of a decode run of one rank alone."""
+        """Return the seconds of each step of a decode run of one rank alone."""
         work.num_routed_tokens = work.num_tokens + (self.num_ranks - 1) * IDLE_TOKENS
         return self.model.run_s(work, num_steps)
 
@@ -101,7 +101,7 @@ def in_step(model: CostModel, num_ranks: int) -> CostModel:
 
 
 def without_samples(work: StepWork) -> StepWork:
-    """The same work where the output head is at another stage."""
+    """Return the work as it is where the output head is at another stage."""
     return StepWork(
         work.num_decodes,
         work.decode_context_tokens,
@@ -132,12 +132,12 @@ class Pipeline(CostModel):
         self._send_latency_s, self._send_token_s = send_latency_s, send_token_s
 
     def scaled(self, factor: float) -> "Pipeline":
-        """The same with every step `factor` times as long."""
+        """Return the pipeline with every step `factor` times as long."""
         sends = self._send_latency_s, self._send_token_s
         return Pipeline(self.stages, self.overhead, *sends, factor * self.factor)
 
     def stages_s(self, work: StepWork) -> list[float]:
-        """Seconds of each stage."""
+        """Return the seconds of each stage."""
         inner, factor = without_samples(work), self.factor
         seconds = [stage.step_s(inner) * factor for stage in self.stages[:-1]]
         seconds.append(self.stages[-1].step_s(work) * factor)
@@ -180,17 +180,17 @@ def scaled(model: CostModel, factor: float) -> CostModel:
 
 @dataclass(frozen=True, slots=True)
 class Scaled(CostModel):
-    """`model` times `factor`."""
+    """A cost of `factor` times that of `model`."""
 
     model: CostModel
     factor: float
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         return self.model.step_s(work) * self.factor
 
     def few_s(self, work: StepWork, num_steps: int) -> list[float]:
-        """The same of each of a few steps of a decode run."""
+        """Return the seconds of each of a few steps of a decode run."""
         return [seconds * self.factor for seconds in self.model.few_s(work, num_steps)]
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:

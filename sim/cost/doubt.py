@@ -1,4 +1,4 @@
-"""How far a predicted step may be off: what was measured, and how far outside of it the model was asked.
+"""The doubt of a predicted step: what was measured, and how far outside of it the model was asked.
 
 The parts are not fitted server by server; they are errors of whole kinds of prediction, rounded up.
 """
@@ -22,7 +22,7 @@ HOST_LINK = 0.05
 """All-reduces through the host's memory: the rule for them is within 14 % of what was measured, and
 they are up to a third of a step."""
 WALKED = 0.02
-"""Where a kernel walks through contexts alone (FlashAttention 2), the rule for decodes beside chunks is
+"""Where a kernel walks through contexts alone (FlashAttention 2), the rule for decodes with chunks is
 within 12 % of two profiles, and they are up to a sixth of a step."""
 ROOFLINE = 0.10
 """The efficiencies were fitted on an H100 alone."""

@@ -95,7 +95,7 @@ def host_overhead(async_scheduling: bool) -> HostOverhead:
     """The host's share as fitted to one run: vLLM 0.23, Qwen3-14B on an H100, 2 requests a second.
 
     Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels, those
-    that prefill 986 tokens beside 3 decodes 1.6 ms; 7 ms a request are left at the front end. The
+    that prefill 986 tokens with 3 decodes 1.6 ms; 7 ms a request are left at the front end. The
     run was asynchronous. No synchronous server was measured: the run played synchronously needs
     18.5 ms a request, for nothing waits for a step that is planned already, and what a token costs the
     host is added to its step. These 12 microseconds are not fitted: vLLM 0.32's scheduler took 3.1
@@ -122,7 +122,7 @@ class WithOverhead(CostModel):
     captured_tokens: int = MOST_TOKENS
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         seconds, overhead = self.model.step_s(work), self.overhead
         num_tokens = work.num_tokens
         if not num_tokens:

@@ -133,7 +133,7 @@ class MeasuredEngine:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a server adds: seconds to a step, to each token sampled in it, to each chunk of a prompt in it,
+    """Seconds that a server adds to a step, to each token sampled in it, to each chunk of a prompt in it,
     and to each request in front of it. The engine's own time is `slowdown` times what it is alone."""
 
     step_s: Seconds = 0.0
@@ -153,7 +153,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A measured engine."""
+    """The file of a measured engine."""
 
     cost: InRange
     engine: MeasuredEngine

@@ -19,10 +19,10 @@ Operators of a layer, for T tokens (bytes per weight w, per key or value element
 and once a step the output head over the sampled positions, and the sampler's two passes over the
 float32 logits. Fixed times of small kernels are added per layer and per step.
 
-`tests/sim/roofline_points.py` prints this model's TPOT beside what real servers measured.
+`tests/sim/roofline_points.py` prints this model's TPOT and what real servers measured.
 
 Weights in a format that the GPU multiplies in take its rate for that format; others are read as they
-are stored and multiplied in 16 bits. Latent attention prefills over keys and values made anew from
+are stored and multiplied in 16 bits. Latent attention prefills over keys and values made again from
 the latents, of the context too, and decodes in the latents themselves (DeepSeek-V2, section 2.1.2).
 """
 
@@ -42,7 +42,7 @@ LATENT_FLOPS = 0.67
 
 
 class Rates(NamedTuple):
-    """What this rank computes and reads in a second, fractions of the peaks applied."""
+    """The work and the bytes of this rank in a second, fractions of the peaks applied."""
 
     flops: float
     attention_flops: float
@@ -120,7 +120,7 @@ class LayerRoofline:
 
     @property
     def routes(self) -> bool:
-        """Whether the layer has experts."""
+        """True if the layer has experts."""
         return self._expert_weights > 0
 
     def linear_s(self, tokens: int, routed: int) -> float:
@@ -181,7 +181,7 @@ class LayerRoofline:
 
 
 def _chunked_pairs(num_tokens: int, chunk: int) -> int:
-    """Pairs of the first so many tokens, each of which sees its own chunk up to itself."""
+    """Count the pairs of that many first tokens, each of which sees its own chunk up to itself."""
     chunks, rest = divmod(num_tokens, chunk)
     return chunks * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
@@ -289,7 +289,7 @@ class Roofline(CostModel):
         self.was_fitted = gpu.key == FITTED_GPU and sixteen_bits and _is_plain(model)
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         context = float(work.read_context_tokens)
         seconds = self._rest_s(work) + self._decode_token_s * context
         for token_s, window in self._windows:
@@ -347,7 +347,7 @@ class Roofline(CostModel):
         return 2 * (latency_s + (groups - 1) / groups * message_bytes / link)
 
     def all_reduce_s(self, tokens: int) -> float:
-        """One layer's two all-reduces; nothing on one rank."""
+        """Return the seconds of a layer's two all-reduces; 0 on one rank."""
         ranks = self._ranks
         if ranks == 1:
             return 0.0

@@ -1,1 +1,1 @@
-"""What follows from a run: metrics, intervals, comparisons, sweeps, calibration, validation."""
+"""Figures that follow from a run: metrics, intervals, comparisons, sweeps, calibration, validation."""

@@ -25,7 +25,7 @@ MOVED = 5
 
 
 class Compared(NamedTuple):
-    """One figure of both runs; `change` is the second less the first."""
+    """A figure of both runs; `change` is the second less the first."""
 
     name: str
     first: float
@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
 
 
 def compare(first: Run, second: Run) -> Comparison:
-    """What changed from the first run to the second. O(requests)."""
+    """Find what changed from the first run to the second. O(requests)."""
     a, b = _columns(first), _columns(second)
     is_paired, rows = _pairing(a, b)
     figures = [figure for name in SHORT for figure in _figures(SHORT[name], a[name], b[name], rows)]

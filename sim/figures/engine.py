@@ -1,4 +1,4 @@
-"""What engines and replicas did in a run: their steps, their blocks, their drafts, and who computed what."""
+"""Figures of a run's engines: their steps and blocks, their drafts, and what each replica was given."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ class EngineFigures:
 
 
 def _span_s(steps: Sequence[Steps], first_arrival_s: float) -> float:
-    """The time until the last step ended, which under async scheduling is one that nobody needed."""
+    """The time until the last step ended, which under async scheduling was of use to no request."""
     return max(each.last_end_s for each in steps) - first_arrival_s
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFigures:
-    """What became of drafts; `mean_length` counts the token after the accepted ones, too."""
+    """The fate of drafts; `mean_length` counts the token after the accepted ones, too."""
 
     num_drafts: int
     num_draft_tokens: int
@@ -65,7 +65,7 @@ class SpeculationFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """One replica: the requests that it admitted, and their tokens."""
+    """A replica: the requests that it admitted, and their tokens."""
 
     num_requests: int
     prompt_tokens: int
@@ -96,7 +96,7 @@ class Replicas:
         return float(computed.max() / computed.mean()) if computed.any() else None
 
     def figures(self) -> list[ReplicaFigures]:
-        """Each replica, in order."""
+        """Return the figures of each replica, in order."""
         return [
             ReplicaFigures(count, prompt, output, hit, hit / max(prompt, 1))
             for count, prompt, output, hit in self._sums.T.tolist()

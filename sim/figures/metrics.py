@@ -21,7 +21,7 @@ import numpy as np
 
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
 from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
-from sim.figures.tenants import NOBODY, TenantFigures, Tenants, tenants_of
+from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, Terms, Totals, saturation
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, Steps
@@ -323,7 +323,7 @@ def _summed(source: Source, terms: Terms, front_end_s: float, replicas: Replicas
         if any(name is not None for name in rows.tenant):
             owned.append(rows)
     if not owned:
-        return totals, NOBODY
+        return totals, NO_TENANTS
     together = joined(owned)
     met = terms.met(together, latencies(together, front_end_s))
     return totals, tenants_of(together, met, front_end_s)

@@ -1,4 +1,4 @@
-"""What each tenant of a run was given, and how fairly.
+"""The service that each tenant of a run was given, and how fair that was.
 
 What a tenant was served in all says nothing once every request has finished: it is what was asked for. So
 fairness looks only at the time in which at least two tenants wait, when the engine has a choice, and
@@ -22,7 +22,7 @@ SHORTEST_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """One tenant's requests; seconds over finished ones, None where there is none."""
+    """The requests of a tenant; seconds over finished ones, None where there is none."""
 
     num_requests: int
     num_finished: int
@@ -51,14 +51,14 @@ class Tenants:
     slowdown_fairness: float | None
 
 
-NOBODY = Tenants({}, None, None)
+NO_TENANTS = Tenants({}, None, None)
 
 
 def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) -> Tenants:
     """The tenants of these requests. O(tenants x requests)."""
     names = sorted({name for name in rows.tenant if name is not None})
     if not names:
-        return NOBODY
+        return NO_TENANTS
     codes = {name: code for code, name in enumerate(names)}
     owner = np.array([-1 if name is None else codes[name] for name in rows.tenant])
     shares = _shares(rows, [owner == code for code in range(len(names))])

@@ -16,7 +16,7 @@ from sim.record.rows import Floats, RequestTimes, Rows
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a run is held against: limits per request in seconds, and what its GPUs take.
+    """The terms that a run is held against: limits per request in seconds, and what its GPUs take.
 
     `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
     currency.
@@ -32,7 +32,7 @@ class Terms:
     price_per_gpu_h: float | None = None
 
     def met(self, rows: Rows, times: RequestTimes) -> NDArray[np.bool_] | None:
-        """Which requests met every limit, their own before these; None if there is none at all.
+        """Mark the requests that met every limit, their own before these; None if there is none at all.
 
         One token has no TPOT to miss.
         """
@@ -54,7 +54,7 @@ NO_TERMS = Terms()
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all requests."""
+    """Sums over all requests of a run."""
 
     num_requests: int = 0
     num_finished: int = 0

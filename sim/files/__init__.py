@@ -1,1 +1,1 @@
-"""How files are read and written, whatever is in them; the ground floor of the simulator."""
+"""Files read and written, whatever is in them; the ground floor of the simulator."""

@@ -106,7 +106,7 @@ def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can say it: JSON may hold half a surrogate pair."""
+    """True if UTF-8 can encode the text: JSON may hold half a surrogate pair."""
     return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
@@ -147,11 +147,11 @@ class JsonLines:
             self.cut_off = True
 
     def error(self, reason: str) -> ConfigError:
-        """What is wrong with the latest line."""
+        """Make the error that says what is wrong with the latest line."""
         return self.error_at(str(self.path), self.number, reason)
 
     def whole(self) -> Iterator[Row]:
-        """The same where a file that breaks off is an error; its last line may lack its end."""
+        """Read the objects of a file that must not break off; its last line may lack its end."""
         for line in read_lines(str(self.path), self.error_at):
             self.number += 1
             yield parse_object(str(self.path), self.number, line, self.error_at)

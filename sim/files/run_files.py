@@ -31,7 +31,7 @@ def numbered(name: str, number: int) -> str:
 
 
 def last_number(folder: Path) -> int:
-    """How many times a server has written into the folder; 0 if never."""
+    """Count the times that a server has written into the folder."""
     found = map(NUMBERED.fullmatch, (path.name for path in folder.iterdir())) if folder.is_dir() else ()
     return max((int(match[2]) for match in found if match), default=0)
 

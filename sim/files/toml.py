@@ -19,7 +19,7 @@ UNKNOWN_KEYS = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
-    """What the file says; raises `kind` if it cannot be read or is not TOML."""
+    """Read the values of a file; raises `kind` if it cannot be read or is not TOML."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except OSError as error:
@@ -30,7 +30,7 @@ def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values
 
 
 def parse_toml(text: str, path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
-    """What the text of a file says; the error gives line and column."""
+    """Read the values in the text of a file; the error gives line and column."""
     import tomllib
 
     try:

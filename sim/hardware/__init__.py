@@ -1,1 +1,1 @@
-"""What a GPU and a model are to a cost model: published figures, read from data files."""
+"""GPUs and models as cost models see them: published figures, read from data files."""

@@ -33,7 +33,7 @@ from sim.hardware.shape import Experts, Heads, Latent, Layer, Mlp
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the layers of a family differ from those of Llama.
+    """The differences between the layers of a family and those of Llama.
 
     `num_norms` of the hidden size in a layer, twice as many weights where `norm_bias`; `query_key_norms`
     of each `head`, of all heads together (`full`), or `no`, and where `norms_key` names a field only if
@@ -60,7 +60,7 @@ class Family:
 
     @property
     def has_experts(self) -> bool:
-        """Whether layers of this family may route."""
+        """True if layers of this family may route."""
         return self.mlp is not dense
 
 
@@ -165,7 +165,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def layers_of(family: Family, fields: Fields) -> list[Layer]:
-    """Every layer in order."""
+    """Return every layer in order."""
     windows = family.windows(fields)
     heads = _latent(fields) if family.latent else _heads(family, fields)
     return [_layer(family, fields, heads, index, window) for index, window in enumerate(windows)]

@@ -33,12 +33,12 @@ class Fields:
     source: str
 
     def get(self, key: str) -> object:
-        """As it stands there; None where it is missing."""
+        """Return the value as it stands there; None where it is missing."""
         value: object = self.values.get(key)
         return value
 
     def count(self, key: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
-        """A whole number."""
+        """Read a field that is a whole number."""
         value = self.values.get(key)
         if value is None:
             value = default
@@ -56,7 +56,7 @@ class Fields:
         return None if self.values.get(key) is None else self.count(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
+        """Read a field that is true or false."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -81,7 +81,7 @@ class Fields:
 
     @property
     def num_layers(self) -> int:
-        """Decoder layers."""
+        """Read the number of decoder layers."""
         return self.count("num_hidden_layers", most=MOST_LAYERS)
 
 

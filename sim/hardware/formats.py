@@ -43,7 +43,7 @@ ALL_PARTS = frozenset(("attention", "dense", "experts"))
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How quantised weights are stored and multiplied.
+    """A format in which quantised weights are stored and multiplied.
 
     `bits` of a weight include its share of the scales. `units` are those of the GPU it is multiplied
     in, as its data sheet calls them; None, where it is always turned into 16 bits first. `parts`
@@ -57,5 +57,5 @@ class Format:
     parts: frozenset[str] = ALL_PARTS
 
     def without(self, part: str) -> "Format":
-        """The same, with that part left in 16 bits."""
+        """Return the same format with that part left in 16 bits."""
         return replace(self, parts=self.parts - {part})

@@ -58,7 +58,7 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
+    """A GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
 
     `link` is how GPUs of a machine reach each other: `nvlink`; `pcie-p2p`, over PCIe into each
     other's memory; or `pcie`, without that access, through the host's memory, as in most virtual
@@ -86,7 +86,7 @@ class Gpu:
 
     @property
     def splits_contexts(self) -> bool:
-        """Whether attention beside a chunk splits long contexts (FlashAttention 3 and later)."""
+        """True if attention in a step with a chunk splits long contexts (FlashAttention 3 and later)."""
         return 9 <= self.compute_capability < 12
 
     def peak(self, dtype: str) -> float:

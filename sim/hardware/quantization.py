@@ -280,9 +280,7 @@ def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[Format | None, P
     if inner.get("quant_method") == "compressed-tensors":
         form = targeted(form, inner, tuple(layer.parts for layer in layers))
     form, unquantised, remarks = left_out(form, inner, layers)
-    key = next(
-        (key for key in ("kv_cache_scheme", "kv_cache_quant_algo") if inner.get(key) is not None), None
-    )
+    key = next((key for key in KV_KEYS if inner.get(key) is not None), None)
     if key is not None:
         remarks.append(f"{key} is left out: give --kv-cache-dtype fp8 if the server has it")
     return form, unquantised, remarks

@@ -42,7 +42,7 @@ KNOWN = """## What is predicted, and what is refused
 
 
 def accuracy_page(rows: Sequence[Row], refusals: Sequence[Refusal]) -> str:
-    """Markdown."""
+    """Write the accuracy page in Markdown."""
     heads = ["server", "load", "full", "fitted", *map(title, SHOWN)]
     lines = [HEAD, "## Errors", "", *_errors(rows), ""]
     lines += [f"- {line}" for line in counts(rows)]

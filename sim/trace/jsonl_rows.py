@@ -25,7 +25,7 @@ from sim.trace.record import (
 
 
 class JsonRow:
-    """One JSON object with the place it came from; every getter refuses by name."""
+    """A JSON object with the place it came from; every getter refuses by name."""
 
     __slots__ = ("number", "path", "values")
 

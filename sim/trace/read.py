@@ -33,7 +33,7 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace on disk; every iteration reads it anew, in arrival order, in bounded memory.
+    """A trace on disk; every iteration reads it again, in arrival order, in bounded memory.
 
     `format` is sundog, azure, bench, servegen, burstgpt, mooncake, bailian, sharegpt, prompts,
     vllm-bench or run; `header` is our own format's first line, empty for the others; `tokenizer`

@@ -1,4 +1,4 @@
-"""One request of a trace, and what a malformed one raises."""
+"""Requests of a trace, and the error that a malformed one raises."""
 
 import math
 from itertools import chain
@@ -22,7 +22,7 @@ class TraceError(ConfigError):
 
 
 class TraceRequest(NamedTuple):
-    """One request: it arrives at `arrival_s` after the start of the trace.
+    """A request that arrives at `arrival_s` after the start of the trace.
 
     `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
     same place mean equal prompts up to there (each id stands for everything before it too).
@@ -49,7 +49,7 @@ class TraceRequest(NamedTuple):
 
     @property
     def limits_s(self) -> tuple[float | None, float | None, float | None]:
-        """What it wants of TTFT, TPOT and E2E."""
+        """The limits that it has for TTFT, TPOT and E2E."""
         return self.slo_ttft_s, self.slo_tpot_s, self.slo_e2e_s
 
     def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
@@ -81,7 +81,7 @@ def default_id(index: int) -> str:
 
 
 def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
-    """What is wrong with an arrival in seconds, if anything."""
+    """Say what is wrong with an arrival in seconds, if anything."""
     if math.isnan(arrival_s):
         return "the arrival is NaN"
     if arrival_s > MAX_ARRIVAL_S:
@@ -95,7 +95,7 @@ def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
 
 
 def tokens_problem(num_tokens: int, what: str) -> str | None:
-    """What is wrong with a number of tokens, if anything."""
+    """Say what is wrong with a number of tokens, if anything."""
     if num_tokens < 0:
         return f"{num_tokens} {what} tokens: a count is not negative"
     if num_tokens == 0:

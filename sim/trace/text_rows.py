@@ -36,7 +36,7 @@ class Texts:
         self._ids: dict[tuple[int, ...], int] = {}
 
     def request(self, number: int, index: int, prompt: str, output: str | int) -> TraceRequest:
-        """One row; raises TraceError where either side has no token."""
+        """Make one row; raises TraceError where either side has no token."""
         tokens = self._tokenizer.encode(prompt).ids
         if isinstance(output, str):
             num_output = len(self._tokenizer.encode(output, add_special_tokens=False).ids)

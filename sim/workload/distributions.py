@@ -1,4 +1,4 @@
-"""What a workload draws: lengths, and instants of arrival.
+"""Lengths and instants of arrival, as a workload draws them.
 
 Lengths are whole numbers of at least 1: tokens of a prompt or answer, turns, and so on. Arrivals are instants
 from 0 on, in seconds, not falling, below the end of the span.
@@ -26,7 +26,7 @@ def check_span(smallest: int, largest: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always `tokens`."""
+    """A length that is always `tokens`."""
 
     tokens: int
     kind: Literal["fixed"] = "fixed"

@@ -46,7 +46,7 @@ Unit = list[TraceRequest]
 
 
 def resampled(trace: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
-    """As many sessions (or single requests) as the trace has, in order of arrival. O(requests).
+    """Draw as many sessions (or single requests) as the trace has, in order of arrival. O(requests).
 
     Raises ConfigError if there are fewer than `FEWEST`.
 

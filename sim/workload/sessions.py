@@ -42,7 +42,7 @@ class SystemPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How many turns, with which pauses (log-normal, seconds), and what each turn adds.
+    """Conversations by their turns, the pauses between (log-normal, seconds), and what each turn adds.
 
     `followup` is the tokens that a turn adds to what was said; the first is the workload's
     `prompt`. A session ends before its prompt would pass `max_prompt_tokens`.

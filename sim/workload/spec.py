@@ -66,7 +66,7 @@ class Workload:
 
     @property
     def repeats(self) -> bool:
-        """Whether every seed gives the same requests: a metronome of fixed lengths, say."""
+        """True if every seed gives the same requests: a metronome of fixed lengths, say."""
         return self.requests(0) == self.requests(1)
 
     def requests(self, seed: int) -> list[TraceRequest]:
@@ -136,16 +136,16 @@ class Scaled:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the trace as it was recorded."""
+        """True if this is the trace as it was recorded."""
         return self.rate_scale == self.prompt_scale == self.output_scale == 1
 
     @property
     def repeats(self) -> bool:
-        """Whether every seed gives the same requests."""
+        """True, because every seed gives the same requests."""
         return True
 
     def requests(self, seed: int) -> list[TraceRequest]:
-        """The same for every seed."""
+        """Return the scaled requests, the same for every seed."""
         rows: list[TraceRequest] = []
         for row in read_trace(self.trace, self.tokenizer):
             if self.limit is not None and len(rows) == self.limit:
@@ -178,7 +178,7 @@ def read_spec(path: str | Path) -> Source:
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """What the file says; traces in it are relative to the file."""
+    """Read the values in a file; traces in it are relative to the file."""
     return _rooted(read_toml(path), Path(path).parent)
 
 

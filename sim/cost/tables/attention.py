@@ -39,7 +39,7 @@ COLD = 2
 def heads_like(
     points: Points, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> tuple[NDArray[np.bool_], int, int]:
-    """Which rows were measured with heads most like these, and the heads they have.
+    """Find the rows that were measured with heads most like these, and the heads they have.
 
     First the head's size, then the number of queries that share a key, then the most keys.
     """
@@ -84,7 +84,7 @@ class ContextAttention:
         self.pair_s: float = (whole_s - self.launch_s) / (length * (length + 1) / 2)
 
     def seconds(self, new: int, before: int) -> float:
-        """One layer, one chunk."""
+        """Return the seconds of one chunk in one layer."""
         pairs = new * before + new * (new + 1) / 2
         length = max((math.sqrt(8 * pairs + 1) - 1) / 2, 1.0)
         self._coverage.note("context attention", length, self._lengths[0], self._lengths[-1])
@@ -150,7 +150,7 @@ class GenerationAttention:
         return self._contexts, seconds
 
     def seconds(self, num_requests: int, context: float) -> float:
-        """One layer, this many requests of that context each."""
+        """Return the seconds of one layer for this many requests of that context each."""
         lines = self._lines.get(num_requests)
         if lines is None:
             lines = self._lines[num_requests] = Lines(*self.curve(num_requests))
@@ -197,17 +197,17 @@ PIPELINED: Final = 0.5
 TILE_SPEED: Final = 0.83
 """A row of such a tile against a row of a prompt: 0.85 and 0.81 of its time."""
 EMPTY_TILE_S: Final = 0.3e-6
-"""An empty tile: 0.27 and 0.34 microseconds, from 64 decodes beside chunks of 16 and of 2,048."""
+"""An empty tile: 0.27 and 0.34 microseconds, from 64 decodes with chunks of 16 and of 2,048."""
 LONE_TILE: Final = 0.78
 """A tile that has the GPU for itself against one among many: 0.80 and 0.76 of its time, from one
-decode of 4,096 tokens beside a chunk of 16."""
+decode of 4,096 tokens with a chunk of 16."""
 SPILL: Final = 1.5
 """Beyond the L2 cache by this share of it, nothing is shared any more (128 decodes of 4,096 tokens
 read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
 
 
 class MixedAttention:
-    """One layer's attention of chunks and decodes together; `heads` are a rank's query heads."""
+    """Attention of chunks and decodes together in one layer; `heads` are a rank's query heads."""
 
     def __init__(
         self, context: ContextAttention, generation: GenerationAttention, gpu: Gpu, heads: int, kv_heads: int

@@ -17,7 +17,7 @@ FOLDER = files("sim.cost.tables") / "data"
 
 
 def has_tables(gpu: str) -> bool:
-    """Whether there are tables of the GPU of this name (as `sim.hardware` calls its file)."""
+    """True if there are tables of the GPU of this name (as `sim.hardware` calls its file)."""
     return (FOLDER / f"{gpu}.npz").is_file()
 
 

@@ -36,7 +36,7 @@ CACHED_SAVES = 1 - 1 / L2
 
 
 def unlike_tables(model: ModelShape) -> str | None:
-    """What a model has that no kernel was measured for; None if there is nothing."""
+    """Name what a model has that no kernel was measured for; None if there is nothing."""
     if any(isinstance(layer.attention, Latent) for layer, _ in model.layers):
         return "latent attention was not measured"
     if model.has_windows:
@@ -136,7 +136,7 @@ class TablesCost(CostModel):
         self._curves: dict[int, Lines] = {}
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         seconds = self._rest_s(work)
         if work.chunks:
             layer_s = self._mixed.seconds(work.chunks, work.num_decodes, self._read_tokens(work))

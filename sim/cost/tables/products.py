@@ -77,7 +77,7 @@ class Products:
 
 
 class Experts:
-    """One layer's experts: `seconds` of a number of tokens.
+    """Experts of a layer: `seconds` of a number of tokens.
 
     Tables give two ways to route: balanced, every expert in turn, and by a power law of exponent
     1.2. With few tokens balanced routing meets more experts than real tokens do, which are alike;
@@ -108,7 +108,7 @@ class Experts:
         coverage.note("expert size", share, 1.0, 1.0)
 
     def seconds(self, num_tokens: int) -> float:
-        """One layer's experts."""
+        """Return the seconds of one layer's experts."""
         self._coverage.note("experts", num_tokens, self._tokens[0], self._tokens[-1])
         return log_interp(num_tokens, self._tokens, self._seconds)
 
@@ -170,7 +170,7 @@ class AllReduce:
         self._wait_s = SKEW_S * LATEST.get(ranks, LATEST[8])
 
     def seconds(self, num_elements: int) -> float:
-        """One all-reduce, and waiting for the latest rank at its barriers.
+        """Return the seconds of an all-reduce, with the wait for the latest rank at its barriers.
 
         The tables measure ranks that do nothing else and are in step. In a server each reaches a
         barrier a little earlier or later, and all wait for the latest; `SKEW_S` is the standard

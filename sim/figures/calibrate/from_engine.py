@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed."""
+        """The number of tokens that it computes."""
         return len(self.contexts) + sum(new for new, _ in self.chunks)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What fits into one step of an engine: requests, tokens, the longest context, and blocks in all."""
+    """The most that fits into one step of an engine: requests, tokens, context, and blocks in all."""
 
     num_seqs: int
     num_tokens: int
@@ -68,7 +68,7 @@ class Limits:
     block_size: int
 
     def allow(self, shape: Shape) -> bool:
-        """Whether the engine can be asked for it."""
+        """True if the engine can be asked for this shape."""
         held = (*shape.contexts, *(new + before for new, before in shape.chunks))
         return (
             len(held) <= self.num_seqs
@@ -147,7 +147,7 @@ class Prober:
         return self._next_block - 1
 
     async def steps(self, shape: Shape, num_steps: int) -> list[Seen]:
-        """What `num_steps` steps of the shape took; contexts of decodes grow by a token a step.
+        """Measure `num_steps` steps of the shape; contexts of decodes grow by a token a step.
 
         With chunks, each step has new ones, whose requests end with it.
         """

@@ -129,7 +129,7 @@ ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One element per finished request: instants in seconds of one clock, tokens as float64."""
+    """Columns with an element per finished request: instants in seconds of one clock, tokens as float64."""
 
     scheduled_s: Floats
     first_token_s: Floats

@@ -1,1 +1,1 @@
-"""`sundog validate`: what the simulator predicts beside what real servers did."""
+"""`sundog validate`: what the simulator predicts, compared with what real servers did."""

@@ -1,4 +1,4 @@
-"""What real servers did: one `Server` per process that was measured, in stages of load.
+"""Measured servers: one `Server` per process that was measured, in stages of load.
 
 What a server was started with stands under vLLM's names, and nothing of it is ignored. Where only a rate is
 known, arrivals are made as load generators make them, and prompts that were asked again and again share what
@@ -40,7 +40,7 @@ SIZES = ("_size", "_prefills")
 
 
 class EngineOptions(BaseModel):
-    """How weights, keys and requests are split over GPUs, and what they are stored in."""
+    """Options of an engine that say how it is split over GPUs, and what it is stored in."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,7 +58,7 @@ class EngineOptions(BaseModel):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """How drafts are made, if at all. ConfigError where nobody says how many were accepted."""
+        """The way drafts are made, if at all. ConfigError where it is not said how many were accepted."""
         if self.speculative_config is None:
             return None
         given = self.speculative_config
@@ -72,7 +72,7 @@ class EngineOptions(BaseModel):
 
 
 def engine_options(given: Mapping[str, Any]) -> tuple[EngineOptions, str | None]:
-    """Those of engine arguments, and which of the arguments is wrong or not modelled, if any."""
+    """Read engine arguments; the second is the one that is wrong or not modelled, if any."""
     for name in NOT_MODELLED:
         value = given.get(name)
         if value and not (name.endswith(SIZES) and value == 1):
@@ -151,12 +151,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One real server: how it was started, what it was asked, and what its stages measured.
+    """A real server: how it was started, what it was asked, and what its stages measured.
 
     `num_gpu_blocks` is None where it was not written down, `gpu_memory_utilization` where it was the
     default. `at_client` says that latencies were taken at an HTTP client, front end included, and
     `max_concurrency` how many requests the clients had unfinished at most, `client_timeout_s` when they gave
-    one up. `options` are what it was started with beside these limits; `refused` says what of
+    one up. `options` are what it was started with besides these limits; `refused` says what of
     them is not modelled.
     """
 
@@ -181,7 +181,7 @@ class Server:
 
     @property
     def plans_ahead(self) -> bool:
-        """Whether its host's work overlaps with its steps: beside drafts of n-grams vLLM plans one by one."""
+        """True if its host's work overlaps with its steps: with drafts of n-grams vLLM plans one by one."""
         asked = self.options.speculation
         return self.async_scheduling and (asked is None or asked.model is not None)
 

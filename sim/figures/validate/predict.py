@@ -199,7 +199,7 @@ class Prediction:
 
     @property
     def is_beyond_knee(self) -> bool:
-        """Whether the server may be at the knee or beyond, as far as is known."""
+        """True if the server may be at the knee or beyond, as far as is known."""
         return self.highest_saturation >= KNEE
 
     @property
@@ -209,7 +209,7 @@ class Prediction:
         return regime_of(self.saturation)
 
     def holds(self, name: str, real: float) -> bool:
-        """Whether what was measured lies within the range."""
+        """True if what was measured lies within the range."""
         return self.low[name] <= real <= self.high[name]
 
 
