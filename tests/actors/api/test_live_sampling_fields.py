@@ -1,5 +1,6 @@
 """Each sampling field through the door: the table, the bodies, the page and the server agree on it."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -14,19 +15,19 @@ from tests.live import Live
 from tests.test_layers import ROOT
 
 EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "temperature": (0.7, (-0.1, 2.1, "warm")),
-    "top_k": (5, (-2, 2**31)),
+    "temperature": (0.7, (-0.1, 2.1, "warm", 10**400)),
+    "top_k": (5, (-2, 2**31, 10**30)),
     "top_p": (1, (0, 1.1)),
     "min_p": (0.1, (-0.1, 1.1)),
-    "seed": (2**63 - 1, (2**63, -(2**63) - 1)),
+    "seed": (2**63 - 1, (2**63, -(2**63) - 1, 10**30)),
     "repetition_penalty": (1.2, (0, 1e7)),
     "frequency_penalty": (2, (2.1, -2.1)),
     "presence_penalty": (-2, (2.1, -2.1)),
     "logit_bias": ({"5": 1000}, ({"x": 1}, {"5": "much"}, {"99999999": 1})),
     "allowed_token_ids": ([5, 6], ([], [-1], [10**8])),
     "bad_words": (["fox"], ([""], "fox")),
-    "max_tokens": (3, (0, 2**31)),
-    "min_tokens": (2, (-1, 9, 2**31)),
+    "max_tokens": (3, (0, 2**31, 10**30, 10**4000)),
+    "min_tokens": (2, (-1, 9, 2**31, 10**30)),
     "stop": (["x", "y"], ([""], ["x"] * 65)),
     "stop_token_ids": ([5], ([-1], [10**8])),
     "ignore_eos": (False, ("no",)),
@@ -50,7 +51,7 @@ def test_every_field_of_a_body_has_a_row_and_examples() -> None:
     fields = {*SamplingBody.model_fields, *CompletionBody.model_fields} - others - {"prompt"}
     assert fields == SAMPLING_FIELDS.keys() == EXAMPLES.keys()
     named = {name for name, field in SAMPLING_FIELDS.items() if field.range is not None}
-    assert named <= set(Sampling.__slots__)
+    assert named <= {each.name for each in dataclasses.fields(Sampling)}
 
 
 def test_the_page_has_the_rows_of_the_table() -> None:

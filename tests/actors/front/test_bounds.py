@@ -31,6 +31,7 @@ async def ask(sampling: dict[str, Any], **fields: Any) -> Accepted | Refused:
         ("seed", INT64_MAX + 1),
         ("seed", -INT64_MAX - 2),
         ("max_tokens", 0),
+        ("max_tokens", 10**30),
         pytest.param("max_tokens", 10**5000, id="max_tokens-huge"),
         ("min_tokens", -1),
         ("min_tokens", 5),
