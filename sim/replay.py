@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from actors.config import EngineConfig
 from actors.core.params.sampling import Sampling
@@ -20,15 +19,12 @@ from sim.cost.composed import InStep
 from sim.cost.work import CostModel
 from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
-from sim.oracle import Oracle
+from sim.oracle import Oracle, Predictor
 from sim.pipelined import cost_backend
 from sim.record.recorder import Recorder
 from sim.record.sink import Sink
 from sim.speculated import AcceptanceModel, Lengths, Speculated
 from sim.trace.record import TraceRequest
-
-if TYPE_CHECKING:
-    from sim.predictor import Predictor
 
 
 def replay(
@@ -37,7 +33,7 @@ def replay(
     cost: CostModel,
     capacity: Capacity,
     *,
-    predictor: "Predictor | None" = None,
+    predictor: Predictor | None = None,
     front_end_s: float = 0.0,
     max_concurrency: int | None = None,
     client_timeout_s: float | None = None,
@@ -165,7 +161,7 @@ def _few_collections() -> Iterator[None]:
 
 
 def counting_tokens(
-    block_size: int, predictor: "Predictor | None" = None
+    block_size: int, predictor: Predictor | None = None
 ) -> Callable[[TraceRequest], Generate]:
     """What a recorded request asks for where tokens are only counted.
 

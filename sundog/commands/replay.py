@@ -105,7 +105,7 @@ def _played(
 
     from sim.figures.metrics import summarize
     from sim.interrupt import Interrupted
-    from sim.predictor import find_predictor
+    from sim.oracle import find_predictor
     from sim.replay import replay as replay_trace
     from sim.show.progress import progress
     from sim.trace.read import read_trace

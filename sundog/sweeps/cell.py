@@ -155,7 +155,7 @@ class Runner:
     def _replayed(
         self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", output: "RunOutput | Unkept"
     ) -> "Recorder":
-        from sim.predictor import find_predictor
+        from sim.oracle import find_predictor
         from sim.replay import replay
 
         load, seed = run.load, run.engine.seed

@@ -14,7 +14,7 @@ from actors.core.request import Submit
 from actors.messages import Capacity
 from actors.policy_file import find_policy
 from sim.figures.metrics import summarize
-from sim.predictor import PREDICTORS, ClassMean, Noisy, find_predictor
+from sim.oracle import PREDICTORS, ClassMean, Noisy, find_predictor
 from sim.record.recorder import Recorder
 from sim.replay import counting_tokens, replay
 from sim.trace.jsonl_rows import write_trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.cost.profile import Host, read_profile
-from sim.figures.calibrate.from_log import logged_works
+from sim.figures.fit_log import logged_works
 from sundog.child import serving
 from sundog.commands.calibrate.served import Clients
 from tests import warm

@@ -27,7 +27,7 @@ from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
-from sim.figures.calibrate.from_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
+from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.figures.metrics import Summary
 from sim.show.beside import LATENCIES
 from sim.show.progress import runs_progress

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def from_steps(log: Path, output: Path) -> None:
     """Fit to forward-pass metrics, one step a line."""
     from sim.cost.profile import write_cost
-    from sim.figures.calibrate.from_log import fit_steps
+    from sim.figures.fit_log import fit_steps
 
     model, measured, error, num_steps = fit_steps(log)
     write_cost(output, model, f"sundog calibrate {log.resolve().name}", measured)
@@ -29,7 +29,7 @@ def from_requests(log: Path, output: Path) -> None:
     import numpy as np
 
     from sim.cost.profile import write_cost
-    from sim.figures.calibrate.from_log import fit_requests, read_observed
+    from sim.figures.fit_log import fit_requests, read_observed
 
     observed = read_observed(log)
     model, error, num_left_out = fit_requests(observed)

@@ -17,7 +17,7 @@ from runtime.load.clients import ServerGone
 from runtime.load.server import Server
 from sim.cost.profile import Host
 from sim.cost.work import CostModel
-from sim.figures.calibrate.from_log import fit_host, logged_works
+from sim.figures.fit_log import fit_host, logged_works
 from sim.figures.metrics import Summary, summarize_client
 from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest

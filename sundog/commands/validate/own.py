@@ -24,7 +24,7 @@ from sim.backend import CostBackend, Pace, Paced
 from sim.cost.composed import Scaled
 from sim.cost.doubt import kernels_of, step_doubt
 from sim.cost.work import CostModel, StepWork
-from sim.figures.calibrate.from_log import logged_works
+from sim.figures.fit_log import logged_works
 from sim.figures.metrics import Summary
 from sim.figures.validate.predict import FRONT_END_DOUBT
 from sim.oracle import Oracle

@@ -16,7 +16,7 @@ from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 from sim.clock import run_virtual
 from sim.cost.calibrated import Calibrated
 from sim.cost.work import StepWork, WorkFold
-from sim.figures.calibrate.from_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
+from sim.figures.fit_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
 
 TRUTH = Calibrated(
     2e-3,

@@ -11,7 +11,7 @@ from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated
 from sim.cost.profile import read_cost, write_cost
 from sim.cost.work import StepWork
-from sim.figures.calibrate.from_log import Observed, fit_requests
+from sim.figures.fit_log import Observed, fit_requests
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.workload.distributions import Poisson, Uniform
@@ -77,7 +77,7 @@ def test_a_cost_file_reads_back(tmp_path: Path) -> None:
 
 def test_a_run_calibrates_its_own_replay(tmp_path: Path) -> None:
     """From the folder of a replay to a file that `--cost` takes."""
-    trace = str(Path(__file__).parents[4] / "traces" / "chat-poisson-2rps-5min.jsonl.gz")
+    trace = str(Path(__file__).parents[3] / "traces" / "chat-poisson-2rps-5min.jsonl.gz")
     run, cost = str(tmp_path / "run"), str(tmp_path / "cost.toml")
     for command in (
         ["replay", trace, "--limit", "100", "-o", run, "--json"],

@@ -8,7 +8,7 @@ from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated
 from sim.cost.profile import Host
 from sim.cost.work import StepWork
-from sim.figures.calibrate.from_log import fit_host
+from sim.figures.fit_log import fit_host
 
 ALONE = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 1e-9)
 TRUTH = Host(2e-4, 3e-5, 4e-4, slowdown=1.25)

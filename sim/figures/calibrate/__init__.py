@@ -1,1 +1,0 @@
-"""A cost model from what was observed."""
