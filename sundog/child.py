@@ -45,7 +45,7 @@ def serving(
 
 
 def counters(url: str) -> dict[str, float]:
-    """What the server says of itself so far at /metrics, summed over its engines."""
+    """Read the server's counters at /metrics, summed over its engines."""
     with urlopen(f"{url}/metrics", timeout=ANSWER_S) as answer:
         text = answer.read().decode()
     found: dict[str, float] = defaultdict(float)

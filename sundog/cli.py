@@ -35,7 +35,7 @@ COMMANDS = (
 
 
 class Commands(click.Group):
-    """The commands in `COMMANDS`."""
+    """The group of all commands in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -49,7 +49,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but the error for a misspelt command names the nearest one."""
+        """Find the command as click does; the error for a misspelt one names the nearest."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown("command", args[0], COMMANDS)
         if args and args[0] == "serve":
@@ -57,7 +57,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does, but Ctrl-C says what it interrupted (see `sundog.ends`)."""
+        """Invoke the command as click does, but let Ctrl-C say what it interrupted (see `sundog.ends`)."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -123,7 +123,7 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, and exit."""
     run_to_its_end(cli)
 
 

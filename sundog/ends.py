@@ -1,4 +1,4 @@
-"""How a command ends: with results, one line of refusal, an interrupt, or a bug.
+"""The ends of a command: with results, one line of refusal, an interrupt, or a bug.
 
 | what | stderr | exit code |
 |---|---|---|
@@ -42,7 +42,7 @@ EXTRAS = {
 
 
 def how_to_install(error: ModuleNotFoundError) -> str | None:
-    """One line on what to install, if the module that was not found belongs to an extra."""
+    """Say in a line what to install, if the missing module belongs to an extra."""
     module = (error.name or "").split(".")[0]
     for extra, modules in EXTRAS.items():
         if module in modules:
@@ -105,7 +105,7 @@ def let_it_remark() -> None:
 
 
 def writes_json() -> bool:
-    """Whether each line of the log is an object."""
+    """True if each line of the log is a JSON object."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def one_thread() -> None:
-    """One, for arrays as small as a simulation's: the others would only spin, 0.08 s of CPU each time.
+    """Let numpy begin one thread: with arrays as small as a simulation's the others only spin, 0.08 s of CPU.
 
     Before numpy is imported; who has set it otherwise is left alone. Processes begun later inherit it.
     """
@@ -106,7 +106,7 @@ def built(root: Path = ROOT) -> list[Path]:
 
 
 def how(root: Path = ROOT) -> str:
-    """How the simulator runs here: compiled, or plain and why."""
+    """Say how the simulator runs here: compiled, or plain and why."""
     if built(root):
         return "compiled"
     why = root / "sundog" / WHY_PLAIN
@@ -137,7 +137,7 @@ def stale(root: Path = ROOT) -> list[str]:
 
 
 def remove(root: Path = ROOT) -> None:
-    """Back to plain Python."""
+    """Remove the compiled modules: back to plain Python."""
     for path in built(root):
         path.unlink()
 

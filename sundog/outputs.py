@@ -1,4 +1,4 @@
-"""Where runs go: into a folder that was asked for, or nowhere."""
+"""Outputs of runs: a folder that was asked for, or nothing."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING

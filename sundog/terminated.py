@@ -8,7 +8,7 @@ CODE = 143
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+    """Raised in a command when SIGTERM has come."""
 
 
 def like_ctrl_c() -> None:

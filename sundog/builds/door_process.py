@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DoorOrders:
-    """What doors serve; `folder` has the tokenizer."""
+    """Tell doors what they serve; `folder` has the tokenizer."""
 
     served: ServedModel
     options: ServerOptions

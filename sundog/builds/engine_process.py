@@ -82,7 +82,7 @@ class Opened:
     adapters: tuple[Adapter, ...]
 
     def backends(self, rank: "Rank | None" = None) -> "Callable[[int], Backend]":
-        """What makes the backend of a replica, or of one `rank` of it; imports torch."""
+        """Return what makes the backend of a replica, or of one `rank` of it; imports torch."""
         from runtime.ranks.fit import check_ranks
         from runtime.serve import embedding_backends, torch_backends
 
@@ -107,7 +107,7 @@ class Opened:
         )
 
     def watched(self) -> "Callable[[int], Backend]":
-        """The same in the server's own process, where a thread watches each engine; imports torch."""
+        """Return what makes backends in the server's own process, each watched by a thread; imports torch."""
         from runtime.worker.watchdog import Watched
 
         serving, new_backend = self.orders.serving, self.backends()
@@ -156,21 +156,21 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What is to be served, as the command line said it: the same in every process."""
+    """Orders of the command line for a server, equal in each of its processes."""
 
     model: str | None
     serving: RealServing
     engine: Engine
 
     def packed(self) -> bytes:
-        """As bytes."""
+        """Return the orders as bytes of MessagePack."""
         import msgspec
 
         return msgspec.msgpack.encode(self)
 
     @staticmethod
     def unpacked(packed: bytes) -> "Orders":
-        """From bytes."""
+        """Read the orders from bytes of MessagePack."""
         import msgspec
 
         return msgspec.msgpack.decode(packed, type=Orders)
@@ -202,7 +202,7 @@ class Orders:
 
 
 def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
-    """What makes a replica's process. Where they begin is got ready now, and ends with `stack`."""
+    """Return what makes a replica's process; where they begin is made ready now, and ends with `stack`."""
     from runtime.worker.engine_process import EngineProcess
 
     place = _forks(orders, stack) if orders.serving.on is None else _ray_place(orders, stack)

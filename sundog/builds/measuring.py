@@ -32,7 +32,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """Where the load goes, and how its clients behave; as many as are needed without `num_clients`."""
+    """A load's server and the behaviour of its clients; there are as many as needed without `num_clients`."""
 
     url: str
     model: str | None = None
@@ -59,7 +59,7 @@ class _Watched:
 
 
 def find(load: ClientLoad) -> Server:
-    """What the server takes; raises ConfigError where there is none."""
+    """Ask the server which requests it takes; raises ConfigError where there is none."""
     headers = {} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}
     connections = Connections(Site.of(load.url), headers)
 
@@ -117,7 +117,7 @@ def as_answered(rows: Sequence[TraceRequest], record: ClientRecord) -> list[Trac
 
 
 def predict(load: ClientLoad, simulated: Simulated, terms: Terms, rows: Iterable[TraceRequest]) -> Summary:
-    """What the simulation says of the same requests."""
+    """Simulate the same requests, and return their figures."""
     recorder = replay(
         rows,
         simulated.config,
@@ -148,7 +148,7 @@ class Shares:
 
     @property
     def remark(self) -> str | None:
-        """What people should know where others disturbed the measurement."""
+        """A warning where other processes disturbed the measurement, else None."""
         if self.others <= LOADED:
             return None
         return (

@@ -1,4 +1,4 @@
-"""What `sundog serve` serves: a real model or an emulated one, made ready.
+"""The model that `sundog serve` or `sundog emulate` serves, real or emulated, made ready.
 
 It comes with its adapters, and the listener that publishes its KV events.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is served."""
+    """A model that is ready to be served."""
 
     name: str
     config: EngineConfig
@@ -81,14 +81,14 @@ def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple
 
 
 def max_loras(serving: Serving) -> int | None:
-    """How many adapters gateways are told that a server takes at once; None where it takes none."""
+    """Return the number of adapters at once that gateways are told of; None where a server takes none."""
     if not serving.enable_lora:
         return None
     return serving.max_loras or max(len(serving.lora_modules), 1)
 
 
 def with_kv_events(config: EngineConfig, serving: Serving) -> EngineConfig:
-    """The same, whose engines say what their caches hold if somebody publishes it."""
+    """Return the deployment whose engines report what their caches hold, if KV events are published."""
     check_ports(serving, config.replicas)
     asked = serving.kv_events_config
     return replace(config, publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes)

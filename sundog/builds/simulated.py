@@ -59,7 +59,7 @@ def profile_of(target: Target) -> "tuple[str, Profile] | None":
 
 
 def simulated_target(model: str | None, gpu: str, costs: Costs) -> Target:
-    """What `--simulate GPU` stands for: that GPU, or the file of a measured engine, with a known model."""
+    """Return the target of `--simulate GPU`: that GPU or a measured engine's file, with a known model."""
     return Target(model=model or Target.model, gpu=gpu, **asdict(costs))
 
 
@@ -92,7 +92,7 @@ MOST_BLOCKS_OF_ALL = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What the simulated graph is built from."""
+    """A simulated deployment: the parts from which its graph is built."""
 
     config: EngineConfig
     cost: CostModel
@@ -190,7 +190,7 @@ class Simulated:
         )
 
     def terms(self, asked: AskedTerms) -> Terms:
-        """What a run of it is held against: the limits asked for, and what its GPUs take."""
+        """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""
         scheduler = self.config.scheduler
         return Terms(
             **{f"slo_{name}_s": limit_s for name, limit_s in asked.limits_s.items()},
@@ -203,7 +203,7 @@ class Simulated:
 
 
 def priced(engine: Engine, target: Target) -> tuple[str, ...]:
-    """What the cost of steps rests on where nobody measured it; nothing where it cannot be said."""
+    """Return remarks on costs of steps that were not measured; none where the target is refused."""
     try:
         return _hardware(engine.simulated(), target).remarks
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What people read when a server starts: the model, and how much fits into its KV cache."""
+"""The line that a server prints when it starts: the model, and how much fits into its KV cache."""
 
 from math import prod
 from pathlib import Path
@@ -35,14 +35,14 @@ class StartReport(Actor[Heard]):
 
 
 def device_of(asked: str) -> str:
-    """What `--device` comes to, as far as can be told without torch, which only engines import."""
+    """Name the device that `--device` stands for, without torch, which only engines import."""
     if asked != "auto":
         return asked
     return "a GPU if torch sees one, else the CPU" if Path("/dev/nvidia0").exists() else "cpu"
 
 
 def num_parameters(folder: Path) -> int | None:
-    """How many numbers the weights are; None where they are packed, or not in files of their own."""
+    """Count the model's parameters; None where weights are packed, or not in files of their own."""
     from runtime.facts import LoadError
     from runtime.weights import FLOATS, stored_tensors
 
@@ -56,7 +56,7 @@ def num_parameters(folder: Path) -> int | None:
 
 
 def in_words(count: int) -> str:
-    """Such as 2.8 million."""
+    """Write a count as people say it, such as 2.8 million."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if count >= size:
             return f"{count / size:.3g} {word}"

@@ -1,4 +1,4 @@
-"""What the torch backend cannot do, where a simulated engine can, and what it does by default on a GPU."""
+"""Limits and defaults of the torch backend, where they differ from those of simulated engines."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,13 +13,13 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 def need_torch() -> None:
-    """Raise ModuleNotFoundError if there is none: here, and not in another process, where nobody reads it."""
+    """Raise ModuleNotFoundError if torch is missing: in another process it would not be read."""
     if find_spec("torch") is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
 def as_replicas(engine: Engine) -> Engine:
-    """The same with its data-parallel ranks as replicas: they share nothing, and each has all experts."""
+    """Return the engine with data-parallel ranks as replicas, which share nothing and have all experts."""
     return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
 
 
@@ -33,7 +33,7 @@ def check_quantization(engine: Engine) -> None:
 
 
 def planned_ahead(engine: Engine, device: str) -> Engine:
-    """The same with asynchronous scheduling on a GPU, unless something was said or drafts are verified.
+    """Return the engine with asynchronous scheduling on a GPU, unless an option or drafts decide it.
 
     The driver's file tells of a GPU, as torch must not be asked before a fork. If torch then takes the CPU,
     steps are planned ahead for nothing, and answers are the same.

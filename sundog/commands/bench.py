@@ -1,4 +1,4 @@
-"""`sundog bench`: a trace or a workload on a server that is there, whoever made it."""
+"""`sundog bench`: a trace or a workload on a running server of any make."""
 
 import json
 import math
@@ -35,7 +35,7 @@ LATE_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """How requests come, and what is kept of them."""
+    """Options of the clients: how requests come, and what is kept of them."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(

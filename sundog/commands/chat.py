@@ -26,7 +26,7 @@ STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """Which model answers, and how."""
+    """Options of a conversation: the model that answers, and how it is sampled."""
 
     model: str | None = option(None, Text("NAME"), "As the server calls it; its first model if not given.")
     system: str | None = option(None, Text("TEXT"), "Said before everything else.")
@@ -97,7 +97,7 @@ def _talk(connections: "Connections", conversation: "Conversation") -> None:
 
 
 class Shown:
-    """What is shown of an answer: its reasoning faintly at a terminal, and on stderr where stdout is data.
+    """Shows an answer: its reasoning faintly at a terminal, and on stderr where stdout is data.
 
     Signs that steer a terminal are left out: a model may have been told to write them.
     """

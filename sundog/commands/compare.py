@@ -11,7 +11,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """How the differences are shown."""
+    """Options of the form in which differences are shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
 

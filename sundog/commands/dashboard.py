@@ -13,7 +13,7 @@ from sundog.options.takes import command, output, say_where, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """Which instants of a run are shown."""
+    """Options that choose the instants of a run to be shown."""
 
     from_s: float | None = option(None, Real(0, 1e12), "Begin at this second.", flag="--from")
     to_s: float | None = option(None, Real(0, 1e12), "End at this second.", flag="--to")

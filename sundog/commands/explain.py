@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain:
-    """What of a record is explained."""
+    """Options that choose what of a record is explained."""
 
     request_id: str | None = option(None, Text("ID"), "Show this request alone, in full.", flag="--request")
     top: int = option(10, Whole(0, 2**20), "Show this many of the longest waits.")

@@ -14,7 +14,7 @@ from sundog.options.takes import command, output, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perfetto:
-    """What of a run is drawn."""
+    """Options that choose what of a run is drawn."""
 
     from_s: float = option(0.0, Real(0, 1e12), "Draw what happens from this second on.", flag="--from")
     to_s: float | None = option(None, Real(0, 1e12), "Draw what happens until this second.", flag="--to")

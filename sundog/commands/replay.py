@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is replayed, and what it leaves."""
+    """Options of a replay: how it runs, and what it leaves."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(

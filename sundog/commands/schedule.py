@@ -25,7 +25,7 @@ HEEDED = ("policy", "engine_version", "prefix_caching_hash_algo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How decisions are taken."""
+    """Options of how the scheduler's decisions are taken."""
 
     lockstep: bool = option(True, Switch(), "Touch only what changes; the decisions are the same.")
     step_s: float = option(

@@ -33,7 +33,7 @@ PRECISION = "Replications"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is tried, and how often."""
+    """Options of an experiment: the settings to try, and how often."""
 
     vary: tuple[str, ...] = option(
         (),

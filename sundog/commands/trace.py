@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """How a trace is read and shown."""
+    """Options of how a trace is read and shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
     tokenizer: str | None = option(

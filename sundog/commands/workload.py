@@ -13,7 +13,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which of the traces that a description stands for."""
+    """Options that choose a trace among those that a description stands for."""
 
     seed: int = option(
         0, Whole(0, 2**32 - 1), "Seed of everything random; the same seed gives the same trace."

@@ -78,7 +78,7 @@ def from_file(row: Row, value: object, path: Path) -> object:
 
 
 def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[str, object]:
-    """What the running command was asked for, as the `config.toml` in that directory shall say it.
+    """Return the options of the running command as the `config.toml` in that directory shall say them.
 
     Left out: where results go, what changes none of them, what was not given and has no default, and those
     `without` which it says as much.
@@ -93,7 +93,7 @@ def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[s
 
 
 def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str, object]:
-    """The same of a run that no command line asked for by itself, from its records of options."""
+    """Return such options of a run that has no command line of its own, from its records of options."""
     kept = {TRACE.name: to_file(TRACE, trace, directory)}
     for record in records:
         for row in filter(lambda row: row.kept, rows(type(record))):

@@ -1,4 +1,4 @@
-"""How the server's door is made: TLS, whom browsers may call it from, and what a client may take of it."""
+"""Options of a server's connections: TLS, the origins that browsers may call from, limits on clients."""
 
 import json
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ def _is_origin(given: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """What connections are, and what they may."""
+    """Options of connections to a server."""
 
     ssl_certfile: str | None = option(
         None, Text("FILE", is_path=True), "Serve HTTPS with this certificate, and HTTP/2.", section=TLS

@@ -1,4 +1,4 @@
-"""What serving and simulating share, under vLLM's names."""
+"""Options that serving and simulating share, under vLLM's names."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -228,12 +228,12 @@ class Engine:
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """How drafts are made, if at all."""
+        """The way drafts are made; None without drafts."""
         text = self.speculative_config
         return None if text is None else parse_speculative_config(text)
 
     def simulated(self) -> "Engine":
-        """The same with what the engine version does by default; drafts are verified step by step."""
+        """Return the engine with its version's default of async scheduling; drafts go step by step."""
         if self.async_scheduling is not None:
             return self
         is_ahead = is_async(self.engine_version, self.pipeline_parallel_size)
@@ -241,7 +241,7 @@ class Engine:
 
     @property
     def drafts_ahead(self) -> bool:
-        """Whether the engine version plans ahead with a draft model, too: then its host's work overlaps."""
+        """True if the engine version plans ahead with a draft model, too: then its host's work overlaps."""
         asked = self.speculation
         return asked is not None and asked.model is not None and is_async(self.engine_version)
 
@@ -253,7 +253,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How a model's engine is measured."""
+    """Options of how a model's engine is measured."""
 
     device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
     num_threads: int | None = option(

@@ -1,4 +1,4 @@
-"""One row of the table, and the rows of a record.
+"""The rows of the table of options, and the kinds of values that they take.
 
 Each kind of value takes a text or a value of TOML. Law: what it gives back is finite, within its bounds and
 of its type. It refuses with a ValueError that says what would be right ("give a whole number from 1 to 64");
@@ -19,7 +19,7 @@ class Kind(Protocol):
 
     @property
     def metavar(self) -> str:
-        """What stands behind the option in `--help`."""
+        """The word behind the option in `--help`."""
         ...
 
     def take(self, value: object) -> object:
@@ -73,7 +73,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words."""
+    """A word out of a few."""
 
     words: Sequence[str]
 
@@ -170,7 +170,7 @@ class Row:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """As click takes them, the switch that turns it off included."""
+        """The option's names as click takes them, with the switch that turns it off."""
         paired = isinstance(self.kind, Switch) and self.kind.pair
         return (f"{self.flag}/--no-{self.flag[2:]}" if paired else self.flag, *self.names)
 

@@ -1,4 +1,4 @@
-"""What only simulations have: the hardware, how requests arrive, and what a run is held against."""
+"""Options that only simulations have: the hardware, the arrivals, and the terms of a run."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """How long the steps of GPUs that are not there take."""
+    """Options of how long steps take on GPUs that are not there."""
 
     cost: str = option(
         "auto",
@@ -55,7 +55,7 @@ class Target(Costs, Machine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logging:
-    """What is kept beside a run, for `sundog calibrate` and tools that read forward-pass metrics."""
+    """Options of the log of steps, for `sundog calibrate` and tools that read forward-pass metrics."""
 
     step_log: str | None = option(
         None,
@@ -68,7 +68,7 @@ class Logging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Which requests of a trace, and how they are read."""
+    """Options of how a trace is read, and how far."""
 
     limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
     tokenizer: str | None = option(
@@ -89,7 +89,7 @@ def parse_rate(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How the requests of a trace arrive."""
+    """Options of how the requests of a trace arrive."""
 
     request_rate: str | None = option(
         None,
@@ -132,7 +132,7 @@ def parse_slo(text: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a run is held against."""
+    """Options of the limits and prices that a run is held against."""
 
     slo: str | None = option(
         None,

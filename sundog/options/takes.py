@@ -66,7 +66,7 @@ class Command(click.Command):
             formatter.write_text(f"--help-all shows further options: {'; '.join(named)}.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, but an option that may be given often takes all values that follow it."""
+        """Parse as click does, but let an option that may be given often take all values that follow it."""
         many = {flag: row for row in self.rows.values() if row.many for flag in row.spellings}
         spelled: list[str] = []
         for arg in args:

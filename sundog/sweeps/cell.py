@@ -1,4 +1,4 @@
-"""One replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
+"""A replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
 import traceback
 from dataclasses import dataclass, fields, replace
@@ -29,7 +29,7 @@ T = TypeVar("T", Engine, Target, Load)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all cells share; `where` names the workload in errors."""
+    """The part of a sweep that all cells share; `where` names the workload in errors."""
 
     workload: dict[str, Any]
     where: str
@@ -48,7 +48,7 @@ class Plan:
         return parse_spec(with_fields(self.workload, settings), self.where)
 
     def is_fixed(self, settings: "Settings") -> bool:
-        """Whether every seed gives the cell the same run: nothing in it is drawn."""
+        """True if every seed gives the cell the same run: nothing in it is drawn."""
         load = changed(self.load, settings)
         rate_per_s = None if load.request_rate is None else parse_rate(load.request_rate)
         if self.resample or load.predictor == "noisy" or rate_per_s not in (None, float("inf")):
@@ -65,7 +65,7 @@ class Plan:
 
 
 def draws(decider: object) -> bool:
-    """Whether a policy or a router names the seed's random numbers in one of its methods."""
+    """True if a policy or a router names the seed's random numbers in one of its methods."""
     own = type(getattr(decider, "inner", decider))
     codes = [getattr(value, "__code__", None) for cls in own.__mro__ for value in vars(cls).values()]
     return any("random" in code.co_names for code in codes if code is not None)
@@ -73,7 +73,7 @@ def draws(decider: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: the options that a setting gives it; the engine's seed is its own."""
+    """A run with the options that a setting gives it; the engine's seed is its own."""
 
     settings: "Settings"
     engine: Engine

@@ -91,7 +91,7 @@ class SweepFolder:
                 )
 
     def run(self, settings: "Settings", seed: int) -> Path:
-        """Where a run is kept."""
+        """Return the folder of a run."""
         return self.path / "runs" / self._name(settings) / f"seed-{seed}"
 
     def trace(self, settings: "Settings", seed: int, requests: "Sequence[TraceRequest]") -> Path:

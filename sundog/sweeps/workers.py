@@ -30,11 +30,11 @@ class Died(Exception):
 
 
 class Worker(Protocol[J_contra, R_co]):
-    """One process, seen from outside, and its job."""
+    """A process, seen from outside, and its job."""
 
     @property
     def promise(self) -> object:
-        """What is waited for until the job is done, or the process has died."""
+        """The object to wait for until the job is done, or the process has died."""
         ...
 
     def begin(self, job: J_contra) -> None: ...
@@ -46,7 +46,7 @@ class Worker(Protocol[J_contra, R_co]):
 
 @dataclass(frozen=True)
 class Crew(Generic[J, R]):
-    """Where processes are begun; `wait` waits for some of their promises, and says which."""
+    """A place to begin processes; `wait` waits for some of their promises, and returns those."""
 
     begin: Callable[[], Worker[J, R]]
     wait: Callable[[list[Any]], Sequence[object]]

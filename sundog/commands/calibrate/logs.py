@@ -43,7 +43,7 @@ def from_requests(log: Path, output: Path) -> None:
 
 
 def in_words(model: "Calibrated") -> str:
-    """The coefficients, for people."""
+    """Write the coefficients as people read them."""
     return (
         f"{model.step * 1e3:.2f} ms a step, {model.per_token * 1e6:.2f} us a token,"
         f" {model.per_decode * 1e6:.2f} us a decode, {model.per_context_token * 1e9:.2f} ns a token"

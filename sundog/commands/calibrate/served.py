@@ -1,4 +1,4 @@
-"""What a server adds to the steps of its engine: a real one, with clients of its own, on this machine.
+"""Measure the time that a real server on this machine adds to its engine's steps, with clients of its own.
 
 `sundog serve` runs in processes of its own, clients in this one. Steps are logged from end to end: what they
 take beyond the engine's own time is the host's, and what is left of TTFT is the way to the engine and back.
@@ -41,7 +41,7 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One load on the server: `num_clients` in a closed loop, None if they came at random."""
+    """A load on the server: `num_clients` in a closed loop, None if they came at random."""
 
     num_clients: int | None
     rows: Sequence[TraceRequest]
@@ -61,7 +61,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What was served and seen."""
+    """The loads on a server, and the host's share that they show."""
 
     host: Host
     fitted: tuple[Stage, ...]
@@ -109,7 +109,7 @@ class Clients:
         return min(tries, key=lambda each: each.others)
 
     def once(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
-        """The same, however disturbed. ConfigError if it fails."""
+        """Put a load on the server once, however disturbed. ConfigError if it fails."""
         asked: list[TraceRequest] = []
         source = (
             self._open(rate_per_s, seconds) if num_clients is None else self._closed(seconds, num_clients)
@@ -150,7 +150,7 @@ class Clients:
 
 
 def seen(load: ClientLoad, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
-    """What the clients of a load saw. ConfigError where the server is gone."""
+    """Run a load, and return what its clients saw. ConfigError where the server is gone."""
     try:
         measure(load, server, requests, record)
     except ServerGone as gone:

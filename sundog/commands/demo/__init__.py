@@ -9,7 +9,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """What a demonstration may vary."""
+    """Options that a demonstration may vary."""
 
     seed: int = option(0, Whole(0, 2**32 - 1), "Seed of the sampler.")
 

@@ -48,7 +48,7 @@ CAPACITY = Capacity(NUM_BLOCKS, LIMITS.block_size)
 
 @dataclass(slots=True)
 class Run:
-    """What one run of the graph leaves behind."""
+    """Records that a run of the graph leaves behind."""
 
     journal: Journal = field(default_factory=Journal)
     recorder: Recorder = field(default_factory=lambda: Recorder(NUM_BLOCKS))
@@ -108,7 +108,7 @@ MAX_TOKENS = 120
 
 @dataclass(slots=True)
 class Answer:
-    """One question as its client sees it."""
+    """A question and its answer as the client sees them."""
 
     question: str
     text: str = ""

@@ -16,7 +16,7 @@ OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validate:
-    """What is predicted with."""
+    """Options of the predictions, and of how they are shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
     cost: str = option("auto", Text("COST"), "tables, roofline or auto; with --self the file of a profile.")

@@ -104,7 +104,7 @@ class Ledger:
         return min(1.0, self.in_server_s / self.e2e_s) if self.e2e_s else 0.0
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Say in sentences where the time went."""
         yield (
             f"of a request's {self.e2e_s * 1e3:,.1f} ms, {self.engine:.0%} are the engine's own steps,"
             f" {self.host:.0%} what the server adds to them, {self.way:.0%} the way (HTTP, text, the client)"
@@ -124,7 +124,7 @@ class Ledger:
 
 
 def same_batches(real: RealModel, simulated: Simulated, rows: list[TraceRequest]) -> int:
-    """How many batches both worlds formed. Raises ConfigError where they differ, with the first that does."""
+    """Count the batches that both worlds formed. Raises ConfigError with the first that differs."""
     config = replace(simulated.config, decode_runs=False)
     ids = range(real.tokenizer.vocab_size // 4, real.tokenizer.vocab_size // 2)
     prompts = Prompts(Units(ids=ids), "worlds")
@@ -175,7 +175,7 @@ LONGEST_PROMPT, LONGEST_ANSWER = 256, 96
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One load: its share of what the engine can do, what was measured, and what was predicted.
+    """A load: its share of what the engine can do, what was measured, and what was predicted.
 
     `others` are predictions whose steps are shorter, and longer, by what the profile is in doubt.
     """
