@@ -9,10 +9,10 @@ from sundog.options.config_file import kept_options
 if TYPE_CHECKING:
     from actors.kernel.actor import Actor
     from actors.messages import Heard
+    from sim.record.journal_file import ServerRecord
     from sim.record.run_output import RunOutput
-    from sim.record.server_record import ServerRecord
+    from sim.record.sink import Unkept
     from sim.record.step_log import StepLog
-    from sim.record.unkept import Unkept
 
 
 def run_output(
@@ -25,7 +25,7 @@ def run_output(
     if directory is None:
         return _unkept()
     from sim.record.journal_rows import Header
-    from sim.record.run_id import replay_id
+    from sim.record.run_directory import replay_id
     from sim.record.run_output import RunOutput
 
     options = kept_options(directory)
@@ -38,7 +38,7 @@ def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput 
     if directory is None:
         return _unkept()
     from sim.record.journal_rows import Header
-    from sim.record.run_id import server_id
+    from sim.record.run_directory import server_id
     from sim.record.run_output import MEASURED, RunOutput
 
     return RunOutput(directory, Header(run=server_id()), kept_options(directory, unused), kind=MEASURED)
@@ -49,8 +49,8 @@ def server_record(directory: str | None, messages: bool, config: EngineConfig) -
     needs_folder(directory, messages, "--record")
     if directory is None:
         return _unkept()
+    from sim.record.journal_file import ServerRecord
     from sim.record.journal_rows import Header
-    from sim.record.server_record import ServerRecord
 
     return ServerRecord(directory, Header.of(config), messages)
 
@@ -80,6 +80,6 @@ def needs_folder(directory: str | None, messages: bool, option: str) -> None:
 
 
 def _unkept() -> "Unkept":
-    from sim.record.unkept import Unkept
+    from sim.record.sink import Unkept
 
     return Unkept()

@@ -21,8 +21,8 @@ from sim.cost.calibrated import Bends, Calibrated, InRange, Range
 from sim.cost.composed import Scaled
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.work import CostModel
+from sim.files.run_files import write_whole
 from sim.files.toml import checked, read_toml
-from sim.files.whole_file import write_whole
 
 TITLE, RANGE, MEASURED = "calibrated", "range", "measured"
 BENDS = ("bends", "context_bends")

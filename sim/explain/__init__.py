@@ -5,8 +5,8 @@ in the golden format, and folds it into a history of each request; nothing is si
 
     journal_reader.py  lines of a journal -> header, arrivals, steps
     decisions.py       lines of a log     -> the same
-    history.py         arrivals, steps    -> a history per request, a queue per replica (spans.py)
+    history.py         arrivals, steps    -> a history per request, a queue per replica
     phases.py          a history          -> phases that tile it, each with its cause
-    findings.py        the whole run      -> worst waits, causes (causes.py), preemptions, suggestions
+    findings.py        the whole run      -> worst waits, causes, preemptions, suggestions
     data.py            both               -> JSON; sim/show/ has the pages for people
 """

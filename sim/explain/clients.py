@@ -4,13 +4,14 @@ Why the server let a request wait is in no client's record; the server's own jou
 """
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from actors.core.names import did_you_mean
-from sim.files.run_files import RunError
-from sim.record.run_directory import Run
+from sim.files.run_files import REQUESTS, RunError
+from sim.record.run_directory import Run, open_run
 
 UNKNOWN = "why a request waited is known to the server alone: record it with `sundog serve --record DIR`"
 
@@ -94,3 +95,44 @@ def find_seen(requests: list[SeenRequest], request_id: str) -> SeenRequest:
         hint = did_you_mean(request_id, by_name, most=3)
         raise RunError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
     return by_name[request_id]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAtDoor:
+    """It came at `arrival_s`, and `refusal` says why it was turned away."""
+
+    request_id: str
+    arrival_s: float
+    num_prompt_tokens: int
+    tenant: str | None
+    refusal: str
+
+    @property
+    def data(self) -> dict[str, object]:
+        """For programs: the fields, and how it ended."""
+        return {**asdict(self), "reason": "refused"}
+
+    def __str__(self) -> str:
+        return (
+            f"Request {self.request_id} arrived at {self.arrival_s:,.3f} s and was refused at the door:"
+            f" {self.refusal}"
+        )
+
+
+def refused_at_door(record: Path, request_id: str) -> RefusedAtDoor | None:
+    """The request, if the run in the folder turned it away; O(requests)."""
+    if not (record / REQUESTS).is_file():
+        return None
+    import pyarrow.compute as pc
+
+    requests = open_run(record).requests()
+    if "refusal" not in requests.column_names:
+        return None
+    found = requests.filter(pc.equal(requests["request_id"], request_id)).to_pylist()
+    rows = [row for row in found if row["refusal"] is not None]
+    if not rows:
+        return None
+    row = rows[0]
+    return RefusedAtDoor(
+        request_id, row["arrival_s"], row["num_prompt_tokens"], row["tenant"], row["refusal"]
+    )

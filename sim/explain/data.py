@@ -5,10 +5,8 @@ from typing import Any
 
 from actors.core.acceptance import Acceptance
 from sim.explain.findings import Findings
-from sim.explain.history import History
-from sim.explain.passing import passings
-from sim.explain.phases import Phase, phases, totals
-from sim.explain.spans import RequestHistory, RunningSpan
+from sim.explain.history import History, RequestHistory, RunningSpan
+from sim.explain.phases import Phase, passings, phases, totals
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header
 

@@ -1,17 +1,177 @@
 """Folding a recorded run: a history per request, and per replica what kept its queue waiting.
 
-A request's history alternates between waits in the queue and spans of running; each ends where the
-next begins. O(what changed) per step, as in `sim/record/recorder.py`, whose counting rules it shares.
-Outputs are numbered per replica in order; a decode run is one output of many steps, so nothing
-here may depend on how steps are grouped into outputs.
+A request's history alternates between waits in the queue and spans of running; each ends where the next
+begins. O(what changed) per step, by the counting rules of `sim/record/recorder.py`. Outputs are numbered per
+replica in order; nothing here may depend on how many steps an output (a decode run) holds.
 """
 
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
 
+from actors.core.acceptance import Acceptance
 from actors.core.batch import Chunk
 from sim.explain.journal_reader import Record
-from sim.explain.spans import Queue, RequestHistory, RunningSpan, Segment, Wait
-from sim.record.journal_rows import Admitted, Arrival, Chosen, Drafted, Ended, Header, Lost, Preempted, Step
+from sim.record.journal_rows import (
+    Admitted,
+    Arrival,
+    Chosen,
+    Drafted,
+    Ended,
+    Header,
+    Lost,
+    Preempted,
+    Rank,
+    Step,
+)
+
+
+@dataclass(slots=True)
+class Wait:
+    """In the queue from `start_s` to `end_s`.
+
+    `first` is the first output of the replica whose step began with the request in the queue,
+    `stop` the one that admitted it (or comes after the last that did not). `turn` is how many the
+    replica had admitted before, None if it was not admitted.
+    """
+
+    start_s: float
+    end_s: float | None = None
+    first: int = 0
+    stop: int = 0
+    turn: int | None = None
+    num_tokens: int | None = None
+    """Tokens it had to compute to run, hits aside."""
+
+
+@dataclass(slots=True)
+class RunningSpan:
+    """Among the running from `start_s` to `end_s`: catching up, then one token a step.
+
+    `start_step` counts the replica's steps. `most_tokens` is how far any span before it had come.
+    """
+
+    start_s: float
+    start_step: int
+    admitted: Admitted
+    chunks: list[int] = field(default_factory=list)
+    catch_up_steps: int = 0
+    caught_up_s: float | None = None
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    end_s: float | None = None
+    num_output_tokens: int = 0
+    num_computed_tokens: int = 0
+    most_tokens: int = 0
+    preempted: Preempted | None = None
+    range_start: int | None = None
+
+    @property
+    def rehit_tokens(self) -> int:
+        """Tokens computed in an earlier span, and found in the prefix cache."""
+        return min(self.most_tokens, self.admitted.num_hit_tokens)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens computed in an earlier span, and again in this one."""
+        again = min(self.most_tokens, self.num_computed_tokens) - self.admitted.num_hit_tokens
+        return max(again, 0)
+
+    def close_range(self, stop: int) -> None:
+        """End the steps that gave it a token each before step `stop`."""
+        start, self.range_start = self.range_start, None
+        if start is not None and stop >= start:
+            # The first token of a range comes with its chunk; each later one computes one more.
+            self.num_computed_tokens += stop - start - 1
+            self.num_output_tokens += stop - start
+
+
+@dataclass(slots=True)
+class RequestHistory:
+    """One request; `replica` is None until a replica speaks of it."""
+
+    arrival: Arrival
+    waits: list[Wait]
+    spans: list[RunningSpan] = field(default_factory=list)
+    replica: int | None = None
+    first_token_s: float | None = None
+    end_s: float | None = None
+    reason: str | None = None
+    ranks: list[tuple[int, Rank]] = field(default_factory=list)
+    """What its rank was from which output of its replica on, as far as it is known."""
+    refusal: str | None = None
+    """Why the policy refused it, if it did."""
+    drafts: Acceptance = field(default_factory=Acceptance)
+    """What became of its drafts."""
+
+    @property
+    def request_id(self) -> str:
+        return self.arrival.request_id
+
+    def rank_at(self, output: int) -> Rank | None:
+        """Its rank as last known at an output, or else as first known."""
+        known = bisect_right(self.ranks, output, key=lambda pair: pair[0])
+        return self.ranks[max(known - 1, 0)][1] if self.ranks else None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(span.num_output_tokens for span in self.spans)
+
+    @property
+    def is_running(self) -> bool:
+        return self.end_s is None and len(self.spans) == len(self.waits)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps in a row in which the same request was next in the queue and lacked the same.
+
+    `head` None: no request was refused. `free_blocks` and `num_running` are as of its first step, once
+    it was planned.
+    """
+
+    first: int
+    start_s: float
+    head: str | None
+    reason: str | None
+    free_blocks: int | None
+    num_running: int
+
+
+@dataclass(slots=True)
+class Queue:
+    """One replica: when its outputs began, and what kept the queue waiting."""
+
+    starts_s: "array[float]" = field(default_factory=lambda: array("d"))
+    first_steps: "array[int]" = field(default_factory=lambda: array("q"))
+    free_blocks: "array[int]" = field(default_factory=lambda: array("q"))
+    """Once the step, or the last step of a run, was over."""
+    num_steps: int = 0
+    last_end_s: float = 0.0
+    num_running: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    admissions: "array[int]" = field(default_factory=lambda: array("q"))
+    """The output of each admission, in order."""
+    admitted: list[str] = field(default_factory=list)
+    """The request of each admission."""
+    num_computed_tokens: int = 0
+
+    def steps_before(self, output: int) -> int:
+        """How many steps came before an output, or in all if it is past the last."""
+        return self.first_steps[output] if output < len(self.first_steps) else self.num_steps
+
+    def segment_at(self, output: int) -> int:
+        """The number of the segment that an output belongs to."""
+        return bisect_right(self.segments, output, key=lambda segment: segment.first) - 1
+
+    def segment_end_s(self, number: int) -> float:
+        if number + 1 < len(self.segments):
+            return self.segments[number + 1].start_s
+        return self.last_end_s
+
+    def admitted_first(self, wait: Wait) -> int | None:
+        """How many were admitted while a request waited, None if it was never admitted."""
+        return None if wait.turn is None else wait.turn - bisect_left(self.admissions, wait.first)
 
 
 class HistoryError(ValueError):
@@ -24,7 +184,7 @@ class History:
     def __init__(self, header: Header) -> None:
         self.header = header
         self.requests: dict[str, RequestHistory] = {}
-        self.queues: dict[int, Queue] = {}
+        self.queues: defaultdict[int, Queue] = defaultdict(Queue)
         self.choices: dict[str, Chosen] = {}
         self.cut_off = False
 
@@ -52,15 +212,20 @@ class History:
                 self._enter(request, next(iter(self.queues)))
             if request.end_s is not None:
                 continue
-            end_s = max(last_s, request.waits[-1].start_s)
-            if request.is_running and request.replica is not None:
-                span = request.spans[-1]
-                span.close_range(self.queues[request.replica].num_steps)
-                span.end_s = max(end_s, span.start_s)
-            else:
-                request.waits[-1].end_s = end_s
-                if request.replica is not None:
-                    request.waits[-1].stop = len(self.queues[request.replica].starts_s)
+            queue = None if request.replica is None else self.queues[request.replica]
+            self._cut(request, queue, max(last_s, request.waits[-1].start_s))
+
+    def _cut(self, request: RequestHistory, queue: Queue | None, end_s: float) -> None:
+        """End the span or the wait that a request is in."""
+        if request.is_running and queue is not None:
+            span = request.spans[-1]
+            span.close_range(queue.num_steps)
+            span.end_s = max(end_s, span.start_s)
+        else:
+            wait = request.waits[-1]
+            wait.end_s = end_s
+            if queue is not None:
+                wait.stop = len(queue.starts_s)
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.request_id in self.requests:
@@ -81,23 +246,17 @@ class History:
                 request.waits, request.spans, request.replica = [Wait(request.arrival.time_s)], [], None
                 request.waits[0].num_tokens = request.arrival.num_prompt_tokens
             else:
-                if request.is_running:
-                    request.spans[-1].close_range(queue.num_steps)
-                    request.spans[-1].end_s = lost.time_s
-                else:
-                    request.waits[-1].end_s, request.waits[-1].stop = lost.time_s, len(queue.starts_s)
+                self._cut(request, queue, lost.time_s)
                 request.end_s, request.reason = lost.time_s, "error"
 
-    # --- one step ------------------------------------------------------------------------------
-
     def _step(self, step: Step) -> None:
-        queue = self.queues.get(step.replica)
-        if queue is None:
-            queue = self.queues[step.replica] = Queue()
+        queue = self.queues[step.replica]
         if queue.starts_s and step.start_s < queue.starts_s[-1]:
             raise HistoryError(f"step {step.step} began before the step that came before it")
         index = len(queue.starts_s)
-        queue.begin(step.start_s, step.num_free_blocks)
+        queue.starts_s.append(step.start_s)
+        queue.first_steps.append(queue.num_steps)
+        queue.free_blocks.append(step.num_free_blocks)
         for name, rank in step.ranks:
             if (ranked := self.requests.get(name)) is not None:
                 ranked.ranks.append((index, rank))
@@ -122,13 +281,11 @@ class History:
             self._finish(ended, step, queue, index)
 
     def _preempt(self, preempted: Preempted, step: Step, queue: Queue, index: int) -> None:
-        request = self._running(preempted.request_id, "preempts")
-        if request is None:
+        if (request := self._running(preempted.request_id, "preempts")) is None:
             return
         span = request.spans[-1]
         span.close_range(queue.num_steps)
-        span.end_s = step.start_s
-        span.preempted = preempted
+        span.end_s, span.preempted = step.start_s, preempted
         queue.num_running -= 1
         prompt = request.arrival.num_prompt_tokens
         known = None if prompt is None else prompt + request.num_output_tokens
@@ -157,8 +314,7 @@ class History:
 
     def _compute(self, chunk: Chunk, step: Step, queue: Queue) -> None:
         queue.num_computed_tokens += chunk.num_tokens
-        request = self._running(chunk.request_id, "computes")
-        if request is None:
+        if (request := self._running(chunk.request_id, "computes")) is None:
             return
         span = request.spans[-1]
         span.chunks.append(chunk.num_tokens)
@@ -173,11 +329,14 @@ class History:
     def _accept(self, drafted: Drafted, queue: Queue) -> None:
         queue.num_computed_tokens += drafted.num_drafts
         if (request := self._running(drafted.request_id, "verifies drafts of")) is not None:
-            request.accept(drafted)
+            # Accepted drafts are tokens besides the one that the step gives anyway.
+            name, num_accepted = drafted.request_id, drafted.num_accepted
+            request.drafts.add([(name, drafted.num_drafts)], [(name, num_accepted)])
+            request.spans[-1].num_computed_tokens += num_accepted
+            request.spans[-1].num_output_tokens += num_accepted
 
     def _stall(self, name: str, step: Step, queue: Queue) -> None:
-        request = self._running(name, "idles")
-        if request is None:
+        if (request := self._running(name, "idles")) is None:
             return
         span = request.spans[-1]
         if span.range_start is not None:
@@ -212,16 +371,11 @@ class History:
         head, reason = step.blocked or (None, None)
         last = queue.segments[-1] if queue.segments else None
         if last is None or (last.head, last.reason) != (head, reason):
-            segment = Segment(
-                index, step.start_s, head, reason, step.num_free_blocks_planned, queue.num_running
-            )
-            queue.segments.append(segment)
-
-    # --- histories ---------------------------------------------------------------------------------
+            free = step.num_free_blocks_planned
+            queue.segments.append(Segment(index, step.start_s, head, reason, free, queue.num_running))
 
     def _request(self, name: str, does: str) -> RequestHistory:
-        request = self.requests.get(name)
-        if request is None:
+        if (request := self.requests.get(name)) is None:
             raise HistoryError(f"the step {does} {name!r}, which never arrived")
         return request
 

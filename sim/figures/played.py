@@ -27,10 +27,9 @@ from sim.figures.tenants import tenants_of
 from sim.figures.totals import Terms, Totals, saturation
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
-from sim.record.rows import Floats, Ints, Rows, group_column, latencies
+from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
 from sim.record.run_directory import open_run
 from sim.record.run_writer import rows_of
-from sim.record.tables import USED
 from sim.trace.record import TraceRequest
 
 if TYPE_CHECKING:

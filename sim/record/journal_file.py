@@ -13,19 +13,30 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
     {"lost":["r1"],"replica":0,"at":0.6}
 
 Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
+
+`messages.jsonl.gz` holds every message, one line each, in the order in which they were sent:
+
+    {"messages":1,"run":"9f86d081884c7d65"}
+    {"time":0.5,"from":"async-llm","to":"router","message":"Submit","request_id":"r1",…}
+
+Answers are lines too, from the actor that was asked. Fields are the message's own; of prompts, texts and
+long lists only the length is kept. A server leaves such files for each time that it was started.
 """
 
 import json
+import logging
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
 from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.lines import LineWriter
-from sim.files.run_files import JOURNAL
+from sim.files.run_files import JOURNAL, MESSAGES, RunError, last_number, numbered
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
+from sim.record.run_directory import server_id
 
 FLUSH_LINES = 256
 FLUSH_S = 1.0
@@ -196,3 +207,97 @@ def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
             num_tokens = num_steps
         rows.append((name, reason, num_tokens))
     return rows
+
+
+MESSAGES_VERSION = 1
+MOST_ITEMS = 8
+"""Of a list; longer ones are given as `{"items": n}`."""
+
+
+class MessageFile:
+    """A Tap that writes a new file into a directory, which it makes; `close` it at the end.
+
+    Times are seconds since the first message; `run_id` is that of the journal beside it. Raises
+    RunError when it cannot write.
+    """
+
+    def __init__(self, directory: Path | str, run_id: str | None, name: str = MESSAGES) -> None:
+        self._file = LineWriter(Path(directory) / name)
+        self._file.write([_encode_message({"messages": MESSAGES_VERSION, "run": run_id})])
+        self._origin_s: float | None = None
+
+    def close(self) -> None:
+        """The run is over: complete the file."""
+        self._file.close()
+
+    def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
+        if self._origin_s is None:
+            self._origin_s = time_s
+        row = {
+            "time": time_s - self._origin_s,
+            "from": sender,
+            "to": receiver,
+            "message": type(message).__name__,
+            **_fields(message),
+        }
+        self._file.write([_encode_message(row)])
+
+
+_encode_message = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """A record's fields but those left to None, a list of nothing, or their default of False."""
+    if is_dataclass(message):
+        values = {field.name: getattr(message, field.name) for field in fields(message)}
+    else:
+        values = message._asdict() if hasattr(message, "_asdict") else {}
+    shown = {name: _value(name, value) for name, value in values.items()}
+    return {name: value for name, value in shown.items() if value not in (None, [], False)}
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "prompt" and isinstance(value, str):
+        return {"characters": len(value)}
+    if isinstance(value, (int, float, str)) or value is None:
+        return value
+    if isinstance(value, tuple) and not hasattr(value, "_asdict"):
+        if not value:
+            return None
+        if name.endswith("token_ids") or name == "prompt" or len(value) > MOST_ITEMS:
+            return {"items": len(value)}
+        return [_value("", item) for item in value]
+    if is_dataclass(value) or hasattr(value, "_asdict"):
+        return _fields(value)
+    return type(value).__name__
+
+
+log = logging.getLogger("sundog.record")
+
+
+class ServerRecord:
+    """A server's journal, and with `messages` every message: files with a number of their own.
+
+    Files of earlier starts stay: the journal of a crash is the one most worth reading. Use it
+    in a `with`. Raises RunError when it cannot write, or where a replay's run lies; what cannot be
+    completed at the end is a warning, as a listener that fails while it serves is.
+    """
+
+    def __init__(self, directory: Path | str, header: Header, messages: bool = False) -> None:
+        folder = Path(directory)
+        if (folder / JOURNAL).exists():
+            raise RunError(f"{folder} holds the run of a replay: give another folder")
+        number = last_number(folder) + 1
+        header = replace(header, run=server_id())
+        self.listeners: list[Actor[Heard]] = [JournalFile(folder, header, numbered(JOURNAL, number))]
+        self.tap = MessageFile(folder, header.run, numbered(MESSAGES, number)) if messages else None
+
+    def __enter__(self) -> "ServerRecord":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.tap is not None:
+            try:
+                self.tap.close()
+            except RunError as error:
+                log.warning("the messages are not whole: %s", error)

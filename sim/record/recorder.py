@@ -9,17 +9,47 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 """
 
 import math
+import re
 from array import array
 from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch
 from actors.messages import StepOutput
-from sim.record.accepted import add_drafts
-from sim.record.columns import ABSENT, Columns, Groups, Limits, Live, Steps
-from sim.record.kv_use import NO_SAMPLE, KvUse, blocks_of
-from sim.record.refusals import Refusals
+from sim.record.columns import ABSENT, NO_SAMPLE, Columns, Groups, KvUse, Limits, Live, Steps, blocks_of
 from sim.record.sink import Sink
+
+MOST_REASONS = 20
+"""Reasons that are told apart; the others are counted together."""
+OTHERS = "for other reasons"
+NUMBERS = re.compile(r"\d[\d,.]*")
+
+
+def kind_of(reason: str) -> str:
+    """The reason without its numbers."""
+    return NUMBERS.sub("#", reason)
+
+
+@dataclass(slots=True)
+class Refusals:
+    """`counts` by reason; reasons that differ by their numbers alone are one, in the words of the first."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    _first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str) -> None:
+        """One more."""
+        kind = kind_of(reason)
+        if kind not in self._first and len(self._first) >= MOST_REASONS:
+            reason = kind = OTHERS
+        reason = self._first.setdefault(kind, reason)
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
@@ -235,3 +265,17 @@ class Recorder:
             columns.finish_s[request.row] = end_s
             columns.reason[request.row] = reason
         return num_missing
+
+
+def add_drafts(
+    output: StepOutput, acceptance: Acceptance, live: dict[str, Live], columns: Columns, steps: Steps
+) -> None:
+    """An accepted draft comes at the same instant as the token after it: between the two there is no time."""
+    steps.num_batched_tokens += output.batch.num_draft_tokens
+    acceptance.add(output.batch.drafts, output.accepted)
+    for name, count in output.accepted:
+        request = live.get(name)
+        if request is not None and count:
+            request.computed_tokens += count
+            columns.num_output_tokens[request.row] += count
+            steps.gaps_s.extend([0.0] * count)

@@ -4,18 +4,23 @@ Law: the same input and seed give the same bytes in every file, with decode runs
 file carries the run's id, and readers refuse files of another run.
 """
 
+import hashlib
 import json
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
 from sim.files.toml import read_toml, toml_text
-from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS
+from sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 RUN_ID, UNTIL = "run_id", "partial_until_s"
 TABLE_ID = b"sundog.run_id"
@@ -73,11 +78,11 @@ class Run:
         return f"{self.path} is a part of a run: it broke off at {self.partial_until_s:,.3f} s"
 
     def requests(self) -> "pa.Table":
-        """A row per request (`sim.record.tables.REQUEST_COLUMNS`); raises RunError."""
+        """A row per request (`sim.record.rows.REQUEST_COLUMNS`); raises RunError."""
         return self._table(REQUESTS)
 
     def steps(self) -> "pa.Table":
-        """A row per step (`sim.record.tables.STEP_COLUMNS`); raises RunError."""
+        """A row per step (`sim.record.rows.STEP_COLUMNS`); raises RunError."""
         return self._table(STEPS)
 
     def _table(self, name: str) -> "pa.Table":
@@ -159,3 +164,43 @@ def read_config(path: Path) -> dict[str, Any]:
     options = read_toml(path, RunError)
     options.pop(RUN_ID, None)
     return options
+
+
+LENGTH = 16
+
+
+def replay_id(options: Mapping[str, object], folder: Path | str) -> str:
+    """The id of a replay with these options, paths in which are relative to `folder`.
+
+    Of files it is the contents that count, wherever they lie; O(their bytes).
+    """
+    known = {name: content(value, folder) for name, value in options.items()}
+    text = json.dumps([sundog_version(), known], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def content(value: object, folder: Path | str) -> object:
+    """The value of an option; of one that names a file, what is in the file."""
+    if not isinstance(value, str) or not value:
+        return value
+    stem, is_code, name = value.partition(".py:")  # A policy is given as FILE.py:NAME.
+    # Without its "..", so that it is found before the folder is there.
+    path = Path(os.path.normpath(Path(folder).resolve() / (f"{stem}.py" if is_code else value)))
+    try:
+        path = path / REQUESTS if path.is_dir() else path
+        return [hashlib.sha256(path.read_bytes()).hexdigest(), name]
+    except (OSError, ValueError):
+        return value  # No file, or one of which its reader will say what is wrong.
+
+
+def server_id() -> str:
+    """The id of a server that starts now."""
+    return secrets.token_hex(LENGTH // 2)
+
+
+def sundog_version() -> str:
+    """The installed version; empty where Sundog runs without having been installed."""
+    try:
+        return version("sundog")
+    except PackageNotFoundError:
+        return ""

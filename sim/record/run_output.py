@@ -15,13 +15,11 @@ from typing import NamedTuple
 from actors.core.config import ConfigError
 from actors.kernel.actor import Actor
 from actors.messages import Heard
-from sim.files.run_files import strangers
-from sim.files.whole_file import WholeFolder
+from sim.files.run_files import WholeFolder, strangers
 from sim.record.client_record import ClientColumns
 from sim.record.columns import Columns
-from sim.record.journal_file import JournalFile
+from sim.record.journal_file import JournalFile, MessageFile
 from sim.record.journal_rows import Header
-from sim.record.message_file import MessageFile
 from sim.record.run_directory import write_facts
 from sim.record.run_writer import OnDisk, RunWriter
 

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 
 from sim.files.run_files import REQUESTS, STEPS, RunError
 from sim.record.columns import Columns, Steps
-from sim.record.rows import Floats, Intervals, Rows, finished
+from sim.record.rows import Floats, Intervals, Rows, finished, requests_table, steps_table
 from sim.record.run_directory import TABLE_ID
-from sim.record.tables import requests_table, steps_table
 
 ROWS = 2**16
 SUMMED = [name for name in Rows._fields if name != "is_done"]

@@ -9,7 +9,7 @@ next arrival or event that comes before a plan; what would come while a step exe
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Never
+from typing import NamedTuple, Never
 
 import trio
 
@@ -26,18 +26,71 @@ from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
 from sim.backend import TokenSource
 from sim.clock import run_virtual
-from sim.schedule.happenings import (
-    Aborted,
-    Added,
-    Ended,
-    Happening,
-    HasStalled,
-    Planned,
-    Refused,
-    Updated,
-    WasReset,
-)
-from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace
+from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace, When
+
+
+class Added(NamedTuple):
+    """A request was sent; `step` is the next to be planned."""
+
+    step: int
+    request_id: str
+
+
+class Refused(NamedTuple):
+    """The policy refused a request that came before the plan of `step`."""
+
+    step: int
+    finish: Finish
+
+
+class Aborted(NamedTuple):
+    """An abort took effect; `finished` are those that had not ended."""
+
+    step: int
+    when: When
+    request_ids: tuple[str, ...]
+    finished: tuple[Finish, ...]
+
+
+class WasReset(NamedTuple):
+    """A reset of the prefix cache was `done`, or refused."""
+
+    step: int
+    done: bool
+
+
+class Planned(NamedTuple):
+    """A step was planned; a run of steps is one batch."""
+
+    step: int
+    batch: Batch
+    blocked: Blocked | None
+
+
+class Updated(NamedTuple):
+    """The result of a step, or the last of a run, was taken in; that of `dropped` was ignored."""
+
+    step: int
+    result: StepResult
+    dropped: frozenset[str]
+    finished: tuple[Finish, ...]
+
+
+class HasStalled(NamedTuple):
+    """Too many steps in a row led nowhere: the run ended."""
+
+    step: int
+    reason: str
+
+
+class Ended(NamedTuple):
+    """Nothing is left to come."""
+
+    step: int
+
+
+Happening = Added | Refused | Aborted | WasReset | Planned | Updated | HasStalled | Ended
+
 
 MAX_RUN = 2**30
 """More steps than any batch allows."""

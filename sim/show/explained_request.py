@@ -6,10 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sim.explain.history import History
-from sim.explain.passing import passings
-from sim.explain.phases import Phase, phases, running_phases, totals, wait_phases
-from sim.explain.spans import RequestHistory, RunningSpan, Wait
+from sim.explain.history import History, RequestHistory, RunningSpan, Wait
+from sim.explain.phases import Phase, passings, phases, running_phases, totals, wait_phases
 from sim.figures.engine import SpeculationFigures
 from sim.show import words
 from sim.show.console import print_table

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from sim.explain.passing import Passing
-from sim.explain.phases import UNDER_WAY, UNKNOWN, Phase
+from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, Phase
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header, Rank
 

@@ -13,7 +13,7 @@ from typing import Any
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
 from sim.files.lines import is_text, parse_object
-from sim.files.whole_file import write_whole
+from sim.files.run_files import write_whole
 from sim.trace.record import (
     MAX_ARRIVAL_S,
     TraceError,

@@ -2,8 +2,7 @@
 
 from sim.trace.jsonl_rows import write_trace
 from sim.workload.distributions import Diurnal, Gamma, Geometric, LogNormal, Poisson
-from sim.workload.sessions import Sessions, SystemPrompts
-from sim.workload.spec import Tenant, Workload
+from sim.workload.spec import Sessions, SystemPrompts, Tenant, Workload
 
 CHAT = Workload(
     300.0,

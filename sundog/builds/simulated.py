@@ -250,7 +250,7 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
         return asked
     if asked.proposed is not None:
         raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
-    from sim.explain.drafted import measured_drafts  # it brings the reader of journals along
+    from sim.explain.load import measured_drafts  # it brings the reader of journals along
 
     return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
 

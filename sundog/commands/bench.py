@@ -106,7 +106,7 @@ def bench(
     """
     from sim.cost.doubt import step_doubt
     from sim.record.client_record import ClientRecord
-    from sim.show.beside import print_beside
+    from sim.show.comparison import print_beside
     from sim.show.console import console_for
     from sim.show.summary_table import print_summary
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
@@ -196,7 +196,7 @@ def _measured(
     from runtime.load.clients import ServerGone
     from sim.figures.metrics import summarize_client
     from sim.figures.totals import Terms as HeldAgainst
-    from sim.show.progress import progress
+    from sim.show.console import progress
     from sundog.builds.measuring import measure
 
     slo = terms.limits_s

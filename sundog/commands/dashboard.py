@@ -30,7 +30,7 @@ def dashboard(asked: Dashboard, run: Path, output: Path) -> None:
     RUN is a folder of `replay --out` or `serve --record`. The page is one file, and needs no server.
     """
     from sim.explain.load import load
-    from sim.show.html.replayed import replayed_page, write_replayed
+    from sim.show.html.page import replayed_page, write_replayed
 
     history = load(run)
     arrivals_s = [request.arrival.time_s for request in history.requests.values()]

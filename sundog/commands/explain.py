@@ -76,7 +76,7 @@ def _seen(run: "Run", asked: Explain) -> None:
     """What clients can say of it."""
     from sim.explain.clients import find_seen, longest_waits, seen_requests
     from sim.show.console import console_for
-    from sim.show.explained_clients import print_seen_request, print_seen_run
+    from sim.show.explained_run import print_seen_request, print_seen_run
 
     if run.remark is not None:
         remark(run.remark)
@@ -96,7 +96,7 @@ def _seen(run: "Run", asked: Explain) -> None:
 
 def _turned_away(record: Path, asked: Explain) -> bool:
     """Say so if the request was refused at the door, where the journal knows nothing of it."""
-    from sim.explain.at_door import refused_at_door
+    from sim.explain.clients import refused_at_door
 
     assert asked.request_id is not None
     found = refused_at_door(record, asked.request_id)
@@ -133,7 +133,7 @@ def _run(history: "History", name: str, asked: Explain, told: dict[str, int]) ->
 
     from sim.explain.data import run_data
     from sim.explain.findings import beside_refusals, findings
-    from sim.record.refusals import kind_of
+    from sim.record.recorder import kind_of
     from sim.show.console import console_for
     from sim.show.explained_run import print_run
 

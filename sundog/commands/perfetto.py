@@ -37,8 +37,7 @@ def perfetto(asked: Perfetto, run: Path, output: Path | None) -> None:
     a part is drawn, and what is left out is said: --from and --to draw some seconds in full.
     """
     from sim.explain.journal_reader import find_record
-    from sim.show.perfetto import export
-    from sim.show.perfetto_detail import Detail
+    from sim.show.perfetto import Detail, export
 
     to_s = math.inf if asked.to_s is None else asked.to_s
     if to_s < asked.from_s:

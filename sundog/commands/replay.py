@@ -107,7 +107,7 @@ def _played(
     from sim.interrupt import Interrupted
     from sim.oracle import find_predictor
     from sim.replay import replay as replay_trace
-    from sim.show.progress import progress
+    from sim.show.console import progress
     from sim.trace.read import read_trace
 
     source = read_trace(trace, reading.tokenizer)

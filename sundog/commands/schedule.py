@@ -64,7 +64,7 @@ def schedule(asked: Schedule, reading: Reading, engine: Engine, trace: Path, out
 
 
 def _of_arrivals(asked: Schedule, reading: Reading, engine: Engine, trace: Path) -> "StepTrace":
-    from sim.schedule.from_arrivals import by_steps
+    from sim.schedule.step_trace import by_steps
     from sim.trace.read import read_trace
 
     heeded = [row.name for row in rows(Engine) if row.to == SCHEDULER]

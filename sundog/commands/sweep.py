@@ -142,7 +142,7 @@ def sweep(
 
 def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) -> "list[Cell]":
     """All cells; Ctrl-C and SIGTERM say how far they came."""
-    from sim.show.progress import runs_progress
+    from sim.show.console import runs_progress
 
     with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)
@@ -165,7 +165,7 @@ def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
 
 def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
     """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
-    from sim.record.run_id import content, sundog_version
+    from sim.record.run_directory import content, sundog_version
 
     assert plan.folder is not None
     folder = plan.folder.path

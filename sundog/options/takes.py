@@ -150,14 +150,14 @@ class OutputFile(click.Path):
     """A file to write; `-` is standard output, `./-` a file of that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from sim.files.whole_file import STDOUT
+        from sim.files.run_files import STDOUT
 
         return STDOUT if value == "-" else super().convert(value, param, ctx)
 
 
 def say_where(path: Path) -> None:
     """The name of what was written, unless it went where the name would go."""
-    from sim.files.whole_file import STDOUT
+    from sim.files.run_files import STDOUT
 
     if path != STDOUT:
         click.echo(path)

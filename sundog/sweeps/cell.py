@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.figures.sweep import Failed, Job, Settings
     from sim.record.recorder import Recorder
     from sim.record.run_output import RunOutput
-    from sim.record.unkept import Unkept
+    from sim.record.sink import Unkept
     from sim.trace.record import TraceRequest
     from sim.workload.spec import Source
     from sundog.builds.simulated import Simulated
@@ -106,7 +106,7 @@ class Runner:
 
     def _played(self, job: "Job") -> "Played":
         from sim.figures.played import load_of, played
-        from sim.record.unkept import Unkept
+        from sim.record.sink import Unkept
         from sundog.builds.simulated import Simulated
 
         plan, (settings, number) = self._plan, job
@@ -141,7 +141,7 @@ class Runner:
         """Make the run and leave it in its folder, from where `replay --config` makes it again."""
         from sim.figures.metrics import summarize
         from sim.record.journal_rows import Header
-        from sim.record.run_id import replay_id
+        from sim.record.run_directory import replay_id
         from sim.record.run_output import RunOutput
 
         plan = self._plan

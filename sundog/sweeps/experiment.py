@@ -63,7 +63,7 @@ def on_cluster(
 
 
 def _versions() -> str:
-    from sim.record.run_id import sundog_version
+    from sim.record.run_directory import sundog_version
 
     return f"Sundog {sundog_version()} for Python {'.'.join(platform.python_version_tuple()[:2])}"
 

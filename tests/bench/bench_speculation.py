@@ -21,7 +21,7 @@ from actors.messages import Capacity, Generate
 from sim.backend import accepted_of
 from sim.cost.calibrated import Calibrated, fit
 from sim.cost.work import StepWork, WorkFold
-from sim.explain.drafted import measured_drafts
+from sim.explain.load import measured_drafts
 from sim.record.journal import Journal, Past
 from sim.record.journal_file import JournalFile
 from sim.record.journal_rows import Header

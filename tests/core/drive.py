@@ -11,10 +11,9 @@ from actors.block_hash import block_hasher
 from actors.core.batch import Batch, Finish
 from actors.core.request import Submit
 from sim.backend import Sampled
-from sim.schedule import happenings
-from sim.schedule.driver import Driver
-from sim.schedule.happenings import Aborted, Happening, HasStalled
-from sim.schedule.outputs import FALLBACK_TOKEN
+from sim.schedule import driver as happenings
+from sim.schedule.decision_log import FALLBACK_TOKEN
+from sim.schedule.driver import Aborted, Driver, Happening, HasStalled
 from sim.schedule.step_trace import Row, parse_trace
 from tests.core.folding import ReferenceRunner
 from tests.core.guessing import GuessingSource

@@ -1,16 +1,201 @@
 """The page: data as JSON, the charts' library and the style within it, nothing to fetch."""
 
+import base64
+import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from sim.files.whole_file import write_whole
+from sim.explain.history import History
+from sim.explain.instants import Instants, Json
+from sim.files.run_files import write_whole
 from sim.record.run_directory import Run
 from sim.show.html.facts import figures, replicas, settings, tenants, worst
-from sim.show.html.series import PERCENTS, series
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Floats = NDArray[np.float64]
+Timeline = list[float] | list[None]
+
+NUM_BUCKETS = 240
+"""Points of a timeline: about one for three pixels."""
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
+MOST_LIMITS = 4
+"""More of them hide the curve."""
+PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [99.5, 99.9, 100]))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One run, ready to be drawn: cumulative distributions, and timelines of `time_s`.
+
+    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if few.
+    Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
+    hides between points. What clients cannot know is None.
+    """
+
+    time_s: list[float]
+    cdfs: dict[str, list[float] | None]
+    limits_s: dict[str, list[float]]
+    waiting: Timeline
+    batch: Timeline
+    kv_use: Timeline
+    decode_tokens_per_s: Timeline
+    prefill_tokens_per_s: Timeline
+    arrivals_per_s: Timeline
+
+
+def series(run: Run) -> Series:
+    """What the charts of a run need. O(requests + steps)."""
+    if run.is_clients:
+        return _seen_by_clients(run)
+    requests, steps = run.requests(), run.steps()
+    arrivals = _floats(requests, "arrival_s")
+    start, end = _floats(steps, "start_s"), _floats(steps, "end_s")
+    first = float(arrivals.min()) if len(arrivals) else 0.0
+    span_s = max((float(end.max()) if len(end) else 1.0) - first, 1e-9)
+    edges = first + np.linspace(0, span_s, NUM_BUCKETS + 1)
+    width_s = span_s / NUM_BUCKETS
+    bucket = np.clip(((end - first) / width_s).astype(int), 0, NUM_BUCKETS - 1)
+    decodes, prefills = _floats(steps, "num_decodes"), _floats(steps, "num_prefill_tokens")
+    size = decodes + _floats(steps, "num_prefills")
+    replica, length_s = _floats(steps, "replica"), end - start
+
+    def over_time(amounts: Floats) -> Floats:
+        return _spread(amounts, start, end, replica, edges) / width_s
+
+    centers = (edges[1:] + edges[:-1]) / 2
+    return Series(
+        time_s=_rounded(centers - first),
+        cdfs={name: _cdf(requests, name) for name in LATENCIES},
+        limits_s=_limits_s(run, requests),
+        waiting=_rounded(_most(steps, bucket)),
+        batch=_rounded(over_time(size * length_s)),
+        kv_use=_rounded(_kv_use(steps, centers, int(run.summary["num_kv_blocks"]))),
+        decode_tokens_per_s=_rounded(over_time(decodes)),
+        prefill_tokens_per_s=_rounded(over_time(prefills)),
+        arrivals_per_s=_rounded(_rate(arrivals, edges)),
+    )
+
+
+def _seen_by_clients(run: Run) -> Series:
+    """Arrivals and tokens: an answer's come evenly between its first and its last. O(requests)."""
+    requests = run.requests()
+    arrivals, first, last = (_floats(requests, f"{name}_s") for name in ("arrival", "first_token", "finish"))
+    known = ~np.isnan(first) & ~np.isnan(last)
+    first, last, num_tokens = first[known], last[known], _floats(requests, "num_output_tokens")[known]
+    begin = float(arrivals.min()) if len(arrivals) else 0.0
+    span_s = max(float(last.max()) - begin if len(last) else 1.0, 1e-9)
+    edges = begin + np.linspace(0, span_s, NUM_BUCKETS + 1)
+    width_s, decoding_s = span_s / NUM_BUCKETS, np.maximum(last - first, 1e-9)
+    done = [float((num_tokens * np.clip((edge - first) / decoding_s, 0, 1)).sum()) for edge in edges]
+    unknown: list[None] = [None] * NUM_BUCKETS
+    return Series(
+        time_s=_rounded((edges[1:] + edges[:-1]) / 2 - begin),
+        cdfs={name: _cdf(requests, name) for name in LATENCIES},
+        limits_s=_limits_s(run, requests),
+        waiting=unknown,
+        batch=unknown,
+        kv_use=unknown,
+        decode_tokens_per_s=_rounded(np.diff(done) / width_s),
+        prefill_tokens_per_s=unknown,
+        arrivals_per_s=_rounded(_rate(arrivals, edges)),
+    )
+
+
+def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
+    """The limits that the run was held against, by latency: requests' own, and the run's for the others."""
+    pairs = (part.partition("=") for part in str(run.config.get("slo") or "").split(",") if part)
+    of_run = {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
+    limits = {}
+    for name in LATENCIES:
+        column = f"slo_{name}"
+        own = _floats(requests, column) if column in requests.column_names else np.full(len(requests), np.nan)
+        found = np.unique(np.where(np.isnan(own), of_run.get(name, np.nan), own))
+        limits[name] = found[~np.isnan(found)].tolist()
+    return {name: found for name, found in limits.items() if 0 < len(found) <= MOST_LIMITS}
+
+
+def _rate(instants: Floats, edges: Floats) -> Floats:
+    """How many come a second, counted over a second at least: one request alone is no flood."""
+    span_s = max(edges[-1] - edges[0], 1.0)
+    num_parts = max(n for n in range(1, NUM_BUCKETS + 1) if NUM_BUCKETS % n == 0 and n <= span_s)
+    counts = np.histogram(instants, edges[:: NUM_BUCKETS // num_parts])[0]
+    return np.repeat(counts * (num_parts / span_s), NUM_BUCKETS // num_parts)
+
+
+def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges: Floats) -> Floats:
+    """How much falls between two edges, if the amount of a step comes evenly while it runs."""
+    total = np.zeros(len(edges))
+    for number in np.unique(replica):
+        own = replica == number
+        sums = np.concatenate(([0.0], np.cumsum(amounts[own])))
+        # Under async scheduling a step begins before the last has ended.
+        begin = np.maximum(start[own], np.concatenate(([-np.inf], end[own][:-1])))
+        instants = np.stack((begin, end[own]), axis=1).ravel()
+        total += np.interp(edges, instants, np.stack((sums[:-1], sums[1:]), axis=1).ravel())
+    return np.diff(total)
+
+
+def _floats(table: "pa.Table", name: str) -> Floats:
+    """A column as float64, NaN where it is null."""
+    values: Floats = table[name].to_numpy().astype(np.float64)
+    return values
+
+
+def _cdf(requests: "pa.Table", name: str) -> list[float] | None:
+    values = _floats(requests, name)
+    values = values[~np.isnan(values)]
+    return _rounded(np.percentile(values, PERCENTS)) if len(values) else None
+
+
+def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
+    """The most that waited in each bucket, all replicas together."""
+    most = np.zeros(NUM_BUCKETS)
+    replica, waiting = _floats(steps, "replica"), _floats(steps, "num_waiting")
+    for number in np.unique(replica):
+        of_replica = replica == number
+        own = np.zeros(NUM_BUCKETS)
+        np.maximum.at(own, bucket[of_replica], waiting[of_replica])
+        most += own
+    return most
+
+
+def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
+    """The share of all replicas' blocks in use: taken evenly between two samples, freed at once."""
+    used, start, end = (_floats(steps, name) for name in ("used_blocks", "start_s", "end_s"))
+    replica, total = _floats(steps, "replica"), np.zeros(len(times_s))
+    replicas = np.unique(replica)
+    for number in replicas:
+        known = (replica == number) & ~np.isnan(used)
+        if known.any():
+            held = used[known]
+            before, after = (
+                _floats(steps, name)[known] if name in steps.column_names else held
+                for name in ("used_blocks_before", "used_blocks_after")
+            )
+            # A step that prefills takes blocks as it begins, and one in which requests end leaves some.
+            taken = np.where(np.isnan(before), np.nan, held)
+            at_s = np.column_stack((start[known], start[known], end[known], end[known])).ravel()
+            blocks = np.column_stack((before, taken, held, after)).ravel()
+            sure = ~np.isnan(blocks)
+            total += np.interp(times_s, at_s[sure], blocks[sure], left=0.0, right=0.0)
+    return total / max(num_blocks * len(replicas), 1)
+
+
+def _rounded(values: Floats) -> list[float]:
+    """Six significant digits: more than a chart shows, and half the size of the page."""
+    return [float(f"{value:.6g}") for value in values]
+
 
 TITLE = "Sundog report"
 
@@ -61,3 +246,37 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _asset(name: str) -> str:
     return files("sim.show.html").joinpath(name).read_text(encoding="utf-8")
+
+
+PLACE = "<!-- recorded -->"
+"""Where the live page takes what was recorded."""
+
+
+def replayed_page(history: History, name: str, num_instants: int, from_s: float, to_s: float) -> str:
+    """The page, with instants at even distances from `from_s` to `to_s` of the run."""
+    header, instants = history.header, Instants(history)
+    facts: Json = {
+        "model": name,
+        "recorded": True,
+        "policy": header.policy or "unknown policy",
+        "router": header.router or "one engine",
+        "max_model_len": None,
+        "max_num_seqs": header.max_num_seqs,
+        "max_num_batched_tokens": header.max_num_batched_tokens,
+        "version": None,
+    }
+    gap_s = (to_s - from_s) / max(num_instants - 1, 1)
+    lines = [
+        json.dumps(instants.at(from_s + number * gap_s) | {"facts": facts}, separators=(",", ":"))
+        for number in range(num_instants)
+    ]
+    # No time stamp inside, so that equal runs are equal pages.
+    packed = base64.b64encode(gzip.compress("\n".join(lines).encode(), mtime=0)).decode()
+    page = (files("actors") / "api" / "pages" / "dashboard.html").read_text(encoding="utf-8")
+    assert PLACE in page
+    return page.replace(PLACE, f'<script id="recorded" type="text/plain">{packed}</script>')
+
+
+def write_replayed(path: Path, page: str) -> None:
+    """Write the page; raises OSError."""
+    path.write_text(page, encoding="utf-8")

@@ -29,8 +29,8 @@ from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
 from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.figures.metrics import Summary
-from sim.show.beside import LATENCIES
-from sim.show.progress import runs_progress
+from sim.show.comparison import LATENCIES
+from sim.show.console import runs_progress
 from sundog.builds.measuring import ClientLoad, Cores, predict
 from sundog.builds.simulated import FIXED, Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization

@@ -52,9 +52,8 @@ def validate(asked: Validate, source: str | None) -> None:
     from sim.cost.overhead import NO_OVERHEAD, host_overhead
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
-    from sim.show.accuracy_page import accuracy_page
     from sim.show.console import console_for
-    from sim.show.validation_table import Refusal, Row, print_validation, to_json
+    from sim.show.validation_table import Refusal, Row, accuracy_page, print_validation, to_json
 
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
@@ -86,7 +85,7 @@ def _refuse_of_records(asked: Validate) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from sim.files.whole_file import write_whole
+    from sim.files.run_files import write_whole
 
     try:
         write_whole(path, text)

@@ -31,7 +31,7 @@ from sim.oracle import Oracle
 from sim.record.client_record import ClientRecord
 from sim.record.journal import Journal, decisions
 from sim.replay import replay_on
-from sim.show.beside import print_beside
+from sim.show.comparison import print_beside
 from sim.show.console import console_for
 from sim.trace.record import TraceRequest
 from sim.workload.distributions import LogNormal, Poisson

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.explain.causes import causes
 from sim.explain.decisions import log_header, log_records
-from sim.explain.findings import findings
+from sim.explain.findings import causes, findings
 from sim.explain.history import History
 from sim.explain.load import load
 from sim.explain.phases import UNDER_WAY, phases, totals
@@ -19,9 +18,8 @@ from sim.files.lines import JsonLines
 from sim.record.journal import Journal
 from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder
-from sim.schedule.driver import Driver
-from sim.schedule.happenings import Happening, Planned
-from sim.schedule.outputs import recorded_outputs
+from sim.schedule.decision_log import recorded_outputs
+from sim.schedule.driver import Driver, Happening, Planned
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
 from sundog.commands.explain import explain as command

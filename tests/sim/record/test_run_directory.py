@@ -15,8 +15,8 @@ from sim.files.run_files import RunError
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.recorder import Recorder
+from sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
 from sim.record.run_directory import open_run, read_config
-from sim.record.tables import REQUEST_COLUMNS, STEP_COLUMNS
 from sim.replay import replay
 from sim.workload.distributions import Poisson, Uniform
 from sim.workload.spec import Workload

@@ -13,8 +13,7 @@ from actors.messages import Capacity
 from sim.cost.calibrated import InRange
 from sim.cost.profile import read_cost
 from sim.record.journal import Journal, observations
-from sim.record.step_counts import Sizes
-from sim.record.step_log import StepLog
+from sim.record.step_log import Sizes, StepLog
 from sim.replay import replay
 from tests.live import EMULATED, Stream, live
 from tests.sim.test_replay import COST, random_trace

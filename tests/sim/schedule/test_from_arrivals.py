@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
-from sim.schedule.from_arrivals import by_steps
+from sim.schedule.step_trace import by_steps
 from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
 from tests.sundog.test_runs import refused, sundog

@@ -16,9 +16,8 @@ from actors.graph import open_graph
 from actors.messages import Generate, Sampling
 from sim.explain.load import load
 from sim.files.run_files import MESSAGES as NAME
-from sim.record.journal_file import JournalFile
+from sim.record.journal_file import JournalFile, MessageFile
 from sim.record.journal_rows import Header
-from sim.record.message_file import MessageFile
 from sim.replay import replay
 from sim.show.perfetto import export
 from sim.trace.record import TraceRequest
@@ -160,7 +159,7 @@ def test_a_long_run_is_bounded_and_what_is_left_out_is_said(
     long_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches that follow each other are one slice, which holds what each of them did; messages end."""
-    monkeypatch.setattr("sim.show.perfetto_detail.MOST_SLICES", 40)
+    monkeypatch.setattr("sim.show.perfetto.MOST_SLICES", 40)
     monkeypatch.setattr("sim.show.perfetto.MOST_MESSAGES", 100)
     path = tmp_path / "bounded.json"
     exported = export(long_run, path)

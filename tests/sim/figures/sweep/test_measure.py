@@ -9,7 +9,7 @@ import pytest
 from sim.figures.played import Played, Spans, measure, measured, warm_up
 from sim.figures.sweep import Failed, Measures
 from sim.figures.totals import Terms
-from sim.record.kv_use import KvUse
+from sim.record.columns import KvUse
 from sim.record.rows import Rows
 
 COUNT = 400

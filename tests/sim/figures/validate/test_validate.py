@@ -14,8 +14,7 @@ from sim.cost.overhead import NO_OVERHEAD, HostOverhead
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server, exact_poisson
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
-from sim.show.accuracy_page import HEAD, KNOWN
-from sim.show.validation_table import Refusal, Row, print_validation, summary, to_json
+from sim.show.validation_table import HEAD, KNOWN, Refusal, Row, print_validation, summary, to_json
 
 OWN = Path("sim/figures/validate/servers")
 WRITTEN = """

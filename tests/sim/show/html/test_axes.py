@@ -17,8 +17,7 @@ from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.run_directory import open_run
 from sim.replay import replay
-from sim.show.html.page import render
-from sim.show.html.series import series
+from sim.show.html.page import render, series
 from sim.trace.record import TraceRequest
 from tests.sim.record.runs import write_run
 from tests.sim.show.html.test_page import CAPACITY, LIMITS, recorded

@@ -21,8 +21,7 @@ from sim.record.journal_rows import Header
 from sim.record.run_directory import Run, open_run
 from sim.replay import replay
 from sim.show.html.facts import figures, tenants, worst
-from sim.show.html.page import render, write_page
-from sim.show.html.series import NUM_BUCKETS, PERCENTS, series
+from sim.show.html.page import NUM_BUCKETS, PERCENTS, render, series, write_page
 from sim.trace.record import TraceRequest
 from sim.workload.distributions import Poisson, Uniform
 from sim.workload.spec import Workload
