@@ -15,6 +15,7 @@ from actors.kernel.clock import now_s
 from actors.messages import EngineRefs, PolicyFailed, StepOutput
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
+from runtime.worker.forks import ForkServerDied
 from runtime.worker.life import PULSE_S, killed_loading
 from runtime.worker.logs import log_again
 from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, CoreFailed, Heard, Logged, Pulse, Start
@@ -96,6 +97,8 @@ class EngineProcess:
             begun = await self._place.begin(self._replica)
         except WireError as error:
             raise EngineProcessDied(f"the engine process could not be reached: {error}") from error
+        except ForkServerDied as error:
+            raise ConfigError(f"no engine process can begin: {error}") from error
         name = f"scheduler-{self._replica}"
         door = self._door = Door(self._replica, [each.ref(name, counted=False) for each in listeners])
         try:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,23 @@ def test_a_process_that_is_killed_while_it_loads_ends_the_server_in_one_line(
     lines = [line for line in said.splitlines() if "while the model was loaded: out of memory?" in line]
     assert begun.returncode == 2 and len(lines) == 1 and "Traceback" not in said, said
     assert lines[0].startswith("sundog: ") and "was killed by SIGKILL (signal 9)" in lines[0]
+
+
+def test_a_fork_server_that_is_killed_before_it_is_ready_ends_the_server_in_one_line() -> None:
+    """It is killed as often as it begins: the first time nothing may wait for it yet."""
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "sundog", "serve", "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
+    deadline_s = time.monotonic() + START_S
+    while begun.poll() is None:
+        assert time.monotonic() < deadline_s
+        for each in psutil.Process(begun.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        time.sleep(0.05)
+    _, said = begun.communicate(timeout=STOP_S)
+    assert begun.returncode == 2 and "Traceback" not in said, said
+    assert said.count("sundog: no engine process can begin: the process that starts engines ended") == 1
 
 
 @pytest.mark.parametrize("options", [("--in-process",), (), ("-tp", "2", "--dtype", "float32")])
