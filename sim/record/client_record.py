@@ -7,7 +7,7 @@ scheduled, preemptions, the KV cache. Beside them stand when each was really sen
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from sim.record.columns import Columns, Steps
 from sim.record.sink import Sink
@@ -20,34 +20,22 @@ UNKNOWN = -1
 class Seen(Protocol):
     """What a client saw of one request; `runtime.load.rows.Outcome` says what each field is."""
 
-    @property
-    def due_s(self) -> float: ...
-    @property
-    def sent_s(self) -> float: ...
-    @property
-    def first_s(self) -> float: ...
-    @property
-    def last_s(self) -> float: ...
-    @property
-    def end_s(self) -> float: ...
-    @property
-    def num_prompt_tokens(self) -> int | None: ...
-    @property
-    def num_output_tokens(self) -> int: ...
-    @property
-    def num_cached_tokens(self) -> int | None: ...
-    @property
-    def num_chunks(self) -> int: ...
-    @property
-    def gaps_s(self) -> "array[float]": ...
+    due_s: float
+    sent_s: float
+    first_s: float
+    last_s: float
+    end_s: float
+    num_prompt_tokens: int | None
+    num_output_tokens: int
+    num_cached_tokens: int | None
+    num_chunks: int
+    gaps_s: "array[float]"
+    trouble: str | None
+    reason: str
+    retry_after_s: float | None
+
     @property
     def end(self) -> str | None: ...
-    @property
-    def trouble(self) -> str | None: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def retry_after_s(self) -> float | None: ...
 
 
 OWN = ("sent_s", "error")
@@ -67,20 +55,10 @@ class ClientColumns(Columns):
     def sort(self) -> None:
         """Bring the rows in order of arrival: what could not be sent is known later than what could."""
         order = sorted(range(len(self)), key=self.arrival_s.__getitem__)
-        self.request_id[:] = [self.request_id[i] for i in order]
-        for texts in (self.tenant, self.reason, self.error):
-            texts[:] = [texts[i] for i in order]
-        for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s, self.sent_s):
-            times[:] = array("d", [times[i] for i in order])
-        for counts in (
-            self.num_prompt_tokens,
-            self.num_output_tokens,
-            self.num_preemptions,
-            self.prefix_hit_tokens,
-            self.recomputed_tokens,
-            self.replica,
-        ):
-            counts[:] = array("q", [counts[i] for i in order])
+        columns: list[Any] = [*self.stored(), self.sent_s, self.error]
+        for column in columns:
+            ordered = [column[i] for i in order]
+            column[:] = array(column.typecode, ordered) if isinstance(column, array) else ordered
 
 
 @dataclass(slots=True)

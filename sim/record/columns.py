@@ -137,19 +137,26 @@ class Columns:
             for name in self.request_id[:count]:
                 self.limits_s.pop(name, None)
                 self.refusals.pop(name, None)
-        for texts in (self.request_id, self.tenant, self.reason):
-            del texts[:count]
-        for times in (self.arrival_s, self.first_scheduled_s, self.first_token_s, self.finish_s):
-            del times[:count]
-        for counts in (
+        for column in self.stored():
+            del column[:count]
+
+    def stored(self) -> "list[list[str] | list[str | None] | array[float] | array[int]]":
+        """List the columns that have an element for each request."""
+        return [
+            self.request_id,
+            self.tenant,
+            self.reason,
+            self.arrival_s,
+            self.first_scheduled_s,
+            self.first_token_s,
+            self.finish_s,
             self.num_prompt_tokens,
             self.num_output_tokens,
             self.num_preemptions,
             self.prefix_hit_tokens,
             self.recomputed_tokens,
             self.replica,
-        ):
-            del counts[:count]
+        ]
 
 
 GROUP_COLUMNS = (

@@ -1,6 +1,5 @@
 """Requests and steps as numpy columns, and what follows from them for each request."""
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +19,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Intervals = tuple[Floats, Ints | None]
 """Times between tokens, and how often each occurs; None is once."""
+
+
+TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+COUNTS = (
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "num_preemptions",
+    "prefix_hit_tokens",
+    "recomputed_tokens",
+    "replica",
+)
 
 
 class Rows(NamedTuple):
@@ -50,28 +60,10 @@ class Rows(NamedTuple):
     def of(cls, columns: Columns, count: int | None = None) -> "Rows":
         """The first `count` rows of a recorder, or all."""
 
-        def floats(values: "array[float]") -> Floats:
-            return np.array(values[:count], dtype=np.float64)
-
-        def whole(values: "array[int]") -> Ints:
-            return np.array(values[:count], dtype=np.int64)
-
-        return cls(
-            floats(columns.arrival_s),
-            floats(columns.first_scheduled_s),
-            floats(columns.first_token_s),
-            floats(columns.finish_s),
-            whole(columns.num_prompt_tokens),
-            whole(columns.num_output_tokens),
-            whole(columns.num_preemptions),
-            whole(columns.prefix_hit_tokens),
-            whole(columns.recomputed_tokens),
-            whole(columns.replica),
-            finished(columns.reason[:count]),
-            columns.reason[:count],
-            columns.tenant[:count],
-            *limits_of(columns, count),
-        )
+        values: list[Any] = [np.array(getattr(columns, name)[:count], dtype=np.float64) for name in TIMES]
+        values += [np.array(getattr(columns, name)[:count], dtype=np.int64) for name in COUNTS]
+        reasons, tenants = columns.reason[:count], columns.tenant[:count]
+        return cls._make([*values, finished(reasons), reasons, tenants, *limits_of(columns, count)])
 
 
 def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Floats, Floats]:

@@ -6,6 +6,7 @@ each replica has `ROWS` rows.
 
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 
 from sim.files.run_files import REQUESTS, STEPS, RunError
 from sim.record.columns import Columns, Steps
-from sim.record.rows import Floats, Intervals, Rows, finished, requests_table, steps_table
+from sim.record.rows import COUNTS, TIMES, Floats, Intervals, Rows, finished, requests_table, steps_table
 from sim.record.run_directory import TABLE_ID
 
 ROWS = 2**16
@@ -111,19 +112,13 @@ class RunWriter:
                 file.path.unlink()
 
 
-class _reporting:
-    """Turns trouble with files into one clear error."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            reason = error.strerror or error
-            raise RunError(f"cannot write results to {self._folder}: {reason}") from None
+@contextmanager
+def _reporting(folder: Path) -> Iterator[None]:
+    """Turn trouble with files into one clear error."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write results to {folder}: {error.strerror or error}") from None
 
 
 class OnDisk:
@@ -159,22 +154,9 @@ def rows_of(table: pa.Table) -> Rows:
         """Runs that were written before requests had limits have none."""
         return numbers(name) if name in table.column_names else np.full(len(reasons), np.nan)
 
-    return Rows(
-        numbers("arrival_s"),
-        numbers("first_scheduled_s"),
-        numbers("first_token_s"),
-        numbers("finish_s"),
-        numbers("num_prompt_tokens"),
-        numbers("num_output_tokens"),
-        numbers("num_preemptions"),
-        numbers("prefix_hit_tokens"),
-        numbers("recomputed_tokens"),
-        table["replica"].fill_null(-1).to_numpy(),
-        finished(reasons),
-        reasons,
-        tenants,
-        *(limit(name) for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")),
-    )
+    values = [numbers(name) for name in (*TIMES, *COUNTS[:-1])]
+    values += [table["replica"].fill_null(-1).to_numpy(), finished(reasons), reasons, tenants]
+    return Rows._make([*values, *(limit(name) for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s"))])
 
 
 def _groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -1,27 +1,14 @@
 """CSV traces: Azure's, the bench files' (Vidur's columns), ServeGen's and BurstGPT's.
 
-A quick path takes a chunk of good rows column by column; a chunk that it refuses is read again row
-by row, which finds the error. Quoting is not understood, as none of these formats quotes.
+Quoting is not understood, as none of these formats quotes.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from itertools import islice
 
 from sim.files.lines import shown
-from sim.trace.record import (
-    MAX_ARRIVAL_S,
-    MAX_TOKENS,
-    TraceError,
-    TraceRequest,
-    arrival_problem,
-    default_id,
-    tokens_problem,
-)
-
-CHUNK_ROWS = 4096
-"""Rows read at once by the quick path; bounds memory."""
+from sim.trace.record import MAX_TOKENS, TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,47 +93,13 @@ class CsvRows:
 
     def read(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
         """The requests; raises TraceError at the first bad row, or when there is none."""
-        while chunk := list(islice(lines, CHUNK_ROWS)):
-            rows = self._quick(chunk)
-            if rows is None:
-                rows = [self._slow(line) for line in chunk]
-            yield from rows
+        for line in lines:
+            yield self._row(line)
         if not self._index:
             raise TraceError(self._path, 1, "there are no rows after the header")
 
-    def _quick(self, lines: list[bytes]) -> list[TraceRequest] | None:
-        """The rows of a chunk in which all is well, else None."""
-        width = len(self._names)
-        if [line.count(b",") for line in lines].count(width - 1) != len(lines):
-            return None
-        cells = b",".join(lines).split(b",")
-        whens, prompts, outputs = (cells[place::width] for place in self._dialect.places)
-        if not (all(map(bytes.isdigit, prompts)) and all(map(bytes.isdigit, outputs))):
-            return None
-        if not self._dialect.timestamps and b"".join(whens).translate(None, b"0123456789.eE+-"):
-            return None
-        try:
-            arrivals = list(map(self._arrival, whens))
-            prompt_counts, output_counts = list(map(int, prompts)), list(map(int, outputs))
-        except ValueError:
-            return None
-        good = (
-            self._previous_s <= arrivals[0]
-            and arrivals[-1] <= MAX_ARRIVAL_S
-            and arrivals == sorted(arrivals)
-            and min(prompt_counts) > 0
-            and max(prompt_counts) <= MAX_TOKENS
-            and min(output_counts) > 0
-            and max(output_counts) <= MAX_TOKENS
-        )
-        if not good:
-            return None
-        ids = map(default_id, range(self._index, self._index + len(lines)))
-        self._previous_s, self._index = arrivals[-1], self._index + len(lines)
-        return list(map(TraceRequest, ids, arrivals, prompt_counts, output_counts))
-
-    def _slow(self, line: bytes) -> TraceRequest:
-        """One row, or the TraceError that says what is wrong with it."""
+    def _row(self, line: bytes) -> TraceRequest:
+        """Read one row; raises the TraceError that says what is wrong with it."""
         names, row = self._names, line.split(b",")
         if not line.strip():
             raise self._error("the line is blank; remove it")

@@ -192,11 +192,8 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         if not block_tokens and row.values.get("hash_ids") is not None:
             raise row.error("the header does not give hash_block_tokens", "hash_ids")
         hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
-        session, after, pause_s = (
-            row.text("session"),
-            row.text("after"),
-            row.span("pause_s", may_be_zero=True),
-        )
+        session, after = row.text("session"), row.text("after")
+        pause_s = row.span("pause_s", may_be_zero=True)
         if after is not None and (session is None or ids.get(after) != session):
             raise row.error(f"{after!r} is no earlier row's id, of the same session", "after")
         if after is None and pause_s is not None:
@@ -294,11 +291,7 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
         row["hash_ids"] = request.hash_ids
     if request.priority:
         row["priority"] = request.priority
-    if request.tenant is not None:
-        row["tenant"] = request.tenant
-    if request.session is not None:
-        row["session"] = request.session
-    for name in ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+    for name in ("tenant", "session", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
         if getattr(request, name) is not None:
             row[name] = getattr(request, name)
     if request.after is not None:

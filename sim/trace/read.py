@@ -91,14 +91,6 @@ def _check(path: str, row: int, request: TraceRequest, previous_s: float) -> Non
             raise TraceError(path, row, f"row {row}: {reason}", column)
 
 
-def parse_result(path: str, text: bytes) -> dict[str, Any]:
-    """The one JSON object of a result file."""
-    values = decode(path, 1, text, TraceError)
-    if not isinstance(values, dict):
-        raise TraceError(path, 1, "it must be a JSON object")
-    return values
-
-
 BLOCK_TOKENS = 16
 """Tokens that one id names; other block sizes than its multiples and divisors are refused."""
 
@@ -255,8 +247,10 @@ class Trace:
     def _recorded(self) -> Iterator[TraceRequest]:
         if self.format == "run":
             return run_rows(self.path)
-        text = b"\n".join(read_lines(self.path, TraceError))
-        return bench_result_rows(self.path, parse_result(self.path, text))
+        values = decode(self.path, 1, b"\n".join(read_lines(self.path, TraceError)), TraceError)
+        if not isinstance(values, dict):
+            raise TraceError(self.path, 1, "it must be a JSON object")
+        return bench_result_rows(self.path, values)
 
     def _texts(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
         if self.tokenizer is None:
