@@ -70,7 +70,7 @@ def to_s(ticks: float) -> float:
 
 
 @dataclass(slots=True)
-class Sampled:
+class SampledSteps:
     """What some steps sampled: `tokens` None where they are only counted, else of one step.
 
     `ended` names the requests whose token in the last step was the end token. The rest is as in a StepResult.
@@ -108,7 +108,7 @@ class TokenSource:
         """Fold the diff in; the most steps to do: through the first in which a request ends."""
         raise NotImplementedError
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
         raise NotImplementedError
 

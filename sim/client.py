@@ -13,7 +13,7 @@ from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event, Timer
 from actors.kernel.reply import Reader
 from actors.messages import Cancel, Generate, Heard, Refused, StepOutput, Submit
-from sim.interrupt import Stopping
+from sim.interrupt import ReplayStopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 
@@ -111,7 +111,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
 
     def handle(self, message: Due | GaveUp | TraceRequest | Ended) -> None:
         if self._shall_stop():
-            raise Stopping
+            raise ReplayStopping
         match message:
             case Ended():
                 for name in message.request_ids:

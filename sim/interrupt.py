@@ -9,7 +9,7 @@ from types import FrameType
 from sim.record.recorder import Recorder
 
 
-class Stopping(Exception):
+class ReplayStopping(Exception):
     """The client of a replay gives up, because Ctrl-C was pressed."""
 
 
@@ -50,4 +50,4 @@ def is_stopping(error: BaseException) -> bool:
     """Whether all that went wrong is that the client gave up."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_stopping, error.exceptions))
-    return isinstance(error, Stopping)
+    return isinstance(error, ReplayStopping)

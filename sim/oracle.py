@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 from actors.core.batch import Batch
 from actors.core.config import ConfigError
-from sim.backend import Sampled, TokenSource
+from sim.backend import SampledSteps, TokenSource
 from sim.trace.record import TraceRequest
 
-NOTHING: Final = Sampled(None, ())
+NOTHING: Final = SampledSteps(None, ())
 
 
 class Oracle(TokenSource):
@@ -85,7 +85,7 @@ class Oracle(TokenSource):
         end = self._next_end()
         return batch.max_steps if end is None else min(batch.max_steps, end - self._clock)
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """Let `num_steps` steps pass; returns the requests that sampled an end token in the last."""
         self._clock += num_steps
         if not (self._joining or self._ending or self._idle or self._clock in self._buckets):
@@ -101,7 +101,7 @@ class Oracle(TokenSource):
             self._enter(request_id, end + num_steps)
         self._joining.clear()
         self._idle.clear()
-        return Sampled(None, tuple(ended))
+        return SampledSteps(None, tuple(ended))
 
     def _samples_first(self, request_id: str) -> None:
         length = self._output_tokens.get(request_id)

@@ -17,7 +17,7 @@ from actors.config.speculative import Rates, SpeculativeConfig
 from actors.core.batch import Batch
 from actors.core.config import ConfigError
 from actors.core.draftable import may_draft
-from sim.backend import Sampled, TokenSource
+from sim.backend import SampledSteps, TokenSource
 
 MASK = 2**64 - 1
 
@@ -182,7 +182,7 @@ class Speculated(TokenSource):
         self._batch = batch
         return 1
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """The tokens of the step, as named or counted, and new drafts."""
         verified, idle = dict(self._batch.drafts), frozenset(self._batch.idle)
         tokens, ended, accepted, drafts = [], [], [], []
@@ -204,7 +204,7 @@ class Speculated(TokenSource):
                 if num_drafts:
                     drafts.append((name, num_drafts))
         named = [(name, token) for name, token in tokens if token is not None]
-        return Sampled(tuple(named) if named else None, tuple(ended), tuple(accepted), tuple(drafts))
+        return SampledSteps(tuple(named) if named else None, tuple(ended), tuple(accepted), tuple(drafts))
 
     def _leave(self, request_id: str) -> None:
         for notes in (self._prefilling, self._decoding, self._key, self._accepts):

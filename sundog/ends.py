@@ -75,7 +75,7 @@ class Stopped(Exception):
         self.code = code
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Time, level, logger and message, and the numbers that a record carries as `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -94,7 +94,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(kind: str) -> None:
     """Write what is logged to stderr, as `kind` says: text or json, and as JSON Python's warnings, too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter("%(message)s"))
+    handler.setFormatter(JsonLogFormatter() if kind == "json" else logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(writes_json())
 
@@ -106,7 +106,7 @@ def let_it_remark() -> None:
 
 def writes_json() -> bool:
     """True if each line of the log is a JSON object."""
-    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+    return any(isinstance(handler.formatter, JsonLogFormatter) for handler in logging.getLogger().handlers)
 
 
 def remark(text: str, *, is_error: bool = False) -> None:

@@ -155,7 +155,7 @@ def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ObservedRange:
     """The largest step that was observed, by each of its sizes."""
 
     tokens: float
@@ -172,7 +172,7 @@ class InRange(CostModel):
     """
 
     model: Calibrated
-    measured: Range
+    measured: ObservedRange
     coverage: Coverage = field(default_factory=Coverage)
     doubt: float = 0.0
 

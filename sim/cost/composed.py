@@ -175,11 +175,11 @@ def scaled(model: CostModel, factor: float) -> CostModel:
     """`model` with every step `factor` times as long."""
     if factor == 1:
         return model
-    return model.scaled(factor) if isinstance(model, Pipeline) else Scaled(model, factor)
+    return model.scaled(factor) if isinstance(model, Pipeline) else ScaledCost(model, factor)
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(CostModel):
+class ScaledCost(CostModel):
     """A cost of `factor` times that of `model`."""
 
     model: CostModel

@@ -6,7 +6,7 @@ The parts are not fitted server by server; they are errors of whole kinds of pre
 import math
 
 from sim.cost.calibrated import Calibrated, InRange
-from sim.cost.composed import Pipeline, Scaled, WithDrafts
+from sim.cost.composed import Pipeline, ScaledCost, WithDrafts
 from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables.model import TablesCost
@@ -42,7 +42,7 @@ FAR = 2.0
 
 def kernels_of(cost: CostModel) -> CostModel:
     """The model below the host's share, any scaling and any draft model."""
-    while isinstance(cost, WithDrafts | WithOverhead | Scaled):
+    while isinstance(cost, WithDrafts | WithOverhead | ScaledCost):
         cost = cost.model
     return cost
 

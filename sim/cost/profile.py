@@ -17,8 +17,8 @@ from pydantic import Field
 
 from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.core.config import ConfigError
-from sim.cost.calibrated import Bends, Calibrated, InRange, Range
-from sim.cost.composed import Scaled
+from sim.cost.calibrated import Bends, Calibrated, InRange, ObservedRange
+from sim.cost.composed import ScaledCost
 from sim.cost.overhead import HostOverhead, WithOverhead
 from sim.cost.work import CostModel
 from sim.files.run_files import write_whole
@@ -41,7 +41,7 @@ def write_cost(
     path: Path | str,
     model: Calibrated,
     source: str,
-    measured: Range | None = None,
+    measured: ObservedRange | None = None,
     more: Mapping[str, Mapping[str, object]] | None = None,
 ) -> None:
     """Write the coefficients, their range, and `more` tables; raises ConfigError if it cannot."""
@@ -79,8 +79,8 @@ def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRa
         return model
     if not isinstance(measured, dict):
         raise ConfigError(f"cost {path}: {RANGE} is {measured!r}: give a table [{RANGE}]")
-    sizes = [field.name for field in fields(Range)]
-    largest = Range(*(_number(path, measured, name, 1e18, "a size of at least 0") for name in sizes))
+    sizes = [field.name for field in fields(ObservedRange)]
+    largest = ObservedRange(*(_number(path, measured, name, 1e18, "a size of at least 0") for name in sizes))
     return InRange(model, largest, doubt=_doubt(values.get(MEASURED)))
 
 
@@ -132,7 +132,7 @@ class MeasuredEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostShare:
     """Seconds that a server adds to a step, to each token sampled in it, to each chunk of a prompt in it,
     and to each request in front of it. The engine's own time is `slowdown` times what it is alone."""
 
@@ -148,7 +148,7 @@ class Host:
         overhead = HostOverhead(
             step_s=self.step_s, token_s=self.token_s, chunk_s=self.chunk_s, request_s=self.request_s
         )
-        return WithOverhead(cost if self.slowdown == 1 else Scaled(cost, self.slowdown), overhead)
+        return WithOverhead(cost if self.slowdown == 1 else ScaledCost(cost, self.slowdown), overhead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Profile:
 
     cost: InRange
     engine: MeasuredEngine
-    host: Host
+    host: HostShare
     hops: HopCosts = NO_HOPS
 
 
@@ -170,5 +170,5 @@ def read_profile(path: Path | str) -> Profile | None:
     if not isinstance(cost, InRange):
         raise ConfigError(f"cost {path}: the table [range] is missing: is it of `sundog calibrate MODEL`?")
     engine = checked(MeasuredEngine, values[ENGINE], path, (ENGINE,))
-    host = checked(Host, values.get(HOST, {}), path, (HOST,))
+    host = checked(HostShare, values.get(HOST, {}), path, (HOST,))
     return Profile(cost, engine, host, checked(HopCosts, values.get(HOPS, {}), path, (HOPS,)))

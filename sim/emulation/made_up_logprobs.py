@@ -10,7 +10,7 @@ from math import log
 
 from actors.core.batch import Admission, Batch
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from sim.backend import Sampled, TokenSource
+from sim.backend import SampledSteps, TokenSource
 
 HALF = log(0.5)
 
@@ -48,7 +48,7 @@ class MadeUpLogprobs(TokenSource):
             self._due = [self._prompts.pop(name) for name in done if name in self._prompts]
         return self._source.begin(batch)
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """The other's tokens, and what is wanted beside them."""
         sampled, wanted = self._source.sample(num_steps), self._wanted
         if not (wanted or self._due):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from actors.core.batch import Batch
-from sim.backend import Sampled, TokenSource
+from sim.backend import SampledSteps, TokenSource
 from sim.emulation.answers import Answers
 
 
@@ -74,7 +74,7 @@ class Scripted(TokenSource):
         self._idle = frozenset(batch.idle)
         return 1
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """One token for each request that samples in the step."""
         if self._source is not None:
             return self._source.sample(num_steps)
@@ -86,4 +86,4 @@ class Scripted(TokenSource):
             if request_id not in self._idle:
                 tokens.append((request_id, token(request_id, index)))
                 decoding[request_id] = index + 1
-        return Sampled(tuple(tokens), ())
+        return SampledSteps(tuple(tokens), ())

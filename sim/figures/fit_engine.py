@@ -24,7 +24,7 @@ from actors.core.params.sampling import Sampling
 from actors.kernel.actor import Ref
 from actors.kernel.clock import now_s
 from actors.messages import Capacity, Interrupt, Load
-from sim.cost.calibrated import Calibrated, Range, chunk_context_tokens, nonnegative_least_squares
+from sim.cost.calibrated import Calibrated, ObservedRange, chunk_context_tokens, nonnegative_least_squares
 from sim.cost.work import StepWork, WorkFold
 
 CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
@@ -237,7 +237,7 @@ class EngineFitted:
     """The model, the sizes it was fitted to, and how far it is off where it was not fitted."""
 
     model: Calibrated
-    measured: Range
+    measured: ObservedRange
     held_out: tuple[tuple[Shape, float], ...]
     """Shapes that were not fitted to, and the relative error of each."""
     num_shapes: int
@@ -306,9 +306,9 @@ def _point(shape: Shape, seen: Sequence[Seen]) -> Point:
     return Point(shape, works[len(works) // 2], tuple(seconds for _, seconds in seen))
 
 
-def _range(points: Sequence[Point]) -> Range:
+def _range(points: Sequence[Point]) -> ObservedRange:
     works = [point.work for point in points]
-    return Range(
+    return ObservedRange(
         max(float(work.num_tokens) for work in works),
         max(float(work.decode_context_tokens) for work in works),
         max(float(work.num_decodes) for work in works),

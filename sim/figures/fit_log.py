@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated, Range, coefficients, fit_sums, nonnegative_least_squares
-from sim.cost.profile import Host
+from sim.cost.calibrated import Calibrated, ObservedRange, coefficients, fit_sums, nonnegative_least_squares
+from sim.cost.profile import HostShare
 from sim.cost.work import CostModel, StepWork
 from sim.figures.validate.logs import read_rows
 from sim.files.lines import JsonLines, Row
@@ -57,7 +57,7 @@ class StepsFitted(NamedTuple):
     """The model, the sizes it was fitted to, the median relative error of a step, and how many there were."""
 
     model: Calibrated
-    measured: Range
+    measured: ObservedRange
     median_error: float
     num_steps: int
 
@@ -83,7 +83,7 @@ def fit_steps(path: Path) -> StepsFitted:
     model = fit_sums(features, seconds)
     explained = features @ np.array(coefficients(model))
     error = float(np.median(np.abs(explained / seconds - 1)))
-    measured = Range(*(float(features[:, column].max()) for column in (1, 2, 3, 4)))
+    measured = ObservedRange(*(float(features[:, column].max()) for column in (1, 2, 3, 4)))
     return StepsFitted(model, measured, error, len(rows))
 
 
@@ -229,7 +229,7 @@ FREAK = 10.0
 Steps = Sequence[tuple[StepWork, float]]
 
 
-def fit_host(steps: Steps, cost: CostModel) -> Host:
+def fit_host(steps: Steps, cost: CostModel) -> HostShare:
     """The host's share beyond `cost`; what it adds to a request in front is not known here.
 
     Kinds of steps count by the relative errors of their means; the sum over all steps is then made right.
@@ -252,7 +252,7 @@ def fit_host(steps: Steps, cost: CostModel) -> Host:
     if explained_s > 0:
         solution *= max(0.0, float(extra_s.sum())) / explained_s
     slower, step_s, token_s, chunk_s = (float(value) for value in solution)
-    return Host(step_s, token_s, chunk_s, slowdown=1 + slower)
+    return HostShare(step_s, token_s, chunk_s, slowdown=1 + slower)
 
 
 def _kind(work: StepWork) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import numpy as np
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
 from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
-from sim.figures.totals import NO_TERMS, Terms, Totals, saturation
+from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, saturation
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, Steps
 from sim.record.recorder import Recorder
@@ -141,7 +141,7 @@ class Summary:
     Throughput counts finished requests over the span from the first arrival to the last finish.
     `saturation` is requests in the server over those it can run at once, on average; from 1 on the
     queue grows as long as the load lasts. Goodput counts those that met every limit they have, their own
-    or else that of `Terms`, of all that arrived. `busy_fraction` is of all replicas' time until the last
+    or else that of `RunTerms`, of all that arrived. `busy_fraction` is of all replicas' time until the last
     step ended. `fairness` is Jain's index of what tenants were served while they waited beside others,
     `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
     Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
@@ -219,7 +219,7 @@ def request_times(recorder: Recorder) -> RequestTimes:
     return latencies(Rows.of(recorder.columns), recorder.front_end_s)
 
 
-def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None = None) -> Summary:
+def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | None = None) -> Summary:
     """The figures of a run; latencies are over finished requests, ITL over all tokens.
 
     `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
@@ -248,7 +248,7 @@ def summarize(recorder: Recorder, terms: Terms = NO_TERMS, source: Source | None
     )
 
 
-def summarize_client(record: ClientRecord, terms: Terms = NO_TERMS) -> Summary:
+def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summary:
     """The figures of a run that only clients saw."""
     source = InMemory(record.columns, [record.gaps])
     totals, tenants = _summed(source, terms, 0.0, Replicas(1))
@@ -263,7 +263,12 @@ def summarize_client(record: ClientRecord, terms: Terms = NO_TERMS) -> Summary:
 
 
 def _seen(
-    totals: Totals, tenants: Tenants, terms: Terms, source: Source, front_s: float, engine: EngineFigures
+    totals: RequestTotals,
+    tenants: Tenants,
+    terms: RunTerms,
+    source: Source,
+    front_s: float,
+    engine: EngineFigures,
 ) -> Summary:
     """What follows from the requests, beside what is known of the engines."""
     over = distributions(source, front_s, totals.num_requests)
@@ -314,9 +319,11 @@ def _seen(
     )
 
 
-def _summed(source: Source, terms: Terms, front_end_s: float, replicas: Replicas) -> tuple[Totals, Tenants]:
+def _summed(
+    source: Source, terms: RunTerms, front_end_s: float, replicas: Replicas
+) -> tuple[RequestTotals, Tenants]:
     """All requests together, by tenant, and by replica; those with tenants are held in memory."""
-    totals, owned = Totals(), list[Rows]()
+    totals, owned = RequestTotals(), list[Rows]()
     for rows in source.requests():
         totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
         replicas.add(rows)
@@ -329,7 +336,7 @@ def _summed(source: Source, terms: Terms, front_end_s: float, replicas: Replicas
     return totals, tenants_of(together, met, front_end_s)
 
 
-def _saturation(source: Source, terms: Terms, num_blocks: int) -> float | None:
+def _saturation(source: Source, terms: RunTerms, num_blocks: int) -> float | None:
     if terms.max_num_running is None:
         return None
     return saturation(

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
-from sim.figures.sweep import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, Failed, Job, Measures
+from sim.figures.sweep import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
-from sim.figures.totals import Terms, Totals, saturation
+from sim.figures.totals import RequestTotals, RunTerms, saturation
 from sim.record.columns import Steps
 from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Spans(NamedTuple):
+class StepSpans(NamedTuple):
     """The steps of one replica; the last three are each one's `Blocks`, -1 where there are none."""
 
     start_s: Floats
@@ -46,7 +46,7 @@ class Spans(NamedTuple):
     after: Ints
 
     @classmethod
-    def of(cls, steps: Steps) -> "Spans":
+    def of(cls, steps: Steps) -> "StepSpans":
         """The steps that a recorder has in memory."""
         end_s = np.array(steps.end_s, dtype=np.float64)
         sizes = group_column(steps.groups, "num_steps")
@@ -119,7 +119,7 @@ class Played:
 
     rows: Rows
     request_ids: list[str]
-    terms: Terms
+    terms: RunTerms
     front_end_s: float
     num_replicas: int
     num_blocks: int
@@ -133,12 +133,12 @@ class Played:
         cls,
         rows: Rows,
         request_ids: list[str],
-        spans: Iterable[Spans],
+        spans: Iterable[StepSpans],
         *,
         front_end_s: float,
         num_replicas: int,
         num_blocks: int,
-        terms: Terms,
+        terms: RunTerms,
         load: bytes,
     ) -> "Played":
         """From rows and each replica's steps, wherever they were kept; `num_blocks` without the null one."""
@@ -172,12 +172,12 @@ def load_of(requests: Iterable[TraceRequest]) -> bytes:
     return found.digest()
 
 
-def played(recorder: Recorder, terms: Terms, load: bytes) -> Played:
+def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
     """A run that its recorder has in memory."""
     return Played.of(
         Rows.of(recorder.columns),
         list(recorder.columns.request_id),
-        map(Spans.of, recorder.steps),
+        map(StepSpans.of, recorder.steps),
         front_end_s=recorder.front_end_s,
         num_replicas=recorder.num_replicas,
         num_blocks=recorder.num_blocks - 1,
@@ -194,7 +194,7 @@ def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 
 
 def read_played(
-    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: Terms, load: bytes
+    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: RunTerms, load: bytes
 ) -> Played:
     """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
@@ -211,18 +211,18 @@ def read_played(
     )
 
 
-def _spans(steps: "pa.Table", replica: int) -> Spans:
+def _spans(steps: "pa.Table", replica: int) -> StepSpans:
     own = steps["replica"].to_numpy() == replica
     blocks = (steps[name].fill_null(-1).to_numpy()[own] for name in USED)
-    return Spans(steps["start_s"].to_numpy()[own], steps["end_s"].to_numpy()[own], *blocks)
+    return StepSpans(steps["start_s"].to_numpy()[own], steps["end_s"].to_numpy()[own], *blocks)
 
 
 def measured(
-    jobs: Iterable[Job], outcomes: Iterable[Played | Failed], warmup_s: float | None
-) -> Iterator[Measures | Failed]:
+    jobs: Iterable[Job], outcomes: Iterable[Played | FailedRun], warmup_s: float | None
+) -> Iterator[Measures | FailedRun]:
     """The figures of each run, in the order of the jobs, which names one seed after another."""
     seed: int | None = None
-    group: list[Played | Failed] = []
+    group: list[Played | FailedRun] = []
     for job, outcome in zip(jobs, outcomes, strict=True):
         if group and job[1] != seed:
             yield from _of_one_seed(group, warmup_s)
@@ -232,18 +232,20 @@ def measured(
     yield from _of_one_seed(group, warmup_s)
 
 
-def _of_one_seed(outcomes: Sequence[Played | Failed], warmup_s: float | None) -> Iterator[Measures | Failed]:
+def _of_one_seed(
+    outcomes: Sequence[Played | FailedRun], warmup_s: float | None
+) -> Iterator[Measures | FailedRun]:
     early = {
         number: warm_up(each, warmup_s)
         for number, each in enumerate(outcomes)
-        if not isinstance(each, Failed)
+        if not isinstance(each, FailedRun)
     }
     shared: dict[bytes, set[str]] = {}
     for number, each in enumerate(outcomes):
-        if not isinstance(each, Failed):
+        if not isinstance(each, FailedRun):
             shared.setdefault(each.load, set()).update(early[number].request_ids)
     for number, each in enumerate(outcomes):
-        if isinstance(each, Failed):
+        if isinstance(each, FailedRun):
             yield each
             continue
         own, is_settled = early[number]
@@ -292,7 +294,7 @@ def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measure
         values = values[~np.isnan(values)]
         for part, percent in PERCENT.items():
             found[f"{name}.{part}"] = _part(values, percent)
-    totals = Totals()
+    totals = RequestTotals()
     met = run.terms.met(rows, times)
     totals.add(rows, met)
     replicas = Replicas(run.num_replicas)
@@ -317,7 +319,7 @@ def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measure
     return found
 
 
-def _whole(run: Played, totals: Totals, replicas: Replicas, first: int) -> dict[str, float | None]:
+def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -> dict[str, float | None]:
     """What the kept requests and the time since the first of them add up to."""
     span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s, terms = 1 / span_s if span_s else 0.0, run.terms

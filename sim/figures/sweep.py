@@ -101,7 +101,7 @@ Job = tuple[Settings, int]
 Measures = dict[str, float]
 
 
-class Failed(NamedTuple):
+class FailedRun(NamedTuple):
     """A run that there is not: why, in one line, and where in the code if that is a bug of ours."""
 
     reason: str
@@ -113,7 +113,7 @@ def label(settings: Settings) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as given"
 
 
-RunAll = Callable[[Sequence[Job]], Iterable[Measures | Failed]]
+RunAll = Callable[[Sequence[Job]], Iterable[Measures | FailedRun]]
 """Runs jobs, and gives their figures in the same order."""
 
 
@@ -144,7 +144,7 @@ class Cell:
     runs: list[Measures] = field(default_factory=list)
     is_fixed: bool = False
     is_one_recording: bool = False
-    failed: Failed | None = None
+    failed: FailedRun | None = None
 
     def values(self, metric: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
         """A figure of every run; NaN in a run that has none, of a tenant that never came."""
@@ -210,7 +210,7 @@ def _replicate(cells: Sequence[Cell], seeds: range, run_all: RunAll) -> None:
     jobs = [(cell, seed) for seed in seeds for cell in cells]
     results = run_all([(cell.settings, seed) for cell, seed in jobs])
     for (cell, _), outcome in zip(jobs, results, strict=True):
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedRun):
             cell.failed = cell.failed or outcome
         else:
             cell.runs.append(outcome)
@@ -226,7 +226,7 @@ def _is_precise(cell: Cell, rule: Rule) -> bool:
     return half_width <= allowed
 
 
-class Place(NamedTuple):
+class RankedCell(NamedTuple):
     """A setting; `behind` is its metric less that of the best, None for the best itself.
 
     `is_tied`: no difference to the best is shown, at this confidence for all settings together.
@@ -237,7 +237,7 @@ class Place(NamedTuple):
     is_tied: bool
 
 
-def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[Place]:
+def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[RankedCell]:
     """Rank the settings that ran and have the metric, the best first."""
     sign, name = -1.0 if metric.is_higher_better else 1.0, metric.name
     known = [cell for cell in cells if cell.failed is None and not math.isnan(_mean(cell, name))]
@@ -246,7 +246,7 @@ def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[Pla
     found = []
     for cell in order:
         behind = None if cell is order[0] else cell.change(order[0], name, each)
-        found.append(Place(cell, behind, behind is not None and _is_tied(behind)))
+        found.append(RankedCell(cell, behind, behind is not None and _is_tied(behind)))
     return found
 
 

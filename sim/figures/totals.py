@@ -15,7 +15,7 @@ from sim.record.rows import Floats, RequestTimes, Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunTerms:
     """The terms that a run is held against: limits per request in seconds, and what its GPUs take.
 
     `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
@@ -49,11 +49,11 @@ class Terms:
         return met if is_any else None
 
 
-NO_TERMS = Terms()
+NO_TERMS = RunTerms()
 
 
 @dataclass(slots=True)
-class Totals:
+class RequestTotals:
     """Sums over all requests of a run."""
 
     num_requests: int = 0

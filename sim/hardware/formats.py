@@ -42,7 +42,7 @@ ALL_PARTS = frozenset(("attention", "dense", "experts"))
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class WeightFormat:
     """A format in which quantised weights are stored and multiplied.
 
     `bits` of a weight include its share of the scales. `units` are those of the GPU it is multiplied
@@ -56,6 +56,6 @@ class Format:
     units: str | None
     parts: frozenset[str] = ALL_PARTS
 
-    def without(self, part: str) -> "Format":
+    def without(self, part: str) -> "WeightFormat":
         """Return the same format with that part left in 16 bits."""
         return replace(self, parts=self.parts - {part})

@@ -18,7 +18,7 @@ from typing import Any
 from actors.core.config import ConfigError
 from actors.core.names import unknown
 from sim.hardware.fields import Fields, config_of
-from sim.hardware.formats import Format
+from sim.hardware.formats import WeightFormat
 from sim.hardware.shape import MLP_PROJECTIONS, Layer, ModelShape
 
 LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
@@ -55,7 +55,9 @@ Parts = tuple[frozenset[str], ...]
 """What each layer has of `attention`, the `dense` and shared MLP, and routed `experts`."""
 
 
-def left_out(form: Format, fields: Fields, layers: Sequence[Layer]) -> tuple[Format, Parts, list[str]]:
+def left_out(
+    form: WeightFormat, fields: Fields, layers: Sequence[Layer]
+) -> tuple[WeightFormat, Parts, list[str]]:
     """The format without the parts that no layer has in it; what each layer leaves in 16 bits; remarks.
 
     A part of which only a projection is named that is not known is taken to be left out whole: a remark.
@@ -165,7 +167,7 @@ PROJECTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
 """What families call the modules of a part, one way or another."""
 
 
-def targeted(form: Format, fields: Fields, layers: Parts) -> Format:
+def targeted(form: WeightFormat, fields: Fields, layers: Parts) -> WeightFormat:
     """The format without the parts that no target names; ConfigError for what is not understood."""
     groups = fields.get("config_groups")
     assert isinstance(groups, dict), "its format was found"
@@ -217,13 +219,13 @@ def _names(target: str, module: str) -> bool:
         return False
 
 
-FP8 = Format("fp8", 8, "float8")
-BLOCK_FP8 = Format("block fp8", 8 + 32 / 128**2, "float8")
-INT8 = Format("int8", 8, "int8")
-AWQ = Format("awq", 4 + 20 / 128, None)
-GPTQ = Format("gptq", 4 + 16 / 128, None)
-MXFP4 = Format("mxfp4", 4 + 8 / 32, None, frozenset(("experts",)))
-NVFP4 = Format("nvfp4", 4 + 8 / 16, "float4")
+FP8 = WeightFormat("fp8", 8, "float8")
+BLOCK_FP8 = WeightFormat("block fp8", 8 + 32 / 128**2, "float8")
+INT8 = WeightFormat("int8", 8, "int8")
+AWQ = WeightFormat("awq", 4 + 20 / 128, None)
+GPTQ = WeightFormat("gptq", 4 + 16 / 128, None)
+MXFP4 = WeightFormat("mxfp4", 4 + 8 / 32, None, frozenset(("experts",)))
+NVFP4 = WeightFormat("nvfp4", 4 + 8 / 16, "float4")
 FORMATS = {form.name: form for form in (FP8, INT8, AWQ, GPTQ, MXFP4, NVFP4)}
 FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP8, "modelopt_fp4": NVFP4}
 """By vLLM's names for `--quantization`, and by those of the formats."""
@@ -234,7 +236,7 @@ AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
 KV_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 
 
-def format_named(name: str, has_experts: bool) -> Format:
+def format_named(name: str, has_experts: bool) -> WeightFormat:
     """The format that `--quantization` names; raises ConfigError for one that is not known."""
     form = FORMATS.get(name.lower())
     if form is None:
@@ -265,7 +267,7 @@ def modelopt_of(text: str, source: str) -> dict[str, Any]:
     return {"quant_method": "modelopt", **inner}
 
 
-def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[Format | None, Parts, list[str]]:
+def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat | None, Parts, list[str]]:
     """The format that a config's `quantization_config` says, and what is not quite as it says.
 
     Between them stands what each layer has in 16 bits of the parts that other layers have in the format.
@@ -286,7 +288,7 @@ def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[Format | None, P
     return form, unquantised, remarks
 
 
-def _stored(fields: Fields) -> Format:
+def _stored(fields: Fields) -> WeightFormat:
     """The format of whatever is quantised."""
     method = fields.get("quant_method") or ("modelopt" if fields.get("quant_algo") is not None else None)
     if method in ("fp8", "fbgemm_fp8"):
@@ -307,7 +309,7 @@ def _stored(fields: Fields) -> Format:
     raise _not_known(fields, f"quant_method {method!r}")
 
 
-def _fp8(fields: Fields) -> Format:
+def _fp8(fields: Fields) -> WeightFormat:
     """With a scale of 32 bits per block, if there are blocks."""
     block = fields.get("weight_block_size")
     if block is None:
@@ -321,15 +323,15 @@ def _fp8(fields: Fields) -> Format:
     return replace(BLOCK_FP8, bits=8 + 32 / (sizes[0] * sizes[1]))
 
 
-def _bitsandbytes(fields: Fields) -> Format:
+def _bitsandbytes(fields: Fields) -> WeightFormat:
     """4 bits with a 32 bit scale per 64 weights, or one of 8 bits where scales are quantised too."""
     if not fields.flag("load_in_4bit"):
         raise _not_known(fields, "bitsandbytes without load_in_4bit")
     double = fields.flag("bnb_4bit_use_double_quant")
-    return Format("bitsandbytes", 4 + (8 / 64 + 32 / (64 * 256) if double else 32 / 64), None)
+    return WeightFormat("bitsandbytes", 4 + (8 / 64 + 32 / (64 * 256) if double else 32 / 64), None)
 
 
-def _grouped(fields: Fields, usual: Format) -> Format:
+def _grouped(fields: Fields, usual: WeightFormat) -> WeightFormat:
     """Whole numbers of 4 or 8 bits with a scale per group."""
     bits, kind = fields.count("bits", 4), fields.get("data_type") or "int"
     if kind not in ("int", "int_sym"):
@@ -343,7 +345,7 @@ def _grouped(fields: Fields, usual: Format) -> Format:
     return replace(usual, bits=bits + scales)
 
 
-def _compressed(fields: Fields) -> Format:
+def _compressed(fields: Fields) -> WeightFormat:
     """The one format of all groups of compressed-tensors."""
     groups = fields.get("config_groups")
     if not isinstance(groups, dict) or not groups:
@@ -358,7 +360,7 @@ def _compressed(fields: Fields) -> Format:
     return forms[0]
 
 
-def _of_group(fields: Fields, group: object) -> Format:
+def _of_group(fields: Fields, group: object) -> WeightFormat:
     if not isinstance(group, dict):
         raise _not_known(fields, "compressed-tensors with a group that is no object")
     weights = group.get("weights")
@@ -370,10 +372,10 @@ def _of_group(fields: Fields, group: object) -> Format:
     elif (kind, bits) == ("int", 8):
         form = INT8
     elif (kind, bits) == ("float", 4):
-        form = NVFP4 if weights.get("group_size") == 16 else Format("mxfp4", MXFP4.bits, None)
+        form = NVFP4 if weights.get("group_size") == 16 else WeightFormat("mxfp4", MXFP4.bits, None)
     elif (kind, bits) == ("int", 4) and plain:
         size = Fields(weights, fields.source).count("group_size", 128)
-        form = Format("int4", 4 + 16 / size, None)
+        form = WeightFormat("int4", 4 + 16 / size, None)
     else:
         raise _not_known(fields, f"compressed-tensors of {bits!r} bits of type {kind!r}")
     return replace(form, units=None) if plain else form

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from sim.hardware.formats import DTYPE_BYTES, Format
+from sim.hardware.formats import DTYPE_BYTES, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class ModelShape:
     max_positions: int
     tied_embeddings: bool
     dtype: str
-    weights: Format | None = None
+    weights: WeightFormat | None = None
     remarks: tuple[str, ...] = ()
     order: tuple[int, ...] = ()
     has_embedding: bool = True
@@ -298,7 +298,7 @@ class ModelShape:
             experts = mlp.num_experts * mlp.expert_weights(hidden)
             yield count * experts, self.bytes_per_weight(layer, "experts", plain) / groups
 
-    def format_of(self, layer: Layer, part: str) -> Format | None:
+    def format_of(self, layer: Layer, part: str) -> WeightFormat | None:
         """The format of a layer's `attention`, `dense` or `experts`; None where it is the model's dtype."""
         form = self.weights
         return form if form is not None and part in form.parts and self.share_of(layer, part) else None
@@ -320,7 +320,7 @@ class ModelShape:
         values = sum(count * layer.attention.kv_values(ranks) for layer, count in self.layers)
         return values * DTYPE_BYTES[kv_dtype or self.dtype]
 
-    def stored_as(self, weights: Format | None) -> "ModelShape":
+    def stored_as(self, weights: WeightFormat | None) -> "ModelShape":
         """The same model with weights of another format."""
         return replace(self, weights=weights)
 

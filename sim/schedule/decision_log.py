@@ -9,7 +9,7 @@ from typing import Any
 from actors.core.batch import Admission, Batch
 from actors.core.config import ConfigError
 from actors.core.step.state import SchedulerState
-from sim.backend import Sampled, TokenSource
+from sim.backend import SampledSteps, TokenSource
 from sim.files.lines import decode, read_lines
 from sim.files.run_files import write_whole
 from sim.schedule.driver import (
@@ -60,7 +60,7 @@ class NamedTokens(TokenSource):
         self._idle = frozenset(batch.idle)
         return 1
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """One token for each request that samples in the step."""
         for request_id in self._joining:
             index = self._prefilling.pop(request_id)
@@ -74,7 +74,7 @@ class NamedTokens(TokenSource):
             tokens.append((request_id, token))
             if self._is_end and token == self._last_token:
                 ended.append(request_id)
-        return Sampled(tuple(tokens), tuple(ended))
+        return SampledSteps(tuple(tokens), tuple(ended))
 
 
 FALLBACK_TOKEN = 3
@@ -108,7 +108,7 @@ class DraftedOutputs(NamedTokens):
         self._drafted = dict(batch.drafts)
         return super().begin(batch)
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """The accepted drafts and the token after them of each request that samples, and the next offers."""
         tokens: list[tuple[str, int]] = []
         offered: list[tuple[str, int]] = []
@@ -122,7 +122,7 @@ class DraftedOutputs(NamedTokens):
             self._decoding[name] = sequence, after + accepted
             if (num_drafts := self._of(name, after + accepted)[0]) > 0:
                 offered.append((name, num_drafts))
-        return Sampled(tuple(tokens), (), drafts=tuple(offered))
+        return SampledSteps(tuple(tokens), (), drafts=tuple(offered))
 
     def _of(self, name: str, index: int) -> tuple[int, int]:
         drafts = self._drafts[name]

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from sim.figures.intervals import FEWEST, Interval, all_at_once
-from sim.figures.sweep import Cell, Metric, Place, label, ranked
+from sim.figures.sweep import Cell, Metric, RankedCell, label, ranked
 from sim.show.console import console_for, print_table
 
 UNSETTLED = "†"
@@ -46,7 +46,7 @@ def print_cells(cells: Sequence[Cell], metrics: Sequence[Metric], confidence: fl
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _leaderboard(ranking: Sequence[Place], metrics: Sequence[Metric], confidence: float) -> Table:
+def _leaderboard(ranking: Sequence[RankedCell], metrics: Sequence[Metric], confidence: float) -> Table:
     several = len(ranking) > 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting", no_wrap=True)
@@ -65,7 +65,7 @@ def _leaderboard(ranking: Sequence[Place], metrics: Sequence[Metric], confidence
 
 
 def _difference(
-    place: Place, ranking: Sequence[Place], metric: Metric, is_first: bool, confidence: float
+    place: RankedCell, ranking: Sequence[RankedCell], metric: Metric, is_first: bool, confidence: float
 ) -> str:
     """A setting's metric less that of the best setting, and its mark; `is_first` where it ranks them."""
     if place.behind is None:
@@ -75,7 +75,7 @@ def _difference(
     return _shown(change, metric.scale, signed=True) + mark
 
 
-def _notes(ranking: Sequence[Place], confidence: float) -> list[str]:
+def _notes(ranking: Sequence[RankedCell], confidence: float) -> list[str]:
     """Explain how often each setting was run, what is left out, and what the marks mean."""
     if not ranking:
         return []
@@ -169,7 +169,7 @@ def as_rows(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[di
     return [_row(cell, first, places, confidence) for cell in cells]
 
 
-def _row(cell: Cell, first: Cell | None, places: Sequence[Place], confidence: float) -> dict[str, Any]:
+def _row(cell: Cell, first: Cell | None, places: Sequence[RankedCell], confidence: float) -> dict[str, Any]:
     if cell.failed is not None or first is None:
         return {"settings": cell.settings, "failed": cell.failed.reason if cell.failed else None}
     rank = next((number for number, place in enumerate(places, 1) if place.cell is cell), None)

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sim.figures.validate.measured import THROUGHPUT, Server, Stage
+from sim.figures.validate.measured import THROUGHPUT, MeasuredServer, Stage
 from sim.figures.validate.predict import Prediction
 from sim.show.console import print_table
 
@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
 class Row(NamedTuple):
     """One stage of one server."""
 
-    server: Server
+    server: MeasuredServer
     stage: Stage
     prediction: Prediction
 
@@ -90,7 +90,7 @@ def title(name: str) -> str:
     return name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
 
 
-def short(server: Server) -> str:
+def short(server: MeasuredServer) -> str:
     """A server's name without the instant at which it was measured."""
     return server.name.split("-", 2)[-1] if server.name[:8].isdigit() else server.name
 

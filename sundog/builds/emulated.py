@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
 from sundog.builds.served import Served, adapters, max_loras, with_kv_events
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import Costs
+from sundog.options.simulation import CostOptions
 
 if TYPE_CHECKING:
     from runtime.tokenizer import Tokenizer
@@ -19,7 +19,9 @@ SIDE_CHANNEL_PORT = 5600
 """vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
 
 
-def emulated(model: str | None, serving: EmulatedServing, engine: Engine, costs: Costs) -> Served:
+def emulated(
+    model: str | None, serving: EmulatedServing, engine: EngineOptions, costs: CostOptions
+) -> Served:
     """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
     _check_processes(serving)
     from actors.api.emulation import Emulation as Emulated

@@ -19,7 +19,7 @@ from actors.core.params.adapter import Adapter
 from sundog.builds.served import adapters, with_kv_events
 from sundog.builds.torch_limits import check_quantization, planned_ahead
 from sundog.ends import log_to_stderr
-from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, Engine
+from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, EngineOptions
 from sundog.options.serving import RealServing, parse_on
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.worker.forks import Forks
 
 
-def embedding_config(real: "RealModel", serving: RealServing, engine: Engine) -> EngineConfig:
+def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOptions) -> EngineConfig:
     """The deployment: prompts are whole, and nothing of them is kept."""
     for option, given in (
         ("--enable-lora", serving.enable_lora),
@@ -55,7 +55,7 @@ def embedding_config(real: "RealModel", serving: RealServing, engine: Engine) ->
     return replace(config, scheduler=whole)
 
 
-def refuse_what_ranks_cannot(engine: Engine, serving: RealServing, *, embeds: bool) -> None:
+def refuse_what_ranks_cannot(engine: EngineOptions, serving: RealServing, *, embeds: bool) -> None:
     """Refuse what one process can, and several that share a model cannot."""
     if engine.tensor_parallel_size == 1:
         return
@@ -73,10 +73,10 @@ def refuse_what_ranks_cannot(engine: Engine, serving: RealServing, *, embeds: bo
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedModel:
     """A model's folder, with the configuration that it is served with."""
 
-    orders: "Orders"
+    orders: "ServeOrders"
     real: "RealModel"
     config: EngineConfig
     adapters: tuple[Adapter, ...]
@@ -155,12 +155,12 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class ServeOrders:
     """Orders of the command line for a server, equal in each of its processes."""
 
     model: str | None
     serving: RealServing
-    engine: Engine
+    engine: EngineOptions
 
     def packed(self) -> bytes:
         """Return the orders as bytes of MessagePack."""
@@ -169,13 +169,13 @@ class Orders:
         return msgspec.msgpack.encode(self)
 
     @staticmethod
-    def unpacked(packed: bytes) -> "Orders":
+    def unpacked(packed: bytes) -> "ServeOrders":
         """Read the orders from bytes of MessagePack."""
         import msgspec
 
-        return msgspec.msgpack.decode(packed, type=Orders)
+        return msgspec.msgpack.decode(packed, type=ServeOrders)
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedModel:
         """Read the folder; refuses by name what cannot be served."""
         from actors.config.pooler import parse_pooler_config
         from runtime.checks import check_settings
@@ -187,7 +187,7 @@ class Orders:
         check_quantization(self.engine)
         refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)
         if real.embedding is not None:
-            return Opened(self, real, embedding_config(real, serving, self.engine), ())
+            return OpenedModel(self, real, embedding_config(real, serving, self.engine), ())
         config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
         found = adapters(serving, real.name, (str(self.model), real.folder.name))
         check_settings(
@@ -198,10 +198,10 @@ class Orders:
             adapters=found,
             max_lora_rank=serving.max_lora_rank,
         )
-        return Opened(self, real, with_kv_events(config, serving), found)
+        return OpenedModel(self, real, with_kv_events(config, serving), found)
 
 
-def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
+def engine_processes(orders: ServeOrders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
     """Return what makes a replica's process; where they begin is made ready now, and ends with `stack`."""
     from runtime.worker.engine_process import EngineProcess
 
@@ -210,7 +210,7 @@ def engine_processes(orders: Orders, stack: ExitStack) -> "Callable[[int], Engin
     return lambda replica: EngineProcess(replica, place, stall_s, load_s)
 
 
-def _forks(orders: Orders, stack: ExitStack) -> "Forks":
+def _forks(orders: ServeOrders, stack: ExitStack) -> "Forks":
     """This machine, where processes are forked from one that has imported everything."""
     from runtime.worker.forks import Forks, module_command
 
@@ -220,7 +220,7 @@ def _forks(orders: Orders, stack: ExitStack) -> "Forks":
     return forks
 
 
-def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
+def _ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
     """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
     from runtime.ray.cluster import joined
     from runtime.serve import is_embedded
@@ -231,15 +231,14 @@ def _ray_place(orders: Orders, stack: ExitStack) -> "RayPlace":
     num_each = serving.ray_cpus or max(num_cores // orders.engine.replicas, 1)
     num_cpus = max(num_cores, num_each * orders.engine.replicas)
     cluster = stack.enter_context(joined(parse_on(serving.on), num_cpus))
-    from runtime.ray.place import Orders as Order
-    from runtime.ray.place import RayPlace
+    from runtime.ray.place import Orders, RayPlace
 
     demand = {"CPU": float(num_each if cluster.is_ours else serving.ray_cpus or 1)}
     if serving.device == "cuda" or (serving.device == "auto" and cluster.num("GPU")):
         demand["GPU"] = float(orders.engine.tensor_parallel_size)
     if model is not None and not is_embedded(model):
         orders = replace(orders, model=str(Path(model).absolute()))
-    order = Order("sundog.builds.engine_process", orders.packed())
+    order = Orders("sundog.builds.engine_process", orders.packed())
     place = RayPlace(cluster, order, demand, serving.ray_wait_s, serving.ray_host)
     stack.callback(place.close)
     return place
@@ -262,7 +261,7 @@ def main(descriptor: int, parent: int) -> None:
     begin_life("sundog engines", parent)
     with socket.socket(fileno=descriptor) as control:
         try:
-            orders = Orders.unpacked(sys.stdin.buffer.read())
+            orders = ServeOrders.unpacked(sys.stdin.buffer.read())
             log_to_stderr(orders.serving.log_format)
             gc.disable()  # until it forks
             life = orders.open().life()

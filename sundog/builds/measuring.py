@@ -23,7 +23,7 @@ from sim.replay import replay
 from sim.trace.record import TraceRequest
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
-from sundog.options.simulation import Terms
+from sundog.options.simulation import TermsOptions
 
 PROBE_S = 60.0
 """How long a server may take to say what it takes."""
@@ -116,7 +116,9 @@ def as_answered(rows: Sequence[TraceRequest], record: ClientRecord) -> list[Trac
     ]
 
 
-def predict(load: ClientLoad, simulated: Simulated, terms: Terms, rows: Iterable[TraceRequest]) -> Summary:
+def predict(
+    load: ClientLoad, simulated: Simulated, terms: TermsOptions, rows: Iterable[TraceRequest]
+) -> Summary:
     """Simulate the same requests, and return their figures."""
     recorder = replay(
         rows,

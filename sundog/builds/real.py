@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.config import ConfigError
-from sundog.builds.engine_process import Orders, engine_processes
+from sundog.builds.engine_process import ServeOrders, engine_processes
 from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from runtime.worker.engine_process import EngineProcess
 
 
-class Begun(NamedTuple):
+class StartingModel(NamedTuple):
     """A real model that is to be served; its fork server, if it has one, has begun to import torch."""
 
-    orders: Orders
+    orders: ServeOrders
     forks: "Callable[[int], EngineProcess] | None"
 
 
-def begun_model(model: str | None, serving: RealServing, engine: Engine, stack: ExitStack) -> Begun:
+def begun_model(
+    model: str | None, serving: RealServing, engine: EngineOptions, stack: ExitStack
+) -> StartingModel:
     """A model's folder to serve, once what the options alone tell has been checked."""
     if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         raise ConfigError(
@@ -37,12 +39,12 @@ def begun_model(model: str | None, serving: RealServing, engine: Engine, stack: 
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
-    orders = Orders(model=model, serving=serving, engine=engine)
+    orders = ServeOrders(model=model, serving=serving, engine=engine)
     is_forked = serving.on is None and not serving.in_process
-    return Begun(orders, engine_processes(orders, stack) if is_forked else None)
+    return StartingModel(orders, engine_processes(orders, stack) if is_forked else None)
 
 
-def real_model(begun: Begun, stack: ExitStack) -> Served:
+def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
     from actors.config.sampling_defaults import NEUTRAL
     from sundog.builds.start_report import device_of

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError, EngineConfig
 from sundog.builds.served import Served, kv_event_listeners
 from sundog.ends import let_it_remark, log_to_stderr, remark
-from sundog.options.door import Door
+from sundog.options.door import ConnectionOptions
 from sundog.options.serving import Serving
-from sundog.options.simulation import Logging
+from sundog.options.simulation import LoggingOptions
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ OFTEN = (10_000, 5, 50)
 stops all streams for 45 ms while many begin at once; with these it takes 5 ms."""
 
 
-def serve_until_stopped(served: Served, serving: Serving, logged: Logging, options: "ServerOptions") -> None:
+def serve_until_stopped(
+    served: Served, serving: Serving, logged: LoggingOptions, options: "ServerOptions"
+) -> None:
     """Serve until told to stop."""
     import trio
 
@@ -86,7 +88,7 @@ def _check_address(options: "ServerOptions") -> None:
         raise ConfigError(f"{refusal}{holder_of(options.port)}") from None
 
 
-def server_options(serving: Serving, door: Door) -> "ServerOptions":
+def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions":
     """The server's options; raises ConfigError, for a port in use before any model is loaded."""
     from actors.api.server_options import ServerOptions
 

@@ -16,17 +16,16 @@ from sim.cost.composed import in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.work import CostModel
-from sim.figures.totals import Terms
+from sim.figures.totals import RunTerms
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.memory import sharing_ranks
 from sim.hardware.model import draft_of, load_model
 from sim.hardware.quantization import quantised
-from sim.target import Target as Hardware
-from sundog.options.engine import Engine
+from sim.target import Target
+from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
-from sundog.options.simulation import Costs, Target
-from sundog.options.simulation import Terms as AskedTerms
+from sundog.options.simulation import CostOptions, TargetOptions, TermsOptions
 
 if TYPE_CHECKING:
     from sim.cost.profile import MeasuredEngine, Profile
@@ -47,7 +46,7 @@ FIXED = (
 """What a measured engine has, and cannot be asked to have otherwise."""
 
 
-def profile_of(target: Target) -> "tuple[str, Profile] | None":
+def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":
     """The file and engine that stand for a GPU or a cost model; None if neither is such a file."""
     for file in (target.gpu, target.cost):
         if file.endswith(".toml"):
@@ -58,20 +57,24 @@ def profile_of(target: Target) -> "tuple[str, Profile] | None":
     return None
 
 
-def simulated_target(model: str | None, gpu: str, costs: Costs) -> Target:
+def simulated_target(model: str | None, gpu: str, costs: CostOptions) -> TargetOptions:
     """Return the target of `--simulate GPU`: that GPU or a measured engine's file, with a known model."""
-    return Target(model=model or Target.model, gpu=gpu, **asdict(costs))
+    return TargetOptions(model=model or TargetOptions.model, gpu=gpu, **asdict(costs))
 
 
-def as_measured(engine: Engine, target: Target, file: str, known: "MeasuredEngine") -> Engine:
+def as_measured(
+    engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
+) -> EngineOptions:
     """The options with the engine's limits where none are asked for. ConfigError for another engine's."""
     _refuse_other_engines(engine, target, file, known)
-    limits = {row.name: getattr(known, row.name) for row in rows(Engine) if hasattr(known, row.name)}
+    limits = {row.name: getattr(known, row.name) for row in rows(EngineOptions) if hasattr(known, row.name)}
     asked = {name: getattr(engine, name) for name in limits if getattr(engine, name) is not None}
     return replace(engine, **{**limits, **asked, "block_size": known.block_size})
 
 
-def _refuse_other_engines(engine: Engine, target: Target, file: str, known: "MeasuredEngine") -> None:
+def _refuse_other_engines(
+    engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
+) -> None:
     """A profile is of one engine: what would make it another is refused."""
     own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
     for record, names in ((target, ("model", "gpu", "cost")), (engine, (*FIXED, "block_size"))):
@@ -114,7 +117,7 @@ class Simulated:
     """The same, and whatever else people should know before they bet on it."""
 
     @classmethod
-    def of(cls, engine: Engine, target: Target) -> "Simulated":
+    def of(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
         made = cls._of(engine, target)
         hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
@@ -122,7 +125,7 @@ class Simulated:
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
 
     @classmethod
-    def _of(cls, engine: Engine, target: Target) -> "Simulated":
+    def _of(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
         if (measured := profile_of(target)) is not None:
             return cls._measured(engine, target, *measured)
         asked, engine = engine, engine.simulated()
@@ -163,7 +166,9 @@ class Simulated:
         )
 
     @classmethod
-    def _measured(cls, engine: Engine, target: Target, file: str, profile: "Profile") -> "Simulated":
+    def _measured(
+        cls, engine: EngineOptions, target: TargetOptions, file: str, profile: "Profile"
+    ) -> "Simulated":
         """The engine of a profile, with the limits it has where no others are asked for."""
         known = profile.engine
         engine = as_measured(engine, target, file, known)
@@ -189,10 +194,10 @@ class Simulated:
             f"as measured in {Path(file).name}",
         )
 
-    def terms(self, asked: AskedTerms) -> Terms:
+    def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""
         scheduler = self.config.scheduler
-        return Terms(
+        return RunTerms(
             **{f"slo_{name}_s": limit_s for name, limit_s in asked.limits_s.items()},
             num_gpus=self.num_gpus,
             max_num_running=self.config.replicas * scheduler.max_num_running,
@@ -202,7 +207,7 @@ class Simulated:
         )
 
 
-def priced(engine: Engine, target: Target) -> tuple[str, ...]:
+def priced(engine: EngineOptions, target: TargetOptions) -> tuple[str, ...]:
     """Return remarks on costs of steps that were not measured; none where the target is refused."""
     try:
         return _hardware(engine.simulated(), target).remarks
@@ -210,11 +215,11 @@ def priced(engine: Engine, target: Target) -> tuple[str, ...]:
         return ()
 
 
-def _hardware(engine: Engine, target: Target) -> Hardware:
+def _hardware(engine: EngineOptions, target: TargetOptions) -> Target:
     model = load_model(target.model)
     if engine.quantization is not None:
         model = quantised(model, engine.quantization)
-    return Hardware(
+    return Target(
         model,
         load_gpu(target.gpu),
         tensor_parallel_size=engine.tensor_parallel_size,
@@ -232,7 +237,7 @@ def _hardware(engine: Engine, target: Target) -> Hardware:
     )
 
 
-def _planned_step_by_step(asked: Engine) -> tuple[str, ...]:
+def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:
     """Where drafts switch off what the engine version does by default."""
     if asked.speculation is None or asked.async_scheduling is not None or not is_async(asked.engine_version):
         return ()
@@ -255,7 +260,7 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
     return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
 
 
-def _guess(capacity: Capacity, hardware: Hardware) -> str:
+def _guess(capacity: Capacity, hardware: Target) -> str:
     """A count of blocks that was computed, not given."""
     kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""
     return (

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from actors.config import ConfigError
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
 from sundog.options.serving import RAY, RealServing
 
@@ -18,12 +18,12 @@ def need_torch() -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
-def as_replicas(engine: Engine) -> Engine:
+def as_replicas(engine: EngineOptions) -> EngineOptions:
     """Return the engine with data-parallel ranks as replicas, which share nothing and have all experts."""
     return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
 
 
-def check_quantization(engine: Engine) -> None:
+def check_quantization(engine: EngineOptions) -> None:
     """Refuse a format that only a simulated engine has; raises ConfigError."""
     if engine.quantization not in (None, "int8", "int4"):
         raise ConfigError(
@@ -32,7 +32,7 @@ def check_quantization(engine: Engine) -> None:
         )
 
 
-def planned_ahead(engine: Engine, device: str) -> Engine:
+def planned_ahead(engine: EngineOptions, device: str) -> EngineOptions:
     """Return the engine with asynchronous scheduling on a GPU, unless an option or drafts decide it.
 
     The driver's file tells of a GPU, as torch must not be asked before a fork. If torch then takes the CPU,
@@ -44,7 +44,7 @@ def planned_ahead(engine: Engine, device: str) -> Engine:
     return replace(engine, async_scheduling=True)
 
 
-def check_threads(serving: RealServing, engine: Engine) -> None:
+def check_threads(serving: RealServing, engine: EngineOptions) -> None:
     """Refuse more threads than there are cores for, and threads of engines on a cluster."""
     if serving.num_threads is None:
         return
@@ -62,7 +62,7 @@ def check_threads(serving: RealServing, engine: Engine) -> None:
         )
 
 
-def check_placement(serving: RealServing, engine: Engine) -> None:
+def check_placement(serving: RealServing, engine: EngineOptions) -> None:
     """Refuse what does not go with where engines run; raises ConfigError."""
     check_threads(serving, engine)
     if serving.on is None:

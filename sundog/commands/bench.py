@@ -12,11 +12,11 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import Stopped, remark
-from sundog.options import Choice, Parsed, Real, Switch, Text, Whole, option
+from sundog.options import AnyText, OneOf, Parsed, Real, Switch, Whole, option
 from sundog.options.config_file import config_option
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.row import rows as table_rows
-from sundog.options.simulation import CLIENTS, Costs, Reading, Terms, parse_rate
+from sundog.options.simulation import CLIENTS, CostOptions, ReadingOptions, TermsOptions, parse_rate
 from sundog.options.takes import command, takes
 from sundog.outputs import client_output
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sim.record.client_record import ClientRecord
     from sim.trace.record import TraceRequest
     from sundog.builds.measuring import ClientLoad
-    from sundog.options.row import Row
+    from sundog.options.row import OptionRow
 
 ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
 LATE_S = 0.01
@@ -34,20 +34,22 @@ LATE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class BenchOptions:
     """Options of the clients: how requests come, and what is kept of them."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(
-        None, Text("DIR"), "Write the run there, for report, compare and replay.", names=("-o",), kept=False
+        None,
+        AnyText("DIR"),
+        "Write the run there, for report, compare and replay.",
+        names=("-o",),
+        kept=False,
     )
-    model: str | None = option(None, Text("NAME"), "As the server calls it; its first model if not given.")
-    endpoint: str = option(
-        "auto", Choice(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can."
-    )
+    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
+    endpoint: str = option("auto", OneOf(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can.")
     api_key: str | None = option(
         None,
-        Text("KEY"),
+        AnyText("KEY"),
         "What the server wants of its clients.",
         envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
         kept=False,
@@ -78,13 +80,13 @@ class Bench:
     )
     simulate: str | None = option(
         None,
-        Text("GPU", is_path=True),
+        AnyText("GPU", is_path=True),
         "Say beside it what is predicted for this GPU, or for the profile.toml of `sundog calibrate`.",
         section="Prediction",
     )
     shape: str | None = option(
         None,
-        Text("MODEL", is_path=True),
+        AnyText("MODEL", is_path=True),
         "The known model, or folder, that is simulated; what the server calls it if not given.",
         section="Prediction",
     )
@@ -92,11 +94,17 @@ class Bench:
 
 @command
 @config_option
-@takes(Bench, Reading, Terms, Costs, Engine)
+@takes(BenchOptions, ReadingOptions, TermsOptions, CostOptions, EngineOptions)
 @click.argument("url")
 @click.argument("trace", metavar="TRACE|WORKLOAD.toml")
 def bench(
-    asked: Bench, reading: Reading, terms: Terms, costs: Costs, engine: Engine, url: str, trace: str
+    asked: BenchOptions,
+    reading: ReadingOptions,
+    terms: TermsOptions,
+    costs: CostOptions,
+    engine: EngineOptions,
+    url: str,
+    trace: str,
 ) -> None:
     """Put a load on a server, and measure what its clients see.
 
@@ -142,7 +150,7 @@ def bench(
         print_beside(summary, predicted, console_for(), title)
 
 
-def _refuse_what_says_nothing(engine: Engine, costs: Costs) -> None:
+def _refuse_what_says_nothing(engine: EngineOptions, costs: CostOptions) -> None:
     """Options of an engine are those of the simulated one: the server has its own."""
     given = {**vars(costs), **asdict(engine)}
     for row in _of_engines():
@@ -150,11 +158,13 @@ def _refuse_what_says_nothing(engine: Engine, costs: Costs) -> None:
             raise ConfigError(f"{row.flag} says what is simulated: give --simulate GPU, too, or leave it out")
 
 
-def _of_engines() -> "list[Row]":
-    return [row for record in (Engine, Costs) for row in table_rows(record) if row.name != "seed"]
+def _of_engines() -> "list[OptionRow]":
+    return [
+        row for record in (EngineOptions, CostOptions) for row in table_rows(record) if row.name != "seed"
+    ]
 
 
-def _rows(asked: Bench, reading: Reading, seed: int, trace: str) -> "list[TraceRequest]":
+def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
     """The requests, with the arrivals that were asked for."""
     from sim.trace.read import read_trace
     from sim.workload.resample import retimed
@@ -185,8 +195,8 @@ def _nothing(trace: str) -> "list[TraceRequest]":
 
 
 def _measured(
-    asked: Bench,
-    terms: Terms,
+    asked: BenchOptions,
+    terms: TermsOptions,
     load: "ClientLoad",
     server: "Server",
     rows: "list[TraceRequest]",
@@ -195,12 +205,12 @@ def _measured(
     """Run the load, and write the run if a folder was given."""
     from runtime.load.clients import ServerGone
     from sim.figures.metrics import summarize_client
-    from sim.figures.totals import Terms as HeldAgainst
+    from sim.figures.totals import RunTerms
     from sim.show.console import progress
     from sundog.builds.measuring import measure
 
     slo = terms.limits_s
-    limits = HeldAgainst(slo.get("ttft"), slo.get("tpot"), slo.get("e2e"))
+    limits = RunTerms(slo.get("ttft"), slo.get("tpot"), slo.get("e2e"))
     unused = () if asked.simulate is not None else {row.name for row in _of_engines()}
     try:
         with client_output(asked.out, unused) as output, progress(lambda: len(rows)) as on_progress:

@@ -9,7 +9,7 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import Stopped, leaves, remark
-from sundog.options import Real, Text, Whole, option
+from sundog.options import AnyText, Real, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chat:
+class ChatOptions:
     """Options of a conversation: the model that answers, and how it is sampled."""
 
-    model: str | None = option(None, Text("NAME"), "As the server calls it; its first model if not given.")
-    system: str | None = option(None, Text("TEXT"), "Said before everything else.")
+    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
+    system: str | None = option(None, AnyText("TEXT"), "Said before everything else.")
     max_tokens: int | None = option(None, Whole(1, 2**27), "Most tokens of an answer.")
     temperature: float | None = option(None, Real(0, 1e6), "How free the choice of words is; 0 is greedy.")
     api_key: str | None = option(
         None,
-        Text("KEY"),
+        AnyText("KEY"),
         "What the server wants of its clients.",
         envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
     )
 
 
 @command
-@takes(Chat)
+@takes(ChatOptions)
 @click.argument("url", default="http://127.0.0.1:8000")
-def chat(asked: Chat, url: str) -> None:
+def chat(asked: ChatOptions, url: str) -> None:
     """Talk with a model on a server.
 
     URL is any server that speaks OpenAI's API; without it, `sundog serve` on this machine. What is not

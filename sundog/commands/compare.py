@@ -10,17 +10,17 @@ from sundog.options.takes import command, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
+class CompareOptions:
     """Options of the form in which differences are shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
 
 
 @command
-@takes(Compare)
+@takes(CompareOptions)
 @click.argument("first", type=click.Path(path_type=Path), metavar="A")
 @click.argument("second", type=click.Path(path_type=Path), metavar="B")
-def compare(asked: Compare, first: Path, second: Path) -> None:
+def compare(asked: CompareOptions, first: Path, second: Path) -> None:
     """Say what differs between two runs, and how sure that is.
 
     A and B are folders that `replay --out` wrote.

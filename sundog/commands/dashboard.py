@@ -12,7 +12,7 @@ from sundog.options.takes import command, output, say_where, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dashboard:
+class DashboardOptions:
     """Options that choose the instants of a run to be shown."""
 
     from_s: float | None = option(None, Real(0, 1e12), "Begin at this second.", flag="--from")
@@ -21,10 +21,10 @@ class Dashboard:
 
 
 @command
-@takes(Dashboard)
+@takes(DashboardOptions)
 @click.argument("run", type=click.Path(path_type=Path))
 @output("The page to write.", "dashboard.html")
-def dashboard(asked: Dashboard, run: Path, output: Path) -> None:
+def dashboard(asked: DashboardOptions, run: Path, output: Path) -> None:
     """Replay a recorded run on the live page.
 
     RUN is a folder of `replay --out` or `serve --record`. The page is one file, and needs no server.

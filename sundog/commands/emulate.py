@@ -5,22 +5,22 @@ import click
 from sundog.builds.emulated import emulated
 from sundog.builds.rank_servers import serve_ranks
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
-from sundog.options.door import Door
-from sundog.options.engine import Engine
+from sundog.options.door import ConnectionOptions
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import Costs, Logging
+from sundog.options.simulation import CostOptions, LoggingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(EmulatedServing, Door, Costs, Logging, Engine)
+@takes(EmulatedServing, ConnectionOptions, CostOptions, LoggingOptions, EngineOptions)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def emulate(
     serving: EmulatedServing,
-    door: Door,
-    costs: Costs,
-    logged: Logging,
-    engine: Engine,
+    door: ConnectionOptions,
+    costs: CostOptions,
+    logged: LoggingOptions,
+    engine: EngineOptions,
     model_argument: str | None,
 ) -> None:
     """Serve canned answers over HTTP, at the pace of a GPU.

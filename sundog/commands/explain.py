@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sundog.ends import remark
-from sundog.options import Switch, Text, Whole, option
+from sundog.options import AnyText, Switch, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explain:
+class ExplainOptions:
     """Options that choose what of a record is explained."""
 
-    request_id: str | None = option(None, Text("ID"), "Show this request alone, in full.", flag="--request")
+    request_id: str | None = option(
+        None, AnyText("ID"), "Show this request alone, in full.", flag="--request"
+    )
     top: int = option(10, Whole(0, 2**20), "Show this many of the longest waits.")
     every: bool = option(False, Switch(pair=False), "Show each change of cause of a long wait.", flag="--all")
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
 
 
 @command
-@takes(Explain)
+@takes(ExplainOptions)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -35,7 +37,7 @@ class Explain:
     help="The trace of a log of decisions, if it is not beside the log.",
 )
 @click.argument("record", type=click.Path(path_type=Path))
-def explain(asked: Explain, record: Path, trace: Path | None) -> None:
+def explain(asked: ExplainOptions, record: Path, trace: Path | None) -> None:
     """Say why requests waited, and which were preempted.
 
     RECORD is a directory that replay --out, bench --out or serve --record wrote, or a log of decisions.
@@ -72,7 +74,7 @@ def _clients_run(record: Path) -> "Run | None":
     return run if run.is_clients else None
 
 
-def _seen(run: "Run", asked: Explain) -> None:
+def _seen(run: "Run", asked: ExplainOptions) -> None:
     """What clients can say of it."""
     from sim.explain.clients import find_seen, longest_waits, seen_requests
     from sim.show.console import console_for
@@ -94,7 +96,7 @@ def _seen(run: "Run", asked: Explain) -> None:
         print_seen_run(console_for(), run.name, requests, asked.top)
 
 
-def _turned_away(record: Path, asked: Explain) -> bool:
+def _turned_away(record: Path, asked: ExplainOptions) -> bool:
     """Say so if the request was refused at the door, where the journal knows nothing of it."""
     from sim.explain.clients import refused_at_door
 
@@ -105,7 +107,7 @@ def _turned_away(record: Path, asked: Explain) -> bool:
     return found is not None
 
 
-def _request(history: "History", request_id: str, asked: Explain) -> None:
+def _request(history: "History", request_id: str, asked: ExplainOptions) -> None:
     """One request, from its arrival to its end."""
     from sim.explain.data import request_data
     from sim.explain.load import find_request
@@ -127,7 +129,7 @@ def _told(record: Path) -> dict[str, int]:
     return open_run(record).summary.get("refusals", {}) if (record / SUMMARY).is_file() else {}
 
 
-def _run(history: "History", name: str, asked: Explain, told: dict[str, int]) -> None:
+def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, int]) -> None:
     """What the whole record tells."""
     from dataclasses import replace
 

@@ -13,7 +13,7 @@ from sundog.options.takes import command, output, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Perfetto:
+class PerfettoOptions:
     """Options that choose what of a run is drawn."""
 
     from_s: float = option(0.0, Real(0, 1e12), "Draw what happens from this second on.", flag="--from")
@@ -27,10 +27,10 @@ class Perfetto:
 
 
 @command
-@takes(Perfetto)
+@takes(PerfettoOptions)
 @click.argument("run", type=click.Path(path_type=Path))
 @output("The .json or .json.gz to write; by default in the run's folder.")
-def perfetto(asked: Perfetto, run: Path, output: Path | None) -> None:
+def perfetto(asked: PerfettoOptions, run: Path, output: Path | None) -> None:
     """Write a recorded run for Perfetto.
 
     RUN is a folder of `replay --out` or `serve --record`; open the result at ui.perfetto.dev. Of a long run

@@ -10,11 +10,19 @@ import click
 
 from sundog.ends import remark
 from sundog.fast import one_thread
-from sundog.options import Switch, Text, option
+from sundog.options import AnyText, Switch, option
 from sundog.options.config_file import config_option
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.row import RECORDING
-from sundog.options.simulation import COSTS_FURTHER, Load, Logging, Reading, Target, Terms, parse_rate
+from sundog.options.simulation import (
+    COSTS_FURTHER,
+    LoadOptions,
+    LoggingOptions,
+    ReadingOptions,
+    TargetOptions,
+    TermsOptions,
+    parse_rate,
+)
 from sundog.options.takes import command, takes
 from sundog.outputs import run_output, step_logs
 
@@ -25,12 +33,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayOptions:
     """Options of a replay: how it runs, and what it leaves."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(
-        None, Text("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
+        None, AnyText("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
     )
     messages: bool = option(
         False,
@@ -56,16 +64,16 @@ class Replay:
 
 @command
 @config_option
-@takes(Target, Replay, Logging, Reading, Load, Terms, Engine)
+@takes(TargetOptions, ReplayOptions, LoggingOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
 @click.argument("trace")
 def replay(
-    target: Target,
-    asked: Replay,
-    logging: Logging,
-    reading: Reading,
-    load: Load,
-    terms: Terms,
-    engine: Engine,
+    target: TargetOptions,
+    asked: ReplayOptions,
+    logging: LoggingOptions,
+    reading: ReadingOptions,
+    load: LoadOptions,
+    terms: TermsOptions,
+    engine: EngineOptions,
     trace: str,
 ) -> None:
     """Replay a trace on simulated hardware.
@@ -92,11 +100,11 @@ def replay(
 
 def _played(
     simulated: "Simulated",
-    asked: Replay,
-    logging: Logging,
-    reading: Reading,
-    load: Load,
-    terms: Terms,
+    asked: ReplayOptions,
+    logging: LoggingOptions,
+    reading: ReadingOptions,
+    load: LoadOptions,
+    terms: TermsOptions,
     seed: int,
     trace: str,
 ) -> "Summary":
@@ -147,7 +155,7 @@ def _played(
     return summary
 
 
-def _arrivals(rows: "Iterable[TraceRequest]", load: Load, seed: int) -> "Iterable[TraceRequest]":
+def _arrivals(rows: "Iterable[TraceRequest]", load: LoadOptions, seed: int) -> "Iterable[TraceRequest]":
     """The trace's own, or a Poisson process of the rate that was asked for."""
     if load.request_rate is None:
         return rows

@@ -11,9 +11,9 @@ from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
 from sundog.ends import remark
 from sundog.options import Real, Switch, option
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.row import SCHEDULER, rows
-from sundog.options.simulation import Reading
+from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, output, takes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ HEEDED = ("policy", "engine_version", "prefix_caching_hash_algo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class ScheduleOptions:
     """Options of how the scheduler's decisions are taken."""
 
     lockstep: bool = option(True, Switch(), "Touch only what changes; the decisions are the same.")
@@ -37,10 +37,12 @@ class Schedule:
 
 
 @command
-@takes(Schedule, Reading, Engine)
+@takes(ScheduleOptions, ReadingOptions, EngineOptions)
 @output("The log to write.", required=True)
 @click.argument("trace", type=click.Path(exists=True, path_type=Path))
-def schedule(asked: Schedule, reading: Reading, engine: Engine, trace: Path, output: Path) -> None:
+def schedule(
+    asked: ScheduleOptions, reading: ReadingOptions, engine: EngineOptions, trace: Path, output: Path
+) -> None:
     """Log every decision of the scheduler on TRACE.
 
     The log has the format of the golden files, to compare with vLLM's own by a plain diff. TRACE is a trace
@@ -63,11 +65,13 @@ def schedule(asked: Schedule, reading: Reading, engine: Engine, trace: Path, out
         remark(f"{trace} stalls: {stalled}")
 
 
-def _of_arrivals(asked: Schedule, reading: Reading, engine: Engine, trace: Path) -> "StepTrace":
+def _of_arrivals(
+    asked: ScheduleOptions, reading: ReadingOptions, engine: EngineOptions, trace: Path
+) -> "StepTrace":
     from sim.schedule.step_trace import by_steps
     from sim.trace.read import read_trace
 
-    heeded = [row.name for row in rows(Engine) if row.to == SCHEDULER]
+    heeded = [row.name for row in rows(EngineOptions) if row.to == SCHEDULER]
     _refuse(engine, (*heeded, *HEEDED), "no decision of one scheduler depends on it")
     if engine.num_gpu_blocks is None:
         raise ConfigError(

@@ -7,18 +7,22 @@ import click
 from sundog.builds.real import begun_model, real_model
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
 from sundog.builds.torch_limits import as_replicas, check_placement
-from sundog.options.door import Door
-from sundog.options.engine import SIMULATED_ONLY, Engine
+from sundog.options.door import ConnectionOptions
+from sundog.options.engine import SIMULATED_ONLY, EngineOptions
 from sundog.options.serving import RealServing
-from sundog.options.simulation import Logging
+from sundog.options.simulation import LoggingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(RealServing, Door, Logging, Engine, without=SIMULATED_ONLY)
+@takes(RealServing, ConnectionOptions, LoggingOptions, EngineOptions, without=SIMULATED_ONLY)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def serve(
-    serving: RealServing, door: Door, logged: Logging, engine: Engine, model_argument: str | None
+    serving: RealServing,
+    door: ConnectionOptions,
+    logged: LoggingOptions,
+    engine: EngineOptions,
+    model_argument: str | None,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible.
 

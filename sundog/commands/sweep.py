@@ -12,12 +12,12 @@ import click
 from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted, remark
 from sundog.fast import one_thread
-from sundog.options import Real, Switch, Text, Whole, option
+from sundog.options import AnyText, Real, Switch, Whole, option
 from sundog.options.config_file import recorded
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.row import RECORDING
 from sundog.options.serving import on_ray
-from sundog.options.simulation import Load, Reading, Target, Terms
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.axes import NAMED, axes, with_fields
 from sundog.sweeps.cell import Plan, changed
@@ -32,18 +32,18 @@ PRECISION = "Replications"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class SweepOptions:
     """Options of an experiment: the settings to try, and how often."""
 
     vary: tuple[str, ...] = option(
         (),
-        Text("NAME=VALUE,…"),
+        AnyText("NAME=VALUE,…"),
         "Settings to try: an option of engines, targets or clients, or workload.TABLE.KEY; several make a"
         " grid.",
         many=True,
     )
     metric: tuple[str, ...] = option(
-        (), Text("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
+        (), AnyText("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
@@ -52,7 +52,7 @@ class Sweep:
     )
     out: str | None = option(
         None,
-        Text("DIR"),
+        AnyText("DIR"),
         "Keep every run there, and the table; the same command goes on after a break.",
         names=("-o",),
         kept=False,
@@ -88,10 +88,16 @@ class Sweep:
 
 
 @command
-@takes(Sweep, Target, Reading, Load, Terms, Engine)
+@takes(SweepOptions, TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
 @click.argument("source", metavar="TRACE|SPEC.toml")
 def sweep(
-    asked: Sweep, target: Target, reading: Reading, load: Load, terms: Terms, engine: Engine, source: str
+    asked: SweepOptions,
+    target: TargetOptions,
+    reading: ReadingOptions,
+    load: LoadOptions,
+    terms: TermsOptions,
+    engine: EngineOptions,
+    source: str,
 ) -> None:
     """Try settings on a trace or a workload, and rank them.
 
@@ -140,7 +146,7 @@ def sweep(
         raise trouble
 
 
-def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) -> "list[Cell]":
+def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions) -> "list[Cell]":
     """All cells; Ctrl-C and SIGTERM say how far they came."""
     from sim.show.console import runs_progress
 
@@ -155,7 +161,7 @@ def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: Sweep) ->
             raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
 
 
-def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
+def _folder(asked: SweepOptions, cells: "Sequence[Settings]") -> SweepFolder | None:
     if asked.out is None:
         if asked.messages:
             raise ConfigError("--messages needs a folder to write them to: give --out DIR")
@@ -163,7 +169,7 @@ def _folder(asked: Sweep, cells: "Sequence[Settings]") -> SweepFolder | None:
     return SweepFolder(Path(asked.out), tuple(cells))
 
 
-def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
+def _identity(plan: Plan, reading: ReadingOptions) -> dict[str, object]:
     """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
     from sim.record.run_directory import content, sundog_version
 
@@ -182,7 +188,7 @@ def _identity(plan: Plan, reading: Reading) -> dict[str, object]:
     }
 
 
-def _workload(source: str, reading: Reading, resample: bool) -> dict[str, Any]:
+def _workload(source: str, reading: ReadingOptions, resample: bool) -> dict[str, Any]:
     """The description in a TOML file, or that of a trace as it was recorded."""
     from sim.trace.read import read_trace
     from sim.workload.spec import read_values

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sundog.options import Switch, Text, option
+from sundog.options import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class TraceOptions:
     """Options of how a trace is read and shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
     tokenizer: str | None = option(
-        None, Text("FILE"), "For traces of texts: a tokenizer.json or a model's folder."
+        None, AnyText("FILE"), "For traces of texts: a tokenizer.json or a model's folder."
     )
 
 
 @command
-@takes(Trace)
+@takes(TraceOptions)
 @click.argument("trace")
-def trace(asked: Trace, trace: str) -> None:
+def trace(asked: TraceOptions, trace: str) -> None:
     """Describe a trace: rates, lengths, repeated prompts."""
     from sim.trace.describe import describe
     from sim.trace.read import read_trace

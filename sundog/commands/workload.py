@@ -12,7 +12,7 @@ from sundog.options.takes import command, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class WorkloadOptions:
     """Options that choose a trace among those that a description stands for."""
 
     seed: int = option(
@@ -21,10 +21,10 @@ class Workload:
 
 
 @command
-@takes(Workload)
+@takes(WorkloadOptions)
 @click.option("-o", "--output", required=True, metavar="FILE", help="The .jsonl or .jsonl.gz to write.")
 @click.argument("spec", type=click.Path(path_type=Path))
-def workload(asked: Workload, spec: Path, output: str) -> None:
+def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
     """Generate a trace from a description of a workload.
 
     SPEC is a TOML file; docs/workloads.md says what it may hold.

@@ -12,30 +12,30 @@ configuration. A command reads it as a typed attribute.
 
 To add an option, add one such line:
 
-- to `Engine` (engine.py) if every world has it: `serve`, `replay` and `sweep` take it at once. With
+- to `EngineOptions` (engine.py) if every world has it: `serve`, `replay` and `sweep` take it at once. With
   `to=SCHEDULER` or `to=ENGINE` it must be called as the field of `SchedulerConfig` or `EngineConfig`
   that it sets, and nothing else needs to be written; None leaves that field to its own default.
-- to `Target`, `Load` or `Terms` (simulation.py) if only simulations have it, to `Serving` (serving.py)
-  if only servers do, or to the record beside the one command that takes it.
+- to `TargetOptions`, `LoadOptions` or `TermsOptions` (simulation.py) if only simulations have it, to
+  `Serving` (serving.py) if only servers do, or to the record beside the one command that takes it.
 
 `section` puts it under a heading of its own in `--help`: `COMMON` for what most people need, one of the
 other headings for the rest; those in `FURTHER` are only named there, and shown by `--help-all`. `names` are
 other spellings (vLLM's). `kept=False` is for what says where results go and changes none of them: it is left
-out of a run's config.toml. `Text(is_path=True)` may name a file, which a config.toml then gives relative to
-itself.
+out of a run's config.toml. `AnyText(is_path=True)` may name a file, which a config.toml then gives relative
+to itself.
 """
 
 from sundog.options.row import (
     COMMON,
     ENGINE,
     SCHEDULER,
-    Choice,
-    Kind,
+    AnyText,
+    OneOf,
+    OptionRow,
     Parsed,
     Real,
-    Row,
     Switch,
-    Text,
+    ValueKind,
     Whole,
     option,
     rows,
@@ -45,13 +45,13 @@ __all__ = [
     "COMMON",
     "ENGINE",
     "SCHEDULER",
-    "Choice",
-    "Kind",
+    "AnyText",
+    "OneOf",
+    "OptionRow",
     "Parsed",
     "Real",
-    "Row",
     "Switch",
-    "Text",
+    "ValueKind",
     "Whole",
     "option",
     "rows",

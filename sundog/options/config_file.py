@@ -14,16 +14,16 @@ import click
 
 from actors.config import ConfigError
 from actors.core.names import did_you_mean
-from sundog.options.row import Row, Text, rows
+from sundog.options.row import AnyText, OptionRow, rows
 from sundog.options.takes import Command
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-TRACE = Row(kind=Text("TRACE", is_path=True), help="What was replayed.", name="trace", flag="TRACE")
+TRACE = OptionRow(kind=AnyText("TRACE", is_path=True), help="What was replayed.", name="trace", flag="TRACE")
 """An argument of the command line, and a key of the file."""
 ARGUMENTS = {
     "trace": TRACE,
-    "url": Row(kind=Text("URL"), help="The server that was asked.", name="url", flag="URL"),
+    "url": OptionRow(kind=AnyText("URL"), help="The server that was asked.", name="url", flag="URL"),
 }
 
 
@@ -46,7 +46,7 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
     context.default_map = {**(context.default_map or {}), **read_options(path, rows_of(context.command))}
 
 
-def rows_of(command: click.Command) -> dict[str, Row]:
+def rows_of(command: click.Command) -> dict[str, OptionRow]:
     """The rows that a file may set for this command."""
     own = command.rows if isinstance(command, Command) else {}
     rows = {name: row for name, row in own.items() if row.kept}
@@ -54,7 +54,7 @@ def rows_of(command: click.Command) -> dict[str, Row]:
     return rows | {name: row for name, row in ARGUMENTS.items() if name in taken}
 
 
-def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
+def read_options(path: Path, rows: Mapping[str, OptionRow]) -> dict[str, object]:
     """The checked options in the file; raises ConfigError that names the file and the key."""
     from sim.record.run_directory import read_config
 
@@ -65,10 +65,10 @@ def read_options(path: Path, rows: Mapping[str, Row]) -> dict[str, object]:
     return {name: from_file(rows[name], value, path) for name, value in given.items()}
 
 
-def from_file(row: Row, value: object, path: Path) -> object:
+def from_file(row: OptionRow, value: object, path: Path) -> object:
     """The option's value from the file's; a path in it is relative to the file."""
     taken = row.take(value, str(path))
-    if not isinstance(taken, str) or not isinstance(row.kind, Text) or not row.kind.is_path:
+    if not isinstance(taken, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return taken
     file, rest = _split(taken)
     beside = path.parent / Path(file).expanduser()
@@ -103,9 +103,9 @@ def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str
     return kept
 
 
-def to_file(row: Row, value: object, folder: Path) -> object:
+def to_file(row: OptionRow, value: object, folder: Path) -> object:
     """The value with a path in it made relative to the folder, where that can be done."""
-    if not isinstance(value, str) or not isinstance(row.kind, Text) or not row.kind.is_path:
+    if not isinstance(value, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return value
     file, rest = _split(value)
     path = Path(file).expanduser()

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sundog.options.row import Choice, Parsed, Real, Text, Whole, option
+from sundog.options.row import AnyText, OneOf, Parsed, Real, Whole, option
 
 if TYPE_CHECKING:
     from actors.api.server_options import ServerOptions
@@ -36,21 +36,21 @@ def _is_origin(given: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class ConnectionOptions:
     """Options of connections to a server."""
 
     ssl_certfile: str | None = option(
-        None, Text("FILE", is_path=True), "Serve HTTPS with this certificate, and HTTP/2.", section=TLS
+        None, AnyText("FILE", is_path=True), "Serve HTTPS with this certificate, and HTTP/2.", section=TLS
     )
     ssl_keyfile: str | None = option(
-        None, Text("FILE", is_path=True), "Its key, if it is not in the same file.", section=TLS
+        None, AnyText("FILE", is_path=True), "Its key, if it is not in the same file.", section=TLS
     )
     ssl_ca_certs: str | None = option(
-        None, Text("FILE", is_path=True), "Whose certificates clients may show.", section=TLS
+        None, AnyText("FILE", is_path=True), "Whose certificates clients may show.", section=TLS
     )
     ssl_cert_reqs: str = option(
         "0",
-        Choice(("0", "1", "2")),
+        OneOf(("0", "1", "2")),
         "Clients' certificates: 0 are not asked for, 1 checked if shown, 2 required.",
         section=TLS,
     )

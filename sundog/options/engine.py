@@ -10,7 +10,7 @@ from actors.core.engine_version import NEWEST, decisions_of, is_async
 from actors.core.policies import POLICIES
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
-from sundog.options.row import ENGINE, SCHEDULER, Choice, Parsed, Real, Switch, Text, Whole, option, rows
+from sundog.options.row import ENGINE, SCHEDULER, AnyText, OneOf, Parsed, Real, Switch, Whole, option, rows
 
 KV_CACHE = "KV cache"
 SCHEDULING = "Engine, further"
@@ -24,14 +24,14 @@ DEFAULT_LIMITS = (2048, 256)
 """vLLM's (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
 
 SIMULATED_ONLY = ("engine_version", "kv_cache_dtype", "pipeline_parallel_size", "enable_expert_parallel")
-"""Options of `Engine` that the torch backend does not have: commands that compute a model leave them out."""
+"""Rows of `EngineOptions` that the torch backend lacks: commands that compute a model leave them out."""
 
 OWN = SchedulerConfig()
 """The configuration's own defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineOptions:
     """The engine that is served or simulated; None leaves a limit to the model or the hardware."""
 
     max_num_seqs: int | None = option(
@@ -53,15 +53,15 @@ class Engine:
     tensor_parallel_size: int = option(
         1, Whole(1, 1024), "GPUs, or processes on a CPU, that share each layer.", names=("-tp",)
     )
-    dtype: str = option("auto", Text("TYPE"), "Type of weights and activations; auto is the model's own.")
+    dtype: str = option("auto", AnyText("TYPE"), "Type of weights and activations; auto is the model's own.")
     quantization: str | None = option(
         None,
-        Text("FORMAT"),
+        AnyText("FORMAT"),
         "Format of weights: int8; int4 (served); fp8, awq, gptq, mxfp4, nvfp4 (simulated); else its own.",
     )
     policy: str = option(
         "fcfs",
-        Text("POLICY", is_path=True),
+        AnyText("POLICY", is_path=True),
         f"Which request is next: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
         names=("--scheduling-policy",),
     )
@@ -72,7 +72,7 @@ class Engine:
         to=SCHEDULER,
     )
     engine_version: str = option(
-        NEWEST, Text("X.Y"), "The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous."
+        NEWEST, AnyText("X.Y"), "The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous."
     )
     replicas: int = option(1, Whole(1, 4096), "Equal engines behind one router.", to=ENGINE)
     seed: int = option(
@@ -83,7 +83,7 @@ class Engine:
         OWN.block_size, Whole(1, 8192), "Tokens per block.", section=KV_CACHE, to=SCHEDULER
     )
     kv_cache_dtype: str = option(
-        "auto", Text("TYPE"), "Type of keys and values: auto (as activations) or fp8.", section=KV_CACHE
+        "auto", AnyText("TYPE"), "Type of keys and values: auto (as activations) or fp8.", section=KV_CACHE
     )
     gpu_memory_utilization: float | None = option(
         None, Real(0, 1, above=True), "Share of the GPU's memory that may be used.", section=KV_CACHE
@@ -97,7 +97,7 @@ class Engine:
     )
     prefix_caching_hash_algo: str = option(
         EngineConfig().prefix_caching_hash_algo,
-        Text("NAME"),
+        AnyText("NAME"),
         "The hash that names blocks in the prefix cache.",
         section=SCHEDULING,
         to=ENGINE,
@@ -147,7 +147,7 @@ class Engine:
     )
     victim: str = option(
         OWN.victim,
-        Choice(VICTIMS),
+        OneOf(VICTIMS),
         "Which request is preempted when KV blocks run out.",
         section=SCHEDULING,
         to=SCHEDULER,
@@ -180,7 +180,7 @@ class Engine:
     )
     router: str = option(
         "round-robin",
-        Text("ROUTER", is_path=True),
+        AnyText("ROUTER", is_path=True),
         f"Which replica a request goes to: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies.",
         section=REPLICAS,
     )
@@ -232,7 +232,7 @@ class Engine:
         text = self.speculative_config
         return None if text is None else parse_speculative_config(text)
 
-    def simulated(self) -> "Engine":
+    def simulated(self) -> "EngineOptions":
         """Return the engine with its version's default of async scheduling; drafts go step by step."""
         if self.async_scheduling is not None:
             return self
@@ -252,10 +252,10 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
+class MeasuringOptions:
     """Options of how a model's engine is measured."""
 
-    device: str = option("cpu", Choice(("cpu", "cuda")), "Where the model runs.")
+    device: str = option("cpu", OneOf(("cpu", "cuda")), "Where the model runs.")
     num_threads: int | None = option(
         None, Whole(1, 4096), "Threads to compute with, as of `sundog serve`, which is measured with as many."
     )

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from actors.config import ConfigError
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """The values of an option."""
 
     @property
@@ -72,7 +72,7 @@ class Real:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OneOf:
     """A word out of a few."""
 
     words: Sequence[str]
@@ -88,7 +88,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class AnyText:
     """A text that is not empty; `is_path` if it may name a file (see `sundog.options.config_file`)."""
 
     metavar: str = "TEXT"
@@ -153,10 +153,10 @@ SCHEDULER, ENGINE = "scheduler", "engine"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptionRow:
     """An option: how it is called, what it may be, and where its value goes."""
 
-    kind: Kind
+    kind: ValueKind
     help: str
     default: object = None
     name: str = ""
@@ -193,7 +193,7 @@ def _shown(value: object) -> str:
 
 def option(
     default: T,
-    kind: Kind,
+    kind: ValueKind,
     help: str,
     *,
     flag: str = "",
@@ -205,7 +205,7 @@ def option(
     envvar: str | tuple[str, ...] | None = None,
 ) -> T:
     """A field that is a row of the table; `sundog.options` says what each part is for."""
-    row = Row(
+    row = OptionRow(
         kind=kind,
         help=help,
         default=default,
@@ -220,11 +220,11 @@ def option(
     return field(default=default, metadata={"row": row})
 
 
-def rows(record: type) -> list[Row]:
+def rows(record: type) -> list[OptionRow]:
     """The rows of a record, in the order of its fields."""
     found = []
     for declared in fields(record):
-        row: Row = declared.metadata["row"]
+        row: OptionRow = declared.metadata["row"]
         flag = row.flag or "--" + declared.name.replace("_", "-")
         found.append(replace(row, name=declared.name, flag=flag))
     return found

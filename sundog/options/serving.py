@@ -7,7 +7,7 @@ from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
 from actors.core.params.adapter import Adapter
-from sundog.options.row import RECORDING, Choice, Parsed, Real, Switch, Text, Whole, option
+from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
 
 RAY = "Ray"
 
@@ -79,23 +79,23 @@ EMULATION = "Emulation"
 class Serving:
     """A server that speaks HTTP, whatever computes its answers."""
 
-    host: str = option("127.0.0.1", Text("ADDRESS"), "The address to listen at.")
+    host: str = option("127.0.0.1", AnyText("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
-    served_model_name: str | None = option(None, Text("NAME"), "What clients call the model.")
+    served_model_name: str | None = option(None, AnyText("NAME"), "What clients call the model.")
     tool_call_parser: str | None = option(
-        None, Choice(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
+        None, OneOf(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
     )
     enable_auto_tool_choice: bool = option(
         False, Switch(pair=False), "Let the model decide when it calls a tool; needs --tool-call-parser."
     )
     reasoning_parser: str | None = option(
-        None, Choice(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
+        None, OneOf(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
     )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )
 
-    compat: str = option("vllm", Choice(("vllm", "openai")), "Whose `type` and `code` errors have.")
+    compat: str = option("vllm", OneOf(("vllm", "openai")), "Whose `type` and `code` errors have.")
 
     enable_lora: bool = option(False, Switch(pair=False), "Serve LoRA adapters.", section=LORA)
     lora_modules: tuple[str, ...] = option(
@@ -113,17 +113,17 @@ class Serving:
         section=LORA,
     )
     api_key: str | None = option(
-        None, Text("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
+        None, AnyText("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
     api_keys: str | None = option(
         None,
-        Text("FILE", is_path=True),
+        AnyText("FILE", is_path=True),
         "A TOML file of clients' keys, with tenants and limits; SIGHUP has it read again.",
         section=ACCESS,
     )
     admin_key: str | None = option(
         None,
-        Text("KEY"),
+        AnyText("KEY"),
         "Required for /pause, /abort_requests and the like, refused without it.",
         section=ACCESS,
         envvar="SUNDOG_ADMIN_KEY",
@@ -175,20 +175,17 @@ class Serving:
         False, Switch(pair=False), "Do not log each engine's throughput every ten seconds.", section=LOGGING
     )
     log_format: str = option(
-        "text",
-        Choice(("text", "json")),
-        "How the log is written: lines for people, or JSON.",
-        section=LOGGING,
+        "text", OneOf(("text", "json")), "How the log is written: lines for people, or JSON.", section=LOGGING
     )
     otlp_traces_endpoint: str | None = option(
         None,
-        Text("URL"),
+        AnyText("URL"),
         "Send OpenTelemetry spans of requests there: http://HOST:4318, or grpc://HOST:4317.",
         section=LOGGING,
     )
 
     record: str | None = option(
-        None, Text("DIR"), "Write a journal there, for `sundog explain`.", section=RECORDING
+        None, AnyText("DIR"), "Write a journal there, for `sundog explain`.", section=RECORDING
     )
     messages: bool = option(
         False, Switch(pair=False), "With --record: every message between actors, too.", section=RECORDING
@@ -199,13 +196,13 @@ class Serving:
 class RealServing(Serving):
     """A server whose model is computed by torch."""
 
-    model: str | None = option(None, Text("MODEL"), "The model's folder, as the argument.")
+    model: str | None = option(None, AnyText("MODEL"), "The model's folder, as the argument.")
     device: str = option(
-        "auto", Choice(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
+        "auto", OneOf(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
     )
     runner: str = option(
         "auto",
-        Choice(("auto", "generate", "pooling")),
+        OneOf(("auto", "generate", "pooling")),
         "What the model is served for: text, or vectors (pooling); auto is what its files say.",
     )
     pooler_config: str | None = option(
@@ -215,7 +212,7 @@ class RealServing(Serving):
     )
     generation_config: str = option(
         "auto",
-        Choice(("auto", "vllm")),
+        OneOf(("auto", "vllm")),
         "Sample what requests leave open as the model's generation_config.json says; vllm: neutrally.",
     )
     num_threads: int | None = option(
@@ -242,7 +239,10 @@ class RealServing(Serving):
         section=RAY,
     )
     ray_host: str | None = option(
-        None, Text("ADDRESS"), "This machine's address for engines on others, if Ray's is wrong.", section=RAY
+        None,
+        AnyText("ADDRESS"),
+        "This machine's address for engines on others, if Ray's is wrong.",
+        section=RAY,
     )
     ray_wait_s: float = option(
         600.0,
@@ -257,21 +257,21 @@ class RealServing(Serving):
 class EmulatedServing(Serving):
     """A server that answers at the pace of a GPU that is not there."""
 
-    model: str | None = option(None, Text("MODEL"), "A known model, or a model's folder, as the argument.")
+    model: str | None = option(None, AnyText("MODEL"), "A known model, or a model's folder, as the argument.")
     gpu: str = option(
         "h100",
-        Text("GPU", is_path=True),
+        AnyText("GPU", is_path=True),
         "Answer at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
     )
     tokenizer: str | None = option(
         None,
-        Text("DIR", is_path=True),
+        AnyText("DIR", is_path=True),
         "A folder with a tokenizer.json, to count prompts with; else the embedded model's.",
         section=EMULATION,
     )
     answers: str = option(
         "texts",
-        Text("texts|echo|FILE.jsonl", is_path=True),
+        AnyText("texts|echo|FILE.jsonl", is_path=True),
         'What is said: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
         section=EMULATION,
     )

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from actors.config.hop_costs import parse_hop_costs
-from sundog.options.row import RECORDING, Parsed, Real, Switch, Text, Whole, option
+from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option
 
 COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
@@ -14,22 +14,22 @@ TERMS = "Targets and prices"
 
 # Without slots, because two such classes cannot both be a third one's parents.
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineOptions:
     """The model and the GPUs that are not there."""
 
-    model: str = option("llama-3.1-8b", Text("MODEL", is_path=True), "A known model, or a model's folder.")
+    model: str = option("llama-3.1-8b", AnyText("MODEL", is_path=True), "A known model, or a model's folder.")
     gpu: str = option(
-        "h100", Text("GPU", is_path=True), "A known GPU or FILE.toml, perhaps with its link: NAME:pcie."
+        "h100", AnyText("GPU", is_path=True), "A known GPU or FILE.toml, perhaps with its link: NAME:pcie."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs:
+class CostOptions:
     """Options of how long steps take on GPUs that are not there."""
 
     cost: str = option(
         "auto",
-        Text("COST", is_path=True),
+        AnyText("COST", is_path=True),
         "tables (measured kernels), roofline, auto (tables if any), or a calibrated FILE.toml.",
         section=COSTS,
     )
@@ -42,7 +42,7 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(Costs, Machine):
+class TargetOptions(CostOptions, MachineOptions):
     """The machine, and how long its steps and the way to it take."""
 
     hop_cost: str | None = option(
@@ -54,12 +54,12 @@ class Target(Costs, Machine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logging:
+class LoggingOptions:
     """Options of the log of steps, for `sundog calibrate` and tools that read forward-pass metrics."""
 
     step_log: str | None = option(
         None,
-        Text("FILE"),
+        AnyText("FILE"),
         "Write each step's work and time there: forward-pass metrics, JSON lines.",
         kept=False,
         section=RECORDING,
@@ -67,12 +67,12 @@ class Logging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadingOptions:
     """Options of how a trace is read, and how far."""
 
     limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
     tokenizer: str | None = option(
-        None, Text("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
+        None, AnyText("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
     )
 
 
@@ -88,7 +88,7 @@ def parse_rate(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadOptions:
     """Options of how the requests of a trace arrive."""
 
     request_rate: str | None = option(
@@ -108,7 +108,7 @@ class Load:
     )
     predictor: str | None = option(
         None,
-        Text("NAME"),
+        AnyText("NAME"),
         "What predicts lengths for the policy: oracle, class-mean, noisy.",
         section=CLIENTS,
     )
@@ -131,7 +131,7 @@ def parse_slo(text: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class TermsOptions:
     """Options of the limits and prices that a run is held against."""
 
     slo: str | None = option(

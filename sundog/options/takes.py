@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from actors.config import ConfigError
-from sundog.options.row import COMMON, FURTHER, Row, Switch, rows
+from sundog.options.row import COMMON, FURTHER, OptionRow, Switch, rows
 
 Body = Callable[..., None]
 SHOWS_ALL = "sundog.options: shows all"
@@ -18,7 +18,7 @@ SHOWS_ALL = "sundog.options: shows all"
 class Option(click.Option):
     """A row of the table on the command line."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: OptionRow) -> None:
         switch = isinstance(row.kind, Switch)
         super().__init__(
             [row.name, *row.spellings],
@@ -29,17 +29,17 @@ class Option(click.Option):
             multiple=row.many,
             envvar=row.envvar,
             is_flag=switch,
-            type=bool if switch else Taken(row),
+            type=bool if switch else RowType(row),
         )
         self.row = row
 
 
-class Taken(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
+class RowType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
     """Values as a row takes them."""
 
     name = "value"
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: OptionRow) -> None:
         self._row = row
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
@@ -77,12 +77,12 @@ class Command(click.Command):
         return super().parse_args(ctx, spelled)
 
     @property
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, OptionRow]:
         """The table's rows among its options, by name."""
         return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
 
 
-def _is_value(row: Row, text: str) -> bool:
+def _is_value(row: OptionRow, text: str) -> bool:
     try:
         row.take(text)
     except ConfigError:
@@ -96,7 +96,7 @@ def takes(*records: type, without: Collection[str] = ()) -> Callable[[Body], Bod
     The rows named in `without` are no options of the command: they keep their defaults.
     """
 
-    def taken(record: type) -> list[Row]:
+    def taken(record: type) -> list[OptionRow]:
         return [row for row in rows(record) if row.name not in without]
 
     def decorate(body: Body) -> Body:

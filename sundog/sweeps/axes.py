@@ -6,12 +6,14 @@ from typing import Any
 
 from actors.config import ConfigError
 from actors.core.names import did_you_mean
-from sundog.options import Row, rows
-from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Target
+from sundog.options import OptionRow, rows
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, TargetOptions
 
 WORKLOAD = "workload."
-VARIED: dict[str, Row] = {row.name: row for record in (Engine, Target, Load) for row in rows(record)}
+VARIED: dict[str, OptionRow] = {
+    row.name: row for record in (EngineOptions, TargetOptions, LoadOptions) for row in rows(record)
+}
 """The options that a sweep may vary."""
 NAMED = ("policy", "router")
 """Options whose values have parameters, and may name a file."""

@@ -9,14 +9,14 @@ from actors.config import ConfigError
 from actors.policy_file import find_policy, find_router
 from sundog.ends import leaves
 from sundog.options.config_file import recorded
-from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Reading, Target, Terms, parse_rate
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
 from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
     from sim.figures.played import Played
-    from sim.figures.sweep import Failed, Job, Settings
+    from sim.figures.sweep import FailedRun, Job, Settings
     from sim.record.recorder import Recorder
     from sim.record.run_output import RunOutput
     from sim.record.sink import Unkept
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sim.workload.spec import Source
     from sundog.builds.simulated import Simulated
 
-T = TypeVar("T", Engine, Target, Load)
+T = TypeVar("T", EngineOptions, TargetOptions, LoadOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Plan:
 
     workload: dict[str, Any]
     where: str
-    engine: Engine
-    target: Target
-    load: Load
-    terms: Terms
+    engine: EngineOptions
+    target: TargetOptions
+    load: LoadOptions
+    terms: TermsOptions
     resample: bool = False
     folder: SweepFolder | None = None
     messages: bool = False
@@ -72,16 +72,16 @@ def draws(decider: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CellRun:
     """A run with the options that a setting gives it; the engine's seed is its own."""
 
     settings: "Settings"
-    engine: Engine
-    target: Target
-    load: Load
+    engine: EngineOptions
+    target: TargetOptions
+    load: LoadOptions
 
 
-class Runner:
+class CellRunner:
     """Runs jobs, one after another; a copy of it is in every process of a sweep.
 
     It keeps the requests it made last, which most often are those of the next job, too.
@@ -91,18 +91,18 @@ class Runner:
         self._plan = plan
         self._last: tuple[Source, int, list[TraceRequest]] | None = None
 
-    def __call__(self, job: "Job") -> "Played | Failed":
+    def __call__(self, job: "Job") -> "Played | FailedRun":
         """One run, or why there is none: an error crosses processes as text."""
-        from sim.figures.sweep import Failed
+        from sim.figures.sweep import FailedRun
 
         try:
             return self._played(job)
         except Exception as error:  # noqa: BLE001  # whatever it is, it ends one run and not the sweep
             cause = next(leaves(error))
             if isinstance(cause, ConfigError):
-                return Failed(" ".join(str(cause).split()))
+                return FailedRun(" ".join(str(cause).split()))
             reason = f"a bug in Sundog, {type(cause).__name__}: {cause}"
-            return Failed(" ".join(reason.split()), "".join(traceback.format_exception(error)))
+            return FailedRun(" ".join(reason.split()), "".join(traceback.format_exception(error)))
 
     def _played(self, job: "Job") -> "Played":
         from sim.figures.played import load_of, played
@@ -111,7 +111,7 @@ class Runner:
 
         plan, (settings, number) = self._plan, job
         engine = changed(plan.engine, settings)
-        run = Run(
+        run = CellRun(
             settings,
             replace(engine, seed=engine.seed + number),
             changed(plan.target, settings),
@@ -137,7 +137,9 @@ class Runner:
             load=load,
         )
 
-    def _keep(self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", place: Path) -> None:
+    def _keep(
+        self, run: "CellRun", requests: "list[TraceRequest]", simulated: "Simulated", place: Path
+    ) -> None:
         """Make the run and leave it in its folder, from where `replay --config` makes it again."""
         from sim.figures.metrics import summarize
         from sim.record.journal_rows import Header
@@ -153,7 +155,11 @@ class Runner:
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
 
     def _replayed(
-        self, run: "Run", requests: "list[TraceRequest]", simulated: "Simulated", output: "RunOutput | Unkept"
+        self,
+        run: "CellRun",
+        requests: "list[TraceRequest]",
+        simulated: "Simulated",
+        output: "RunOutput | Unkept",
     ) -> "Recorder":
         from sim.oracle import find_predictor
         from sim.replay import replay
@@ -173,24 +179,24 @@ class Runner:
             tap=output.tap,
         )
 
-    def _trace(self, run: "Run") -> tuple[str, Reading]:
+    def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:
         """A file with the requests that the run is given, and how it is read."""
         from sim.workload.spec import Scaled
 
         plan, source = self._plan, self._plan.source(run.settings)
         if isinstance(source, Scaled) and source.is_plain and not plan.resample:
-            return source.trace, Reading(limit=source.limit, tokenizer=source.tokenizer)
+            return source.trace, ReadingOptions(limit=source.limit, tokenizer=source.tokenizer)
         assert plan.folder is not None
-        return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), Reading()
+        return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), ReadingOptions()
 
-    def _arriving(self, run: "Run") -> "list[TraceRequest]":
+    def _arriving(self, run: "CellRun") -> "list[TraceRequest]":
         """The requests at the instants that the setting gives them."""
         from sim.workload.resample import retimed
 
         requests, rate = self._requests(run), run.load.request_rate
         return requests if rate is None else list(retimed(requests, parse_rate(rate), run.engine.seed))
 
-    def _requests(self, run: "Run") -> "list[TraceRequest]":
+    def _requests(self, run: "CellRun") -> "list[TraceRequest]":
         from sim.workload.resample import resampled
 
         seed = run.engine.seed

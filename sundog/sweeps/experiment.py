@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING
 
 from sundog.fast import one_thread
 from sundog.options.serving import parse_on
-from sundog.sweeps.cell import Plan, Runner
+from sundog.sweeps.cell import CellRunner, Plan
 from sundog.sweeps.sweep_folder import ASKED
 from sundog.sweeps.workers import Crew, Died, Workers, here
 
 if TYPE_CHECKING:
     from sim.figures.played import Played
-    from sim.figures.sweep import Cell, Failed, Job, Measures, Rule, Settings
+    from sim.figures.sweep import Cell, FailedRun, Job, Measures, Rule, Settings
 
 
-class There:
+class RemoteRunner:
     """A Runner in a process elsewhere."""
 
     def __init__(self, plan: Plan) -> None:
-        self._runner = Runner(plan)
+        self._runner = CellRunner(plan)
         self._versions = _versions()
         self._folder = None if plan.folder is None else plan.folder.path.absolute()
 
-    def __call__(self, job: "Job") -> "Played | Failed":
+    def __call__(self, job: "Job") -> "Played | FailedRun":
         """One run, or why there can be none on this node."""
-        from sim.figures.sweep import Failed
+        from sim.figures.sweep import FailedRun
 
         one_thread()
         if (refusal := self._refusal()) is not None:
-            return Failed(f"node {platform.node()} {refusal}")
+            return FailedRun(f"node {platform.node()} {refusal}")
         return self._runner(job)
 
     def _refusal(self) -> str | None:
@@ -50,15 +50,15 @@ class There:
 
 def on_cluster(
     plan: Plan, on: str, num_processes: int, stack: ExitStack
-) -> "tuple[Crew[Job, Played | Failed], int]":
+) -> "tuple[Crew[Job, Played | FailedRun], int]":
     """A crew on the cluster until `stack` ends, and how many it has: all CPUs if `num_processes` is 0."""
     from runtime.ray.cluster import joined
 
     cluster = stack.enter_context(joined(parse_on(on), num_processes or os.cpu_count() or 1))
     from runtime.ray.jobs import RayWorker, wait
 
-    run = There(plan)
-    crew: Crew[Job, Played | Failed] = Crew(lambda: RayWorker(run, Died), wait)
+    run = RemoteRunner(plan)
+    crew: Crew[Job, Played | FailedRun] = Crew(lambda: RayWorker(run, Died), wait)
     return crew, num_processes or max(int(cluster.num("CPU")), 1)
 
 
@@ -78,7 +78,7 @@ class Experiment:
     def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
         self._plan, self._cells = plan, cells
         self._fixed = [plan.is_fixed(settings) for settings in cells]
-        self._kept: dict[int, Played | Failed] = {}
+        self._kept: dict[int, Played | FailedRun] = {}
         """What came of fixed cells, and of cells that cannot run: the same for every seed."""
         self._first: dict[int, Played] = {}
         """The first run of each cell that may draw something."""
@@ -97,12 +97,12 @@ class Experiment:
         from sim.figures.sweep import sweep
 
         with ExitStack() as stack:
-            crew = here(Runner(self._plan))
+            crew = here(CellRunner(self._plan))
             if on is not None:
                 crew, num_processes = on_cluster(self._plan, on, num_processes, stack)
             workers = stack.enter_context(Workers(crew, num_processes))
 
-            def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | Failed]":
+            def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | FailedRun]":
                 return measured(jobs, self._outcomes(workers, jobs), warmup_s)
 
             return sweep(self._cells, rule, run_all, self._gave_one_run)
@@ -113,8 +113,8 @@ class Experiment:
         return self._fixed[number] or (number in self._compared and number not in self._varies)
 
     def _outcomes(
-        self, workers: "Workers[Job, Played | Failed]", jobs: "Sequence[Job]"
-    ) -> "Iterator[Played | Failed]":
+        self, workers: "Workers[Job, Played | FailedRun]", jobs: "Sequence[Job]"
+    ) -> "Iterator[Played | FailedRun]":
         """In the order of the jobs, whichever is done first."""
         numbers = [self._cells.index(settings) for settings, _ in jobs]
         new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
@@ -122,7 +122,7 @@ class Experiment:
         results = workers.results(
             [jobs[p] for p in new], lambda job: self._kept.get(self._cells.index(job[0]))
         )
-        done: dict[int, Played | Failed] = {}
+        done: dict[int, Played | FailedRun] = {}
         for place, number in enumerate(numbers):
             if self._fixed[number] and jobs[place][1] > 0:
                 yield self._kept[number]
@@ -132,12 +132,12 @@ class Experiment:
                 done[new[which]] = self._taken(numbers[new[which]], result)
             yield done.pop(place)
 
-    def _taken(self, number: int, result: "Played | Failed | Died") -> "Played | Failed":
+    def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
         """What came of a job of this cell, as text if its process died."""
-        from sim.figures.sweep import Failed
+        from sim.figures.sweep import FailedRun
 
-        outcome = Failed(str(result)) if isinstance(result, Died) else result
-        if isinstance(outcome, Failed) or self._fixed[number]:
+        outcome = FailedRun(str(result)) if isinstance(result, Died) else result
+        if isinstance(outcome, FailedRun) or self._fixed[number]:
             self._kept.setdefault(number, outcome)
         elif number not in self._first:
             self._first[number] = outcome

@@ -26,8 +26,8 @@ from sim.workload.spec import Workload
 from sundog.builds.measuring import Load, as_answered, find, measure, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
-from sundog.options.engine import Engine
-from sundog.options.simulation import Target, Terms
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import TargetOptions, TermsOptions
 
 GPU = "h100"
 NUM_CLIENTS = 128
@@ -63,10 +63,10 @@ def compare(share: str, rate_per_s: float, scale: float, measured: Summary, pred
 
 def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
     """Measured beside predicted at each share of what the GPU can do, in seconds of the server's clock."""
-    simulated = Simulated.of(Engine(), Target(model=model, gpu=GPU))
+    simulated = Simulated.of(EngineOptions(), TargetOptions(model=model, gpu=GPU))
     closed = Load("", num_clients=NUM_CLIENTS)
     at_once = [row._replace(arrival_s=0.0) for row in workload(50, 10.0)]
-    limit_per_s = predict(closed, simulated, Terms(), at_once).requests_per_s
+    limit_per_s = predict(closed, simulated, TermsOptions(), at_once).requests_per_s
     options = ("--gpu", GPU, "--no-log-requests", "--time-scale", f"{scale:g}")
     with serving(model, scratch, *options, command="emulate") as url:
         load = Load(url, timeout_s=300.0 / scale)
@@ -76,7 +76,9 @@ def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
             record = ClientRecord(server.model)
             measure(load, server, [row._replace(arrival_s=row.arrival_s / scale) for row in rows], record)
             late_s = as_sent(record)
-            predicted = predict(load, simulated, Terms(), as_answered(arrived(rows, record, scale), record))
+            predicted = predict(
+                load, simulated, TermsOptions(), as_answered(arrived(rows, record, scale), record)
+            )
             compare(name, share * limit_per_s, scale, summarize_client(record), predicted)
             print(f"  the client sent {late_s * scale * 1e3:.2f} ms late on average, which is left out")
             print(f"  lag {json.dumps(httpx.get(f'{url}/load').json()['emulation'])}")

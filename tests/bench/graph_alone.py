@@ -25,9 +25,9 @@ from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Generate
 from sundog.builds.emulated import emulated
 from sundog.builds.server import shown_model
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import Costs
+from sundog.options.simulation import CostOptions
 
 FEW = 20
 """The tokens of a short answer."""
@@ -73,8 +73,8 @@ class Inside:
 
 
 def main(num_streams: int, num_tokens: int, step_scale: float) -> None:
-    engine = Engine(max_num_seqs=1024, max_model_len=4096)
-    costs = Costs(step_scale=step_scale)
+    engine = EngineOptions(max_num_seqs=1024, max_model_len=4096)
+    costs = CostOptions(step_scale=step_scale)
     served = emulated("llama-3.1-8b", EmulatedServing(), engine, costs)
     options = ServerOptions(log_requests=False, log_stats=False)
     trio.run(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from actors.block_hash import block_hasher
 from actors.core.batch import Batch, Finish
 from actors.core.request import Submit
-from sim.backend import Sampled
+from sim.backend import SampledSteps
 from sim.schedule import driver as happenings
 from sim.schedule.decision_log import FALLBACK_TOKEN
 from sim.schedule.driver import Aborted, Driver, Happening, HasStalled
@@ -75,12 +75,12 @@ class ReferenceSource:
                 return ahead + 1
         return batch.max_steps
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         for _ in range(num_steps - 1):
             self._tokens = self.runner.decode()
         if not self._counts:
-            return Sampled(tuple(self._tokens), ())
-        return Sampled(None, tuple(name for name, token in self._tokens if self._ends(name, token)))
+            return SampledSteps(tuple(self._tokens), ())
+        return SampledSteps(None, tuple(name for name, token in self._tokens if self._ends(name, token)))
 
     def _ahead(self, name: str, num_steps: int) -> int:
         """The token that the request samples so many steps after this one."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.core.batch import Batch
-from sim.backend import Sampled
+from sim.backend import SampledSteps
 from tests.core.folding import Folded, ReferenceRunner
 
 WRONG = -7
@@ -28,7 +28,7 @@ class GuessingSource:
         self.runner = runner
         self._ends, self._counts, self._guess = ends, counts, guess
         self._kept: dict[str, list[bool]] = {}
-        self._sampled = Sampled((), ())
+        self._sampled = SampledSteps((), ())
         self.num_verified = self.num_accepted = 0
 
     def begin(self, batch: Batch) -> int:
@@ -56,10 +56,10 @@ class GuessingSource:
             self._kept[name] = self._guess(name, len(request.tokens))
         drafts = tuple((name, len(kept)) for name, kept in self._kept.items() if kept and name in plain)
         named = None if self._counts else tuple(tokens)
-        self._sampled = Sampled(named, tuple(ended), tuple(accepted) if self._counts else (), drafts)
+        self._sampled = SampledSteps(named, tuple(ended), tuple(accepted) if self._counts else (), drafts)
         return 1
 
-    def sample(self, num_steps: int) -> Sampled:
+    def sample(self, num_steps: int) -> SampledSteps:
         """What the step brought."""
         return self._sampled
 

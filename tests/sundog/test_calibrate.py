@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.profile import Host, read_profile
+from sim.cost.profile import HostShare, read_profile
 from sim.figures.fit_log import logged_works
 from sundog.child import serving
-from sundog.commands.calibrate.served import Clients
+from sundog.commands.calibrate.served import LoadClients
 from tests import warm
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
@@ -36,7 +36,7 @@ def test_the_file_says_what_was_measured(profile: Path) -> None:
     known = read.engine
     assert (known.model, known.max_num_seqs, known.max_model_len) == ("sundog-tiny", 4, 160)
     assert read.cost.measured.tokens == 64 and read.cost.measured.decodes == 4
-    assert read.host == Host()
+    assert read.host == HostShare()
     for word in ("threads", "torch", "held_out_error_p90", "held_out_worst_shape", "rounds"):
         assert f"\n{word} = " in profile.read_text()
 
@@ -120,7 +120,7 @@ def test_each_load_knows_its_steps(profile: Path, tmp_path: Path) -> None:
     """In a closed loop and at random: its part of the server's log has a sample for each of its tokens."""
     log = tmp_path / "steps.jsonl"
     with serving(None, tmp_path, "--gpu", str(profile), "--step-log", str(log), command="emulate") as url:
-        clients = Clients(url, (12, 16))  # no prompt is cut into chunks
+        clients = LoadClients(url, (12, 16))  # no prompt is cut into chunks
         stages = [clients.once(4, 0.2), clients.once(None, 0.5, 30.0), clients.once(1, 0.0)]
     steps = logged_works(log)
     for stage, name in zip(stages, ("4 clients", " a second", "1 clients"), strict=True):

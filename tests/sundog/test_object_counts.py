@@ -17,9 +17,9 @@ from actors.metrics import metrics
 from actors.metrics.measured import Recent
 from sundog.builds.emulated import emulated
 from sundog.builds.server import shown_model
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import Costs
+from sundog.options.simulation import CostOptions
 from tests.soak.manners import MANNERS
 
 CLIENTS, REQUESTS = 8, 160
@@ -63,7 +63,10 @@ async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytes
     """Of answers whole and streamed, of clients that leave, err and babble."""
     monkeypatch.setattr(metrics, "Recent", Short)
     served = emulated(
-        "qwen3-8b", EmulatedServing(), Engine(num_gpu_blocks=64, max_model_len=512), Costs(step_scale=0.1)
+        "qwen3-8b",
+        EmulatedServing(),
+        EngineOptions(num_gpu_blocks=64, max_model_len=512),
+        CostOptions(step_scale=0.1),
     )
     ready, stop, urls = trio.Event(), trio.Event(), []
 

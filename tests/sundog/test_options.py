@@ -13,9 +13,9 @@ import pytest
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from sundog.cli import COMMANDS, cli
-from sundog.options import ENGINE, SCHEDULER, Choice, Real, Row, Switch, Whole, rows
-from sundog.options.engine import Engine
-from sundog.options.simulation import Load, Target, Terms
+from sundog.options import ENGINE, SCHEDULER, OneOf, OptionRow, Real, Switch, Whole, rows
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
 from sundog.options.takes import Command, Option
 from sundog.sweeps.axes import axes, split_values
 from tests import warm
@@ -83,7 +83,7 @@ def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> Non
     assert all(section in " ".join(short.split()) for section in hidden)
 
 
-def wrong_values(row: Row) -> list[object]:
+def wrong_values(row: OptionRow) -> list[object]:
     """What the row must not take: just outside its bounds, not finite, of another type."""
     kind = row.kind
     if isinstance(kind, Whole):
@@ -92,7 +92,7 @@ def wrong_values(row: Row) -> list[object]:
         beyond = [math.nextafter(kind.least, -math.inf), math.nextafter(kind.most, math.inf)]
         bounds = [kind.least] * kind.above + [kind.most] * kind.below
         return [*beyond, *bounds, "nan", math.nan, math.inf, "-inf", "", "x", True, None, 10**400]
-    if isinstance(kind, Choice):
+    if isinstance(kind, OneOf):
         return ["", "no-such-word", 1, None, True]
     if isinstance(kind, Switch):
         return ["", "maybe", 2, None]
@@ -100,7 +100,7 @@ def wrong_values(row: Row) -> list[object]:
 
 
 @pytest.mark.parametrize(("command", "row"), ALL, ids=[f"{command} {row.flag}" for command, row in ALL])
-def test_every_option_refuses_what_is_out_of_its_bounds(command: str, row: Row) -> None:
+def test_every_option_refuses_what_is_out_of_its_bounds(command: str, row: OptionRow) -> None:
     """By its name, in one line; and takes its own default."""
     for value in wrong_values(row):
         with pytest.raises(ConfigError, match=rf"^{re.escape(row.flag)} is .*: .*") as caught:
@@ -116,7 +116,7 @@ def test_every_option_refuses_what_is_out_of_its_bounds(command: str, row: Row) 
 def test_a_row_that_sets_the_configuration_is_called_as_its_field() -> None:
     """Of the scheduler's limits, or of the engine's configuration; none is set by two rows."""
     known = {SCHEDULER: SchedulerConfig, ENGINE: EngineConfig}
-    set_by_rows = [(row.to, row.name) for row in rows(Engine) if row.to is not None]
+    set_by_rows = [(row.to, row.name) for row in rows(EngineOptions) if row.to is not None]
     assert set_by_rows and len(set_by_rows) == len(set(set_by_rows))
     for part, name in set_by_rows:
         assert name in {field.name for field in fields(known[str(part)])}
@@ -124,8 +124,8 @@ def test_a_row_that_sets_the_configuration_is_called_as_its_field() -> None:
 
 def test_what_is_not_given_stays_unset_all_the_way() -> None:
     """The number of blocks is None until a backend has said it."""
-    assert Engine().config(4096).scheduler.num_gpu_blocks is None
-    assert Engine(num_gpu_blocks=300).config(4096).scheduler.num_gpu_blocks == 300
+    assert EngineOptions().config(4096).scheduler.num_gpu_blocks is None
+    assert EngineOptions(num_gpu_blocks=300).config(4096).scheduler.num_gpu_blocks == 300
 
 
 REFUSED = [
@@ -194,7 +194,7 @@ def test_an_axis_takes_what_its_option_takes() -> None:
             axes([text])
     with pytest.raises(ConfigError, match="twice"):
         axes(["seed=1", "--seed=2"])
-    for record in (Engine, Target, Load):
+    for record in (EngineOptions, TargetOptions, LoadOptions):
         for row in rows(record):
             if row.default is not None:
                 assert axes([f"{row.name}={row.default}"]) == {row.name: [row.default]}
@@ -244,8 +244,8 @@ def test_a_sweep_tries_policies_whose_parameters_are_texts(tmp_path: Path) -> No
 
 def test_limits_for_goodput_are_read_by_name() -> None:
     """In seconds."""
-    assert Terms(slo="ttft=0.5,tpot=0.05").limits_s == {"ttft": 0.5, "tpot": 0.05}
-    assert Terms().limits_s == {}
+    assert TermsOptions(slo="ttft=0.5,tpot=0.05").limits_s == {"ttft": 0.5, "tpot": 0.05}
+    assert TermsOptions().limits_s == {}
 
 
 def test_a_model_is_given_once() -> None:

@@ -11,13 +11,18 @@ from sim.backend import CostBackend
 from sim.cost.work import StepWork
 from sundog.builds.emulated import emulated
 from sundog.builds.simulated import Simulated
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import Costs, Target
+from sundog.options.simulation import CostOptions, TargetOptions
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import refused, sundog
 
-COSTS = [Costs(), Costs(host_overhead=False), Costs(step_scale=3.0), Costs(cost="roofline")]
+COSTS = [
+    CostOptions(),
+    CostOptions(host_overhead=False),
+    CostOptions(step_scale=3.0),
+    CostOptions(cost="roofline"),
+]
 DECODES = StepWork(8, 8 * 500, (), 8)
 
 
@@ -59,13 +64,13 @@ def test_a_real_model_has_no_cost_of_steps(option: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("costs", COSTS, ids=str)
-def test_simulated_serving_takes_the_time_that_replays_take(costs: Costs) -> None:
+def test_simulated_serving_takes_the_time_that_replays_take(costs: CostOptions) -> None:
     """The same defaults, and the same options: host overhead, scale and cost model."""
-    engine = Engine()
+    engine = EngineOptions()
     served = emulated("qwen3-8b", EmulatedServing(), engine, costs)
     backend = served.new_engine(0)
     assert isinstance(backend, CostBackend)
-    target = Target(model="qwen3-8b", gpu="h100", **vars(costs))
+    target = TargetOptions(model="qwen3-8b", gpu="h100", **vars(costs))
     replayed = Simulated.of(engine, target).cost
     assert backend._pace.cost.step_s(DECODES) == replayed.step_s(DECODES)
 

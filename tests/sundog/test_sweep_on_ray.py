@@ -97,17 +97,23 @@ def children_of(begun: "subprocess.Popen[str]") -> list[psutil.Process]:
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs fail, by the node's name and the folder's; nothing is kept where nobody looks for it."""
     pytest.importorskip("ray")
-    from sundog.options.engine import Engine
-    from sundog.options.simulation import Load, Target, Terms
+    from sundog.options.engine import EngineOptions
+    from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
     from sundog.sweeps.cell import Plan
-    from sundog.sweeps.experiment import There
+    from sundog.sweeps.experiment import RemoteRunner
     from sundog.sweeps.sweep_folder import SweepFolder
 
     folder = SweepFolder(tmp_path / "elsewhere", ({},))
     plan = Plan(
-        {"scaled": {"trace": str(TRACE)}}, str(TRACE), Engine(), Target(), Load(), Terms(), folder=folder
+        {"scaled": {"trace": str(TRACE)}},
+        str(TRACE),
+        EngineOptions(),
+        TargetOptions(),
+        LoadOptions(),
+        TermsOptions(),
+        folder=folder,
     )
-    failed = There(plan)(({}, 0))
+    failed = RemoteRunner(plan)(({}, 0))
     assert f"node {os.uname().nodename} does not see {folder.path}" in str(failed)
     assert not folder.path.exists()
 

@@ -8,13 +8,13 @@ import pytest
 
 from actors.config import ConfigError
 from runtime.serve import RealModel
-from sim.cost.calibrated import Calibrated, Range
+from sim.cost.calibrated import Calibrated, ObservedRange
 from sim.cost.profile import ENGINE, MeasuredEngine, write_cost
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
 from sundog.commands.validate.own import _workload, same_batches
-from sundog.options.engine import Engine
-from sundog.options.simulation import Target
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import TargetOptions
 from tests.sundog.test_runs import refused, sundog
 
 
@@ -26,13 +26,13 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         step=8e-4, per_token=2e-5, per_context_token=1e-7, per_decode=1e-5, per_prefill_pair=1e-9
     )
     known = MeasuredEngine("sundog-tiny", 512, 16, 512, 64, 8, False)
-    write_cost(path, cost, "a test", Range(1e4, 1e6, 1e3, 1e6), {ENGINE: asdict(known)})
+    write_cost(path, cost, "a test", ObservedRange(1e4, 1e6, 1e3, 1e6), {ENGINE: asdict(known)})
     return path
 
 
 def test_torch_forms_the_batches_that_are_predicted(profile: Path) -> None:
     """Chunks of prompts and waiting requests among them."""
-    simulated = Simulated.of(Engine(), Target(cost=str(profile)))
+    simulated = Simulated.of(EngineOptions(), TargetOptions(cost=str(profile)))
     rows = [row._replace(arrival_s=row.arrival_s / 50) for row in _workload(simulated, 10.0, 1.5)]
     assert len(rows) > 8
     assert same_batches(RealModel.open(None), simulated, rows) > 60

@@ -17,10 +17,9 @@ from sim.cost.overhead import MOST_TOKENS, graph_sizes
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
 from sim.cost.tables.interpolate import Lines, has_tables, load, log_interp
-from sim.cost.tables.products import AllReduce, Products, tables_of_link
-from sim.cost.tables.products import Experts as RoutedExperts
+from sim.cost.tables.products import AllReduce, ExpertTables, Products, tables_of_link
 from sim.cost.work import L2, CostModel, Coverage, Seconds, StepWork
-from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, Format
+from sim.hardware.formats import ALL_PARTS, DTYPE_BYTES, WeightFormat
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.shape import Experts, Heads, Latent, Mlp, ModelShape
@@ -46,7 +45,7 @@ def unlike_tables(model: ModelShape) -> str | None:
     return None
 
 
-def file_of(name: str, form: Format) -> str:
+def file_of(name: str, form: WeightFormat) -> str:
     """The file of a GPU's dense products in that format."""
     return f"{name}-{form.name.replace(' ', '-')}"
 
@@ -107,12 +106,12 @@ class TablesCost(CostModel):
         self._head_ms: list[float] = products.ms.astype(np.float64).tolist()
         layer = linear.curve((heads + 2 * kv_heads) * dim, hidden)
         layer = layer + linear.curve(hidden, heads * dim)
-        self._experts: RoutedExperts | None = None
+        self._experts: ExpertTables | None = None
         if inner := mlp.shared // ranks:
             layer = layer + linear.curve(2 * inner, hidden) + linear.curve(hidden, inner)
         if mlp.num_experts > 1:
             shape = (hidden, mlp.inner, mlp.per_token, mlp.num_experts)
-            self._experts = RoutedExperts(tables, shape, ranks, self.coverage)
+            self._experts = ExpertTables(tables, shape, ranks, self.coverage)
         self._layer_products: list[float] = layer.tolist()
         self._head: list[float] = products.curve(math.ceil(model.vocab_size / ranks), hidden).tolist()
         context = ContextAttention(tables, heads, kv_heads, dim, self.coverage)

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.cost.tables.interpolate import Floats, Points, around, distinct, log_interp, nearest, rising
 from sim.cost.work import Coverage
-from sim.hardware.formats import DTYPE_BYTES, Format
+from sim.hardware.formats import DTYPE_BYTES, WeightFormat
 from sim.hardware.gpu import Gpu
 
 WEIGHT_BYTES = 2
@@ -28,7 +28,7 @@ class Products:
     """
 
     def __init__(
-        self, tables: dict[str, Any], gpu: Gpu, coverage: Coverage, form: Format | None = None
+        self, tables: dict[str, Any], gpu: Gpu, coverage: Coverage, form: WeightFormat | None = None
     ) -> None:
         points: Points = tables["gemm"]
         self._coverage = coverage
@@ -76,7 +76,7 @@ class Products:
         return rising(values)
 
 
-class Experts:
+class ExpertTables:
     """Experts of a layer: `seconds` of a number of tokens.
 
     Tables give two ways to route: balanced, every expert in turn, and by a power law of exponent

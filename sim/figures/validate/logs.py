@@ -28,8 +28,8 @@ from actors.core.engine_version import is_async
 from sim.figures.validate.measured import (
     Figures,
     MeasuredError,
+    MeasuredServer,
     Rounds,
-    Server,
     Stage,
     engine_options,
     figures_of,
@@ -42,7 +42,7 @@ INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")
 COUNTS = ("input_toks", "output_toks")
 
 
-def read_log(folder: Path) -> Server:
+def read_log(folder: Path) -> MeasuredServer:
     """The server that wrote `folder`; raises MeasuredError naming file, line and field."""
     meta = _object(folder / "meta.json")
     rows = read_rows(folder / "requests.jsonl.gz")
@@ -57,7 +57,7 @@ def read_log(folder: Path) -> Server:
     cache, version = meta.get("kv_cache") or {}, str(meta.get("vllm_version"))
     options, refused = engine_options({**cache, **engine})
     try:
-        return Server(
+        return MeasuredServer(
             name=folder.name,
             model=model_of(str(engine["model"]), folder),
             gpu=folder.name.partition("_")[0],

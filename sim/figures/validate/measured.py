@@ -1,4 +1,4 @@
-"""Measured servers: one `Server` per process that was measured, in stages of load.
+"""Measured servers: one `MeasuredServer` per process that was measured, in stages of load.
 
 What a server was started with stands under vLLM's names, and nothing of it is ignored. Where only a rate is
 known, arrivals are made as load generators make them, and prompts that were asked again and again share what
@@ -39,7 +39,7 @@ SIZES = ("_size", "_prefills")
 """Ends of names whose 1 asks for nothing."""
 
 
-class EngineOptions(BaseModel):
+class RecordedOptions(BaseModel):
     """Options of an engine that say how it is split over GPUs, and what it is stored in."""
 
     model_config = ConfigDict(frozen=True)
@@ -71,18 +71,18 @@ class EngineOptions(BaseModel):
         return asked
 
 
-def engine_options(given: Mapping[str, Any]) -> tuple[EngineOptions, str | None]:
+def engine_options(given: Mapping[str, Any]) -> tuple[RecordedOptions, str | None]:
     """Read engine arguments; the second is the one that is wrong or not modelled, if any."""
     for name in NOT_MODELLED:
         value = given.get(name)
         if value and not (name.endswith(SIZES) and value == 1):
-            return EngineOptions(), f"{name} is {value!r:.60}: not modelled"
-    known = {name: given[name] for name in EngineOptions.model_fields if given.get(name) is not None}
+            return RecordedOptions(), f"{name} is {value!r:.60}: not modelled"
+    known = {name: given[name] for name in RecordedOptions.model_fields if given.get(name) is not None}
     try:
-        return EngineOptions(**known), None
+        return RecordedOptions(**known), None
     except ValidationError as error:
         first = error.errors()[0]
-        return EngineOptions(), f"{first['loc'][0]} is {first['input']!r:.60}: {first['msg']}"
+        return RecordedOptions(), f"{first['loc'][0]} is {first['input']!r:.60}: {first['msg']}"
 
 
 def exact_poisson(rate_per_s: float, count: int, seed: int, name: str) -> list[float]:
@@ -150,7 +150,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MeasuredServer:
     """A real server: how it was started, what it was asked, and what its stages measured.
 
     `num_gpu_blocks` is None where it was not written down, `gpu_memory_utilization` where it was the
@@ -177,7 +177,7 @@ class Server:
     client_timeout_s: float | None = None
     refused: str | None = None
     engine_version: str = NEWEST
-    options: EngineOptions = field(default_factory=EngineOptions)
+    options: RecordedOptions = field(default_factory=RecordedOptions)
 
     @property
     def plans_ahead(self) -> bool:

@@ -21,7 +21,7 @@ from sim.cost.work import CostModel
 from sim.figures.distribution import distribution
 from sim.figures.metrics import request_times
 from sim.figures.totals import KNEE, Regime, regime_of, saturation
-from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, Server, Stage
+from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, MeasuredServer, Stage
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
 from sim.hardware.memory import sharing_ranks
@@ -42,7 +42,7 @@ class Deployment:
     capacity: Capacity
 
     @classmethod
-    def of(cls, server: Server, cost_model: str = "auto") -> "Deployment":
+    def of(cls, server: MeasuredServer, cost_model: str = "auto") -> "Deployment":
         """Raises ConfigError for what cannot be predicted."""
         target = _target(server, cost_model)
         options, asked = server.options, server.options.speculation
@@ -87,7 +87,7 @@ class Deployment:
         return in_step(scaled(cost, factor), self.target.data_parallel_size)
 
 
-def _target(server: Server, cost_model: str) -> Target:
+def _target(server: MeasuredServer, cost_model: str) -> Target:
     model, options = load_model(server.model), server.options
     if options.quantization is not None:
         model = quantised(model, options.quantization)
@@ -213,7 +213,7 @@ class Prediction:
         return self.low[name] <= real <= self.high[name]
 
 
-def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Prediction]:
+def predict(server: MeasuredServer, overhead: HostOverhead, cost_model: str) -> list[Prediction]:
     """A prediction per stage; raises ConfigError where something of the server is not modelled."""
     if server.refused is not None:
         raise ConfigError(server.refused)
@@ -243,7 +243,7 @@ def predict(server: Server, overhead: HostOverhead, cost_model: str) -> list[Pre
     return predictions
 
 
-def _played(server: Server, deployment: Deployment, cost: CostModel, front_end_s: float) -> Recorder:
+def _played(server: MeasuredServer, deployment: Deployment, cost: CostModel, front_end_s: float) -> Recorder:
     return replay(
         server.requests,
         deployment.config,

@@ -24,11 +24,11 @@ from sim.cost.profile import read_profile
 from sim.figures.validate.logs import read_client_log, read_log
 from sim.figures.validate.measured import (
     THROUGHPUT,
-    EngineOptions,
     Figures,
     MeasuredError,
+    MeasuredServer,
+    RecordedOptions,
     Rounds,
-    Server,
     Stage,
     engine_options,
     exact_poisson,
@@ -48,7 +48,7 @@ from sim.workload.spec import read_spec
 COLUMNS = ("arrival_s", "first_token_s", "finish_s", "num_output_tokens")
 
 
-def read_clients_run(run: Run) -> Server:
+def read_clients_run(run: Run) -> MeasuredServer:
     """The server that the clients asked; raises MeasuredError where its machine is not said."""
     config, folder = run.config, run.path
     gpu = config.get("simulate")
@@ -73,7 +73,7 @@ def read_clients_run(run: Run) -> Server:
     version = str(config.get("engine_version", NEWEST))
     options, refused = engine_options(config)
     figures, rate_per_s = figures_of(*columns), len(rows) / max(requests[-1].arrival_s, 1e-9)
-    return Server(
+    return MeasuredServer(
         name=folder.resolve().name,
         model=model,
         gpu=gpu,
@@ -125,7 +125,7 @@ def _contents(config: dict[str, Any], folder: Path) -> Contents:
     return {row.request_id: row for row in source}
 
 
-def clients_runs(path: Path) -> Iterator[Server]:
+def clients_runs(path: Path) -> Iterator[MeasuredServer]:
     """The run whose summary is at `path`, if clients made it."""
     run = open_run(path.parent)
     if run.is_clients:
@@ -142,7 +142,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Load(Strict):
+class WrittenLoad(Strict):
     """Prompts of one length at a rate, and how many tokens each answer had.
 
     With `prompts` that many different ones are asked in turn, in `prompt_groups` of equal size that share
@@ -161,7 +161,7 @@ class Load(Strict):
     timeout_s: PositiveFloat | None = None
 
 
-class Written(EngineOptions, Strict):
+class Written(RecordedOptions, Strict):
     """The file; `source` names the author and what was measured.
 
     What was asked is a `load`, with its figures in `measured_ms`, or a client's `log` (the path of a
@@ -182,12 +182,12 @@ class Written(EngineOptions, Strict):
     at_client: bool = True
     fitted: str | None = None
     log: str | None = None
-    load: Load | None = None
+    load: WrittenLoad | None = None
     measured_ms: dict[Metric, dict[Kind, PositiveFloat]] = {}
     measured_requests_per_s: PositiveFloat | None = None
 
 
-def read_written(path: Path) -> Server:
+def read_written(path: Path) -> MeasuredServer:
     """The server described by `path`; raises MeasuredError naming the file and the key."""
     written = checked(Written, read_toml(path, MeasuredError), path, kind=MeasuredError)
     name = path.name.removesuffix(".server.toml")
@@ -197,7 +197,7 @@ def read_written(path: Path) -> Server:
     if is_ahead is None:
         is_ahead = is_async(written.engine_version, written.pipeline_parallel_size)
     options, refused = engine_options(written.model_dump())
-    return Server(
+    return MeasuredServer(
         name=name,
         model=model_of(written.model, path.parent),
         gpu=written.gpu,
@@ -241,7 +241,7 @@ def _asked(written: Written, path: Path, name: str) -> tuple[list[TraceRequest],
     return _generated(load, path, name), figures, load.rate_per_s
 
 
-def _generated(load: Load, path: Path, name: str) -> list[TraceRequest]:
+def _generated(load: WrittenLoad, path: Path, name: str) -> list[TraceRequest]:
     count = round(load.rate_per_s * load.duration_s)
     arrivals = enumerate(exact_poisson(load.rate_per_s, count, 0, name))
     if load.prompts is None:
@@ -274,7 +274,7 @@ STAGE_COLUMNS = {
 }
 
 
-def read_stages(path: Path) -> list[Server]:
+def read_stages(path: Path) -> list[MeasuredServer]:
     """A server per experiment; raises MeasuredError naming file, line and column."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -289,7 +289,7 @@ def read_stages(path: Path) -> list[Server]:
     return servers
 
 
-def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]]) -> Server:
+def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]]) -> MeasuredServer:
     requests: list[TraceRequest] = []
     stages: list[Stage] = []
     start_s = 0.0
@@ -315,7 +315,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
             raise MeasuredError(f"{path}, line {number}: {error}") from None
     number, row = rows[0]
     try:
-        return Server(
+        return MeasuredServer(
             name=experiment,
             model=model_of(row["model"], path.parent),
             gpu="h100",
@@ -333,7 +333,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
         raise MeasuredError(f"{path}, line {number}: {error}") from None
 
 
-def find_servers(directory: Path) -> Iterator[Server]:
+def find_servers(directory: Path) -> Iterator[MeasuredServer]:
     """Every record below `directory`, in order of their paths; raises MeasuredError."""
     if not directory.is_dir():
         raise MeasuredError(f"{directory} is no directory")

@@ -7,13 +7,13 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
-from sundog.options.engine import SIMULATED_ONLY, Engine, Measuring
+from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(Measuring, Engine, without=SIMULATED_ONLY)
+@takes(MeasuringOptions, EngineOptions, without=SIMULATED_ONLY)
 @click.argument("source", metavar="MODEL|LOG")
 @click.option(
     "-o",
@@ -23,7 +23,7 @@ from sundog.options.takes import command, takes
     metavar="FILE",
     help="The .toml to write, for `--cost FILE`.",
 )
-def calibrate(measuring: Measuring, engine: Engine, source: str, output: Path) -> None:
+def calibrate(measuring: MeasuringOptions, engine: EngineOptions, source: str, output: Path) -> None:
     """Fit a cost model to this machine's engine, or to a log.
 
     MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
@@ -66,7 +66,7 @@ def _check_writable(output: Path) -> None:
         raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
 
 
-def _refuse_options(measuring: Measuring, engine: Engine) -> None:
+def _refuse_options(measuring: MeasuringOptions, engine: EngineOptions) -> None:
     for record in (measuring, engine):
         for row in rows(type(record)):
             if getattr(record, row.name) != row.default:

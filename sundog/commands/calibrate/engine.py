@@ -26,7 +26,7 @@ from actors.kernel.actor import Ref
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
-from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, Host, MeasuredEngine, write_cost
+from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, HostShare, MeasuredEngine, write_cost
 from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.figures.metrics import Summary
 from sim.show.comparison import LATENCIES
@@ -35,11 +35,11 @@ from sundog.builds.measuring import ClientLoad, Cores, predict
 from sundog.builds.simulated import FIXED, Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
 from sundog.commands.calibrate.logs import in_words
-from sundog.commands.calibrate.served import Served, measure_host
+from sundog.commands.calibrate.served import ServedLoads, measure_host
 from sundog.ends import remark
-from sundog.options.engine import Engine, Measuring
+from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.row import rows
-from sundog.options.simulation import Target, Terms
+from sundog.options.simulation import TargetOptions, TermsOptions
 
 
 def machine(device: str) -> dict[str, object]:
@@ -83,14 +83,14 @@ LEAST_CONTEXT, GROWTH = 32, 16
 class Tried:
     """The whole of the host's share, and how far means of the trial are off: predicted / measured - 1."""
 
-    host: Host
+    host: HostShare
     front_s: tuple[tuple[str, float], ...]
     """What TTFT takes beyond the engine's steps, in each load."""
     errors: dict[str, float]
     num_requests: int
 
 
-def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path) -> None:
+def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions, output: Path) -> None:
     """Measure the engine that `serve` would run with these options, and write its file."""
     _refuse_unmeasured(engine)
     model = RealModel.open(source)
@@ -144,7 +144,7 @@ def from_engine(source: str, engine: Engine, measuring: Measuring, output: Path)
     shares = cores.shares()
     if shares is not None:
         evidence["others"] = round(shares.others, 3)
-    _write(output, model.name, fitted, known, Host() if tried is None else tried.host, hops, evidence)
+    _write(output, model.name, fitted, known, HostShare() if tried is None else tried.host, hops, evidence)
     _say(output, fitted)
     if tried is not None:
         _say_served(tried, hops)
@@ -157,7 +157,7 @@ def _write(
     name: str,
     fitted: EngineFitted,
     known: MeasuredEngine,
-    host: Host,
+    host: HostShare,
     hops: HopCosts,
     evidence: dict[str, object],
 ) -> None:
@@ -165,7 +165,7 @@ def _write(
     write_cost(path, fitted.model, f"sundog calibrate {name}", fitted.measured, tables)
 
 
-def _refuse_unmeasured(engine: Engine) -> None:
+def _refuse_unmeasured(engine: EngineOptions) -> None:
     check_quantization(engine)
     if (size := engine.tensor_parallel_size) != 1:
         raise ConfigError(
@@ -267,21 +267,23 @@ def _say_served(tried: Tried, hops: HopCosts) -> None:
     remark(f"{tried.num_requests} requests at random, not fitted to, are predicted with {errors} (means)")
 
 
-def try_served(profile: Path, engine: Engine, served: Served) -> Tried:
+def try_served(profile: Path, engine: EngineOptions, served: ServedLoads) -> Tried:
     """Simulate what was served; `profile` has the host's share of steps."""
-    own: dict[str, Any] = {row.name: row.default for row in rows(Engine) if row.name in FIXED}
-    simulated = Simulated.of(replace(engine, **own), Target(cost=str(profile)))
+    own: dict[str, Any] = {row.name: row.default for row in rows(EngineOptions) if row.name in FIXED}
+    simulated = Simulated.of(replace(engine, **own), TargetOptions(cost=str(profile)))
     front_s = list[tuple[str, float]]()
     usual_s = list[float]()
     for stage in served.fitted:
-        predicted = predict(ClientLoad("", num_clients=stage.num_clients), simulated, Terms(), stage.rows)
+        predicted = predict(
+            ClientLoad("", num_clients=stage.num_clients), simulated, TermsOptions(), stage.rows
+        )
         wait_s = max(0.0, _ttft_s(stage.measured) - _ttft_s(predicted))
         front_s.append((stage.name, wait_s))
         if stage.num_clients is None:  # those in a closed loop wait for each other at the door
             usual_s.append(wait_s)
     request_s = sum(usual_s) / len(usual_s)
     trial = served.trial
-    predicted = predict(ClientLoad(""), replace(simulated, front_end_s=request_s), Terms(), trial.rows)
+    predicted = predict(ClientLoad(""), replace(simulated, front_end_s=request_s), TermsOptions(), trial.rows)
     errors = {
         name: getattr(predicted, field).mean / getattr(trial.measured, field).mean - 1
         for name, field in LATENCIES

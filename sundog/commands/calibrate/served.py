@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from actors.config import ConfigError
 from runtime.load.clients import ServerGone
 from runtime.load.server import Server
-from sim.cost.profile import Host
+from sim.cost.profile import HostShare
 from sim.cost.work import CostModel
 from sim.figures.fit_log import fit_host, logged_works
 from sim.figures.metrics import Summary, summarize_client
@@ -24,7 +24,7 @@ from sim.trace.record import TraceRequest
 from sundog.builds.measuring import LOADED, ClientLoad, Cores, as_answered, find, measure
 from sundog.child import STEPS, counters, serving
 from sundog.ends import Stopped
-from sundog.options.engine import Engine, Measuring
+from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.row import spelled
 
 CLIENTS = (1, 4, 16, 32)
@@ -40,7 +40,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LoadStage:
     """A load on the server: `num_clients` in a closed loop, None if they came at random."""
 
     num_clients: int | None
@@ -60,17 +60,17 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedLoads:
     """The loads on a server, and the host's share that they show."""
 
-    host: Host
-    fitted: tuple[Stage, ...]
-    trial: Stage
+    host: HostShare
+    fitted: tuple[LoadStage, ...]
+    trial: LoadStage
 
 
 def measure_host(
-    source: str, measuring: Measuring, engine: Engine, cost: CostModel, limits: tuple[int, int]
-) -> Served:
+    source: str, measuring: MeasuringOptions, engine: EngineOptions, cost: CostModel, limits: tuple[int, int]
+) -> ServedLoads:
     """The host's share of steps; `limits` are most requests at once, and the longest context."""
     most, context = limits
     lengths = max(4, min(LONGEST_PROMPT, context // 4)), max(4, min(LONGEST_ANSWER, context // 6))
@@ -80,7 +80,7 @@ def measure_host(
         if measuring.num_threads is not None:
             options += ["--num-threads", str(measuring.num_threads)]
         with serving(source, Path(name), *options) as url:
-            clients = Clients(url, lengths)
+            clients = LoadClients(url, lengths)
             clients.once(min(CLIENTS[-1], most), WARM_S)
             stages = [clients.stage(each, CLOSED_S) for each in sorted({min(n, most) for n in CLIENTS})]
             most_per_s = max(stage.measured.requests_per_s for stage in stages)
@@ -88,10 +88,10 @@ def measure_host(
             trial = clients.stage(None, OPEN_S, TRIAL * most_per_s)
         steps = logged_works(log)
     fitted = [step for stage in stages for step in steps[stage.steps.start : stage.steps.stop]]
-    return Served(fit_host(fitted, cost), tuple(stages), trial)
+    return ServedLoads(fit_host(fitted, cost), tuple(stages), trial)
 
 
-class Clients:
+class LoadClients:
     """Puts one load after another on a server."""
 
     def __init__(self, url: str, lengths: tuple[int, int]) -> None:
@@ -101,14 +101,14 @@ class Clients:
         self._rng = random.Random(SEED)
         self._num_rows = 0
 
-    def stage(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+    def stage(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> LoadStage:
         """The load of `num_clients`, or of requests at random, for some seconds, as quiet as may be."""
-        tries = list[Stage]()
+        tries = list[LoadStage]()
         while len(tries) < TRIES and (not tries or tries[-1].others > LOADED):
             tries.append(self.once(num_clients, seconds, rate_per_s))
         return min(tries, key=lambda each: each.others)
 
-    def once(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> Stage:
+    def once(self, num_clients: int | None, seconds: float, rate_per_s: float = 0.0) -> LoadStage:
         """Put a load on the server once, however disturbed. ConfigError if it fails."""
         asked: list[TraceRequest] = []
         source = (
@@ -126,7 +126,7 @@ class Clients:
             raise ConfigError(f"the server did not answer all of {len(asked)} requests: {dict(record.said)}")
         shares = cores.shares()
         steps = range(round(before[STEPS]), round(counters(self._url)[STEPS]))
-        return Stage(
+        return LoadStage(
             num_clients, as_answered(asked, record), measured, steps, shares.others if shares else 0.0
         )
 

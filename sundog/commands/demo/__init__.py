@@ -8,15 +8,15 @@ from sundog.options.takes import command, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demo:
+class DemoOptions:
     """Options that a demonstration may vary."""
 
     seed: int = option(0, Whole(0, 2**32 - 1), "Seed of the sampler.")
 
 
 @command
-@takes(Demo)
-def demo(asked: Demo) -> None:
+@takes(DemoOptions)
+def demo(asked: DemoOptions) -> None:
     """Serve a small model, and see its simulation agree.
 
     The embedded model answers six questions over HTTP; the same requests are predicted by simulation,

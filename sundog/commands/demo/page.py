@@ -47,7 +47,7 @@ CAPACITY = Capacity(NUM_BLOCKS, LIMITS.block_size)
 
 
 @dataclass(slots=True)
-class Run:
+class DemoRun:
     """Records that a run of the graph leaves behind."""
 
     journal: Journal = field(default_factory=Journal)
@@ -57,9 +57,9 @@ class Run:
         return [self.journal, Recording(self.recorder)]
 
 
-def simulated(past: Past, cost: Calibrated) -> Run:
+def simulated(past: Past, cost: Calibrated) -> DemoRun:
     """The cost backend on the virtual clock; only the oracle knows how long answers will be."""
-    run, trace = Run(), past.trace()
+    run, trace = DemoRun(), past.trace()
     oracle = Oracle({request.request_id: request.num_output_tokens for request in trace})
     backend = CostBackend(Pace(cost, "runner-0"), oracle, CAPACITY)
     run.recorder = replay_on(
@@ -68,9 +68,9 @@ def simulated(past: Past, cost: Calibrated) -> Run:
     return run
 
 
-def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> Run:
+def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> DemoRun:
     """The torch backend on the virtual clock, its steps as long as the cost model says."""
-    run = Run()
+    run = DemoRun()
     backend = Paced(torch_backends(model, CONFIG, seed=seed)(0), Pace(cost, "runner-0"))
     run.recorder = replay_on(
         past.trace(),
@@ -118,7 +118,7 @@ class Answer:
 
 
 async def serve_and_ask(
-    console: Console, model: RealModel, run: Run, new_backend: Callable[[int], Backend]
+    console: Console, model: RealModel, run: DemoRun, new_backend: Callable[[int], Backend]
 ) -> list[Answer]:
     """Serve on a free port; ask other questions, to learn what steps take, then all of these; and stop."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
@@ -215,7 +215,7 @@ def run_demo(seed: int) -> int:
     console = console_for()
     started = time.monotonic()
     model = RealModel.open(None)
-    served, new_backend = Run(), torch_backends(model, CONFIG, seed=seed)
+    served, new_backend = DemoRun(), torch_backends(model, CONFIG, seed=seed)
     console.rule("A real model answers, over HTTP")
     answers = trio.run(serve_and_ask, console, model, served, new_backend)
     past = Past.of(served.journal, since=num_practised())
@@ -268,7 +268,7 @@ def _latencies(past: Past, measured: Recorder, predicted: Recorder, answers: lis
     return table
 
 
-def _compare(console: Console, real: Run, predicted: Run, past: Past) -> bool:
+def _compare(console: Console, real: DemoRun, predicted: DemoRun, past: Past) -> bool:
     """Say whether both worlds took the same decisions at the same times; returns it."""
     ours, theirs = decisions(real.journal.outputs), decisions(predicted.journal.outputs)
     same_answers = sum(

@@ -7,7 +7,7 @@ import click
 
 from actors.core.config import ConfigError
 from sundog.ends import remark
-from sundog.options import Real, Switch, Text, option
+from sundog.options import AnyText, Real, Switch, option
 from sundog.options.takes import command, takes
 
 OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
@@ -15,11 +15,13 @@ OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validate:
+class ValidateOptions:
     """Options of the predictions, and of how they are shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
-    cost: str = option("auto", Text("COST"), "tables, roofline or auto; with --self the file of a profile.")
+    cost: str = option(
+        "auto", AnyText("COST"), "tables, roofline or auto; with --self the file of a profile."
+    )
     host_overhead: bool = option(True, Switch(), "Time that the host adds to each step and request.")
     own: bool = option(
         False,
@@ -28,13 +30,15 @@ class Validate:
         flag="--self",
     )
     seconds: float = option(20.0, Real(1, 86_400), "With --self: how long each of two loads comes.")
-    page: str | None = option(None, Text("FILE", is_path=True), "Write the accuracy page there, in Markdown.")
+    page: str | None = option(
+        None, AnyText("FILE", is_path=True), "Write the accuracy page there, in Markdown."
+    )
 
 
 @command
-@takes(Validate)
+@takes(ValidateOptions)
 @click.argument("source", required=False, metavar="[DIR|MODEL]")
-def validate(asked: Validate, source: str | None) -> None:
+def validate(asked: ValidateOptions, source: str | None) -> None:
     """Compare predictions with what real servers measured.
 
     DIR holds records of servers (docs/records.md says which there are); those that come with Sundog
@@ -73,7 +77,7 @@ def validate(asked: Validate, source: str | None) -> None:
         print_validation(rows, refusals, console_for())
 
 
-def _refuse_of_records(asked: Validate) -> None:
+def _refuse_of_records(asked: ValidateOptions) -> None:
     """What only records of servers have."""
     for flag, given in (
         ("--page", asked.page is not None),

@@ -21,7 +21,7 @@ from runtime.load.prompts import Prompts, Units
 from runtime.load.server import Server
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
-from sim.cost.composed import Scaled
+from sim.cost.composed import ScaledCost
 from sim.cost.doubt import kernels_of, step_doubt
 from sim.cost.work import CostModel, StepWork
 from sim.figures.fit_log import logged_works
@@ -41,8 +41,8 @@ from sundog.builds.simulated import Simulated
 from sundog.child import E2E_COUNT, E2E_SUM, STEPS, counters, serving
 from sundog.commands.calibrate.served import seen
 from sundog.ends import remark
-from sundog.options.engine import Engine, Measuring
-from sundog.options.simulation import Target, Terms
+from sundog.options.engine import EngineOptions, MeasuringOptions
+from sundog.options.simulation import TargetOptions, TermsOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ LONGEST_PROMPT, LONGEST_ANSWER = 256, 96
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ComparedLoad:
     """A load: its share of what the engine can do, what was measured, and what was predicted.
 
     `others` are predictions whose steps are shorter, and longer, by what the profile is in doubt.
@@ -200,7 +200,7 @@ def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -
     with TemporaryDirectory(prefix="sundog-") as name:
         scratch = Path(name)
         profile = cost if cost.endswith(".toml") else _calibrated(model or real.name, scratch)
-        simulated = Simulated.of(Engine(), Target(cost=profile))
+        simulated = Simulated.of(EngineOptions(), TargetOptions(cost=profile))
         num_batches = same_batches(real, simulated, _workload(simulated, 10.0, 60.0)[:NUM_COMPARED])
         loads, log = [], scratch / "steps.jsonl"
         for loaded in _loads(model, simulated, seconds, scratch, log):
@@ -221,7 +221,7 @@ def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -
     )
 
 
-def _ledger(loaded: Loaded, steps: Sequence[tuple[StepWork, float]], simulated: Simulated) -> Ledger:
+def _ledger(loaded: ComparedLoad, steps: Sequence[tuple[StepWork, float]], simulated: Simulated) -> Ledger:
     """Where the time of a load went."""
     e2e_s = 0.0 if loaded.measured.e2e_s is None else loaded.measured.e2e_s.mean
     own = steps[loaded.steps.start : loaded.steps.stop]
@@ -232,7 +232,7 @@ def _calibrated(model: str, folder: Path) -> str:
     from sundog.commands.calibrate.engine import from_engine
 
     path = folder / "profile.toml"
-    from_engine(model, Engine(), Measuring(seconds=CALIBRATE_S), path)
+    from_engine(model, EngineOptions(), MeasuringOptions(seconds=CALIBRATE_S), path)
     return str(path)
 
 
@@ -249,7 +249,7 @@ def _workload(simulated: Simulated, rate_per_s: float, seconds: float) -> list[T
 
 def _loads(
     model: str | None, simulated: Simulated, seconds: float, scratch: Path, log: Path
-) -> Iterator[Loaded]:
+) -> Iterator[ComparedLoad]:
     """Serve, find out what the server can do, and put both loads on it; its steps are in `log` then."""
     with serving(model, scratch, "--step-log", str(log)) as url:
         load = ClientLoad(url, timeout_s=TIMEOUT_S)
@@ -266,9 +266,9 @@ def _loads(
             num_ended = after[E2E_COUNT] - before[E2E_COUNT]
             answered = as_answered(rows, record)
             predicted, *others = (
-                predict(load, each, Terms(), answered) for each in (simulated, *_doubted(simulated))
+                predict(load, each, TermsOptions(), answered) for each in (simulated, *_doubted(simulated))
             )
-            yield Loaded(
+            yield ComparedLoad(
                 share,
                 rate_per_s,
                 measured,
@@ -284,7 +284,7 @@ def _doubted(simulated: Simulated) -> Iterator[Simulated]:
     """The same with steps and the way to the engine as short, and as long, as they may be."""
     doubt = step_doubt(simulated.kernels)
     for side in (-1, 1):
-        cost = Scaled(simulated.cost, (1 + doubt) ** side)
+        cost = ScaledCost(simulated.cost, (1 + doubt) ** side)
         yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
@@ -297,7 +297,7 @@ def _seen(load: ClientLoad, server: Server, rows: list[TraceRequest]) -> tuple[S
     return summary, record
 
 
-def _print(name: str, loaded: Loaded) -> None:
+def _print(name: str, loaded: ComparedLoad) -> None:
     title = f"{name} at {loaded.share:.0%} of what it can do, {loaded.rate_per_s:,.1f} requests/s"
     print_beside(loaded.measured, loaded.predicted, console_for(), title, loaded.others)
     client = loaded.measured.client
@@ -311,7 +311,7 @@ def _print(name: str, loaded: Loaded) -> None:
         remark(loaded.cores.remark)
 
 
-def _json(loads: list[Loaded], ledgers: list[Ledger], num_batches: int) -> str:
+def _json(loads: list[ComparedLoad], ledgers: list[Ledger], num_batches: int) -> str:
     rows = [
         {
             "share": loaded.share,

@@ -8,8 +8,8 @@ from transformers import AutoConfig
 
 from actors.config import ConfigError
 from runtime.ranks.fit import why_not_shared
-from sundog.builds.engine_process import Orders
-from sundog.options.engine import Engine
+from sundog.builds.engine_process import ServeOrders
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
 from tests.runtime.models import ARCHITECTURES, COMMON
 
@@ -63,6 +63,6 @@ def test_what_ranks_cannot_do_is_refused_by_its_option(
     engine: dict[str, object], serving: dict[str, object], words: str
 ) -> None:
     """Before a process begins."""
-    asked = Engine(tensor_parallel_size=2, **engine)  # type: ignore[arg-type]
+    asked = EngineOptions(tensor_parallel_size=2, **engine)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=words):
-        Orders(model=None, serving=RealServing(**serving), engine=asked).open()  # type: ignore[arg-type]
+        ServeOrders(model=None, serving=RealServing(**serving), engine=asked).open()  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from runtime.ray.place import Orders, RayPlace
 from runtime.ray.process import RayProcess
 from runtime.wire.sockets import Address, listen
 from sundog.builds import engine_process
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
 
 pytestmark = [pytest.mark.ray, pytest.mark.wall_clock]
@@ -40,7 +40,9 @@ def new_place(
     cluster: Cluster, model: str | None = None, module: str = MODULE, cpus: float = 1.0, wait_s: float = 60.0
 ) -> RayPlace:
     """A place on it; whoever has it closes it."""
-    orders = engine_process.Orders(model=model, serving=RealServing(on="ray"), engine=Engine(max_num_seqs=2))
+    orders = engine_process.Orders(
+        model=model, serving=RealServing(on="ray"), engine=EngineOptions(max_num_seqs=2)
+    )
     return RayPlace(cluster, Orders(module, orders.packed()), {"CPU": cpus}, wait_s, None)
 
 

@@ -19,7 +19,7 @@ from actors.messages import Accepted, Generate, Sampling
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.forks import AGAIN_S
 from sundog.builds.engine_process import GPU_FILES
-from sundog.options.engine import Engine
+from sundog.options.engine import EngineOptions
 from tests.live import Live, Stream, live
 from tests.patience import START_S, STOP_S
 
@@ -138,7 +138,7 @@ async def test_a_core_elsewhere_answers_as_one_here(server: Live) -> None:
         answer = await client.post(f"{server.url}/v1/completions", json=asked, timeout=START_S)
     elsewhere = answer.json()["choices"][0]
     model = RealModel.open(None)
-    config = Engine(max_num_seqs=2).config(model.max_position_embeddings)
+    config = EngineOptions(max_num_seqs=2).config(model.max_position_embeddings)
     generate = Generate("The fox", Sampling(temperature=0.0, max_tokens=20, logprobs=2))
     graph = open_graph(
         config, [torch_backends(model, config)(0)], codec=model.tokenizer, vocabulary=model.vocabulary

@@ -11,7 +11,7 @@ from sim.cost.overhead import NO_OVERHEAD
 from sim.cost.roofline import Roofline
 from sim.cost.tables.interpolate import has_tables
 from sim.cost.work import CostModel, StepWork
-from sim.hardware.formats import Format
+from sim.hardware.formats import WeightFormat
 from sim.hardware.gpu import Gpu, known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
 from sim.hardware.quantization import BLOCK_FP8, FORMATS
@@ -57,7 +57,7 @@ def random_model(rng: random.Random) -> ModelShape:
         wider = 128 * rng.randint(2, 96)
         layers = tuple((_resized(layer, rng), rng.randint(1, 40)) for layer, _ in model.layers)
         model = replace(model, layers=layers, order=(), hidden_size=wider, vocab_size=rng.randint(8, 260_000))
-    form: Format | None = rng.choice([None, None, *FORMATS.values(), BLOCK_FP8])
+    form: WeightFormat | None = rng.choice([None, None, *FORMATS.values(), BLOCK_FP8])
     if form is not None and model.weights is None and (form.name != "mxfp4" or model.has_experts):
         model = replace(model, weights=form)
     return model

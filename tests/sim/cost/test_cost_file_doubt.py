@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.calibrated import Calibrated, Range
+from sim.cost.calibrated import Calibrated, ObservedRange
 from sim.cost.doubt import CALIBRATED, step_doubt
 from sim.cost.profile import MEASURED, read_cost, write_cost
 
@@ -27,5 +27,5 @@ def test_a_file_says_how_far_it_is_to_be_doubted(
 ) -> None:
     """Never less than the usual, never so much that a step could take no time."""
     file = tmp_path / "cost.toml"
-    write_cost(file, COST, "a test", Range(1.0, 1.0, 1.0, 1.0), {MEASURED: evidence})
+    write_cost(file, COST, "a test", ObservedRange(1.0, 1.0, 1.0, 1.0), {MEASURED: evidence})
     assert step_doubt(read_cost(file)) == pytest.approx(doubt)

@@ -13,7 +13,7 @@ from sim.cost.roofline import Roofline
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
 from sim.cost.tables.interpolate import Lines, around, has_tables, load, log_interp, rising
 from sim.cost.tables.model import TablesCost, unlike_tables
-from sim.cost.tables.products import LATEST, SKEW_S, AllReduce, Experts, Products
+from sim.cost.tables.products import LATEST, SKEW_S, AllReduce, ExpertTables, Products
 from sim.cost.work import Coverage, StepWork
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
@@ -245,24 +245,24 @@ def test_a_slower_link_makes_a_slower_step() -> None:
 def test_experts_never_take_less_for_more_tokens(gpu: str, shape: tuple[int, int, int, int]) -> None:
     """Large experts and small ones, on one rank and two."""
     for ranks in (1, 2):
-        experts = Experts(load(gpu), shape, ranks, Coverage())
+        experts = ExpertTables(load(gpu), shape, ranks, Coverage())
         times = [experts.seconds(tokens) for tokens in range(1, 4096, 7)]
         assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(times))
 
 
 def test_experts_are_routed_as_the_shape_of_the_tables_says() -> None:
     """Mixtral's are flat from eight tokens on; few tokens meet few of 128 small experts."""
-    mixtral = Experts(H100, (4096, 14336, 2, 8), 2, Coverage())
+    mixtral = ExpertTables(H100, (4096, 14336, 2, 8), 2, Coverage())
     assert mixtral.seconds(96) / mixtral.seconds(16) < 1.1
-    small = Experts(H100, (2048, 768, 8, 128), 1, Coverage())
+    small = ExpertTables(H100, (2048, 768, 8, 128), 1, Coverage())
     all_read_s = 128 * 3 * 2048 * 768 * 2 / 3.35e12
     assert small.seconds(16) < all_read_s < small.seconds(128)
 
 
 def test_experts_of_a_model_that_was_not_measured_take_their_share() -> None:
     """Half as wide, half the time."""
-    whole = Experts(H100, (4096, 14336, 2, 8), 1, Coverage())
-    half = Experts(H100, (4096, 7168, 2, 8), 1, Coverage())
+    whole = ExpertTables(H100, (4096, 14336, 2, 8), 1, Coverage())
+    half = ExpertTables(H100, (4096, 7168, 2, 8), 1, Coverage())
     assert half.seconds(2048) == pytest.approx(whole.seconds(2048) / 2, rel=0.3)
 
 

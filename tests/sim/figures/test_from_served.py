@@ -6,12 +6,12 @@ import pytest
 
 from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated
-from sim.cost.profile import Host
+from sim.cost.profile import HostShare
 from sim.cost.work import StepWork
 from sim.figures.fit_log import fit_host
 
 ALONE = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 1e-9)
-TRUTH = Host(2e-4, 3e-5, 4e-4, slowdown=1.25)
+TRUTH = HostShare(2e-4, 3e-5, 4e-4, slowdown=1.25)
 
 
 def works() -> list[StepWork]:
@@ -54,7 +54,7 @@ def test_freaks_and_kinds_that_were_seen_seldom_do_not_count() -> None:
 def test_nothing_is_below_zero() -> None:
     """A server whose steps are shorter than the engine's own adds nothing."""
     steps = [(work, 0.5 * ALONE.step_s(work)) for work in works()]
-    assert fit_host(steps, ALONE) == Host()
+    assert fit_host(steps, ALONE) == HostShare()
 
 
 def test_too_few_steps_are_refused_with_a_way_out() -> None:

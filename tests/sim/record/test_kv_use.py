@@ -11,8 +11,8 @@ from sim.figures.metrics import Summary, summarize
 from sim.replay import replay
 from sim.trace.record import TraceRequest
 from sundog.builds.simulated import Simulated
-from sundog.options.engine import Engine
-from sundog.options.simulation import Target
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import TargetOptions
 
 NUM_BLOCKS = 1000
 
@@ -42,8 +42,8 @@ class Held(Actor[Heard]):
 
 def ran(lengths: list[tuple[float, int, int]], *, plans_ahead: bool, runs: bool) -> tuple[Summary, Held]:
     """Requests of (arrival in seconds, prompt, answer) on an A100 with few blocks."""
-    engine = Engine(num_gpu_blocks=NUM_BLOCKS, max_model_len=4096, async_scheduling=plans_ahead)
-    simulated = Simulated.of(engine, Target(model="llama-2-7b", gpu="a100"))
+    engine = EngineOptions(num_gpu_blocks=NUM_BLOCKS, max_model_len=4096, async_scheduling=plans_ahead)
+    simulated = Simulated.of(engine, TargetOptions(model="llama-2-7b", gpu="a100"))
     trace = [TraceRequest(f"r{i}", *row) for i, row in enumerate(lengths)]
     held, config = Held(), replace(simulated.config, decode_runs=runs)
     recorder = replay(trace, config, simulated.cost, simulated.capacity, listeners=[held])

@@ -15,7 +15,7 @@ from actors.messages import StepOutput
 from sim.clock import run_virtual
 from sim.figures.distribution import distribution, distribution_of
 from sim.figures.metrics import request_times, summarize
-from sim.figures.totals import Terms
+from sim.figures.totals import RunTerms
 from sim.record.recorder import Recorder
 from sim.show.summary_table import print_summary
 from tests.sim.toy import Toy, counting_backend, play, recorded
@@ -217,10 +217,10 @@ def test_goodput_counts_who_met_every_limit() -> None:
     summary = summarize(recorder)
     assert summary.goodput_requests_per_s is None and summary.slo_attainment is None
     assert summary.ttft_s is not None and summary.e2e_s is not None
-    lax = summarize(recorder, Terms(slo_ttft_s=1e9, slo_e2e_s=1e9))
+    lax = summarize(recorder, RunTerms(slo_ttft_s=1e9, slo_e2e_s=1e9))
     assert lax.slo_attainment == summary.num_finished / summary.num_requests
     assert lax.goodput_requests_per_s == pytest.approx(summary.requests_per_s)
-    tight = summarize(recorder, Terms(slo_ttft_s=summary.ttft_s.p50, slo_e2e_s=summary.e2e_s.p90))
+    tight = summarize(recorder, RunTerms(slo_ttft_s=summary.ttft_s.p50, slo_e2e_s=summary.e2e_s.p90))
     times = request_times(recorder)
     expected = (times.ttft_s <= summary.ttft_s.p50) & (times.e2e_s <= summary.e2e_s.p90)
     assert tight.slo_attainment == expected.sum() / summary.num_requests < lax.slo_attainment
@@ -229,7 +229,7 @@ def test_goodput_counts_who_met_every_limit() -> None:
 def test_energy_and_cost_are_per_output_token() -> None:
     """Rated power and price over the whole run, divided by what came out."""
     _, _, recorder = played(6)
-    terms = Terms(num_gpus=2, gpu_power_w=700.0, price_per_gpu_h=3.6)
+    terms = RunTerms(num_gpus=2, gpu_power_w=700.0, price_per_gpu_h=3.6)
     summary = summarize(recorder, terms)
     assert summary.energy_j_per_output_token == pytest.approx(
         2 * 700 * summary.duration_s / summary.output_tokens

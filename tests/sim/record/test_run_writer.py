@@ -14,7 +14,7 @@ from actors.messages import Capacity
 from sim.cost.roofline import Roofline
 from sim.figures.distribution import distribution, distribution_of
 from sim.figures.metrics import summarize
-from sim.figures.totals import Terms
+from sim.figures.totals import RunTerms
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.run_directory import write_facts
@@ -23,7 +23,7 @@ from sim.replay import replay
 from tests.sim.record.runs import write_run
 from tests.sim.record.test_run_directory import FILES, LIMITS, WORK
 
-TERMS = Terms(slo_ttft_s=0.5, gpu_power_w=700.0, max_num_running=16)
+TERMS = RunTerms(slo_ttft_s=0.5, gpu_power_w=700.0, max_num_running=16)
 
 
 @pytest.mark.plain

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.figures.played import Played, Spans, measure, measured, warm_up
-from sim.figures.sweep import Failed, Measures
-from sim.figures.totals import Terms
+from sim.figures.played import Played, StepSpans, measure, measured, warm_up
+from sim.figures.sweep import FailedRun, Measures
+from sim.figures.totals import RunTerms
 from sim.record.columns import KvUse
 from sim.record.rows import Rows
 
@@ -28,11 +28,11 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]", load: bytes = b"
     return Played.of(
         rows=rows,
         request_ids=[f"r{i}" for i in range(COUNT)],
-        spans=[Spans(arrival_s, arrival_s + 0.5, ones, ones, ones)],
+        spans=[StepSpans(arrival_s, arrival_s + 0.5, ones, ones, ones)],
         front_end_s=0.0,
         num_replicas=1,
         num_blocks=10,
-        terms=Terms(),
+        terms=RunTerms(),
         load=load,
     )
 
@@ -46,7 +46,7 @@ def test_a_conclusion_does_not_flip_with_the_warm_up() -> None:
     first, second = (measure(each, warm_up(each, None).request_ids)["ttft_s.mean"] for each in runs)
     assert second < first, "each without its own warm-up: the worse one looks better"
     outcomes = list(measured([({"x": 0}, 0), ({"x": 1}, 0)], runs, None))
-    found: list[Measures] = [each for each in outcomes if not isinstance(each, Failed)]
+    found: list[Measures] = [each for each in outcomes if not isinstance(each, FailedRun)]
     assert found[1]["ttft_s.mean"] > found[0]["ttft_s.mean"]
     assert found[0]["num_warmup"] == found[1]["num_warmup"] >= 160
 
@@ -55,7 +55,7 @@ def test_each_figure_is_of_what_came_after_the_warm_up() -> None:
     """Throughput, busy time and blocks as well as latencies; another seed has a warm-up of its own."""
     steady = np.full(COUNT, 0.25)
     (found,) = measured([({}, 0)], [run(steady)], 100.0)
-    assert not isinstance(found, Failed)
+    assert not isinstance(found, FailedRun)
     span_s = COUNT - 100 - 1 + 1.25
     assert found["num_warmup"] == 100
     assert found["requests_per_s"] == pytest.approx(300 / span_s)
@@ -65,7 +65,7 @@ def test_each_figure_is_of_what_came_after_the_warm_up() -> None:
     rising = np.where(np.arange(COUNT) < 100, 0.0, 5.0)
     jobs = [({}, 0), ({}, 1)]
     counts = [each for each in measured(jobs, [run(steady), run(rising)], None)]
-    assert [each["num_warmup"] for each in counts if not isinstance(each, Failed)] == [0, 100]
+    assert [each["num_warmup"] for each in counts if not isinstance(each, FailedRun)] == [0, 100]
 
 
 def test_a_run_that_never_settles_cuts_nothing() -> None:
@@ -75,12 +75,12 @@ def test_a_run_that_never_settles_cuts_nothing() -> None:
     runs = [run(settling), run(growing), run(steady), run(steady, b"other")]
     found: list[Measures] = []
     for each in measured([({"x": i}, 0) for i in range(4)], runs, None):
-        assert not isinstance(each, Failed)
+        assert not isinstance(each, FailedRun)
         found.append(each)
     assert [each["num_warmup"] for each in found] == [100, 100, 100, 0]
     assert [each["unsettled"] for each in found] == [0, 1, 0, 0]
     (alone,) = measured([({}, 0)], [run(growing)], None)
-    assert not isinstance(alone, Failed) and alone["num_warmup"] == 0 and alone["num_measured"] == COUNT
+    assert not isinstance(alone, FailedRun) and alone["num_warmup"] == 0 and alone["num_measured"] == COUNT
 
 
 def test_a_warm_up_that_was_asked_for_is_that_time_in_each_run() -> None:
@@ -89,9 +89,9 @@ def test_a_warm_up_that_was_asked_for_is_that_time_in_each_run() -> None:
     later = late.rows._replace(arrival_s=late.rows.arrival_s + 50)
     runs = [late, replace(late, rows=later)]
     found = measured([({"x": 0}, 0), ({"x": 1}, 0)], runs, 100.0)
-    assert [each["num_warmup"] for each in found if not isinstance(each, Failed)] == [100, 50]
+    assert [each["num_warmup"] for each in found if not isinstance(each, FailedRun)] == [100, 50]
     (few,) = measured([({}, 0)], [late], COUNT - 19.5)
-    assert not isinstance(few, Failed)
+    assert not isinstance(few, FailedRun)
     assert few["num_measured"] == 19 and math.isnan(few["ttft_s.mean"]) and math.isnan(few["requests_per_s"])
 
 
@@ -110,7 +110,7 @@ def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:
         use.stepped(begin, end, (blocks[0], blocks[1], blocks[2]))
         if blocks[1] >= 0:
             sums.append(use.block_seconds)
-    spans, ever = Spans(start_s, end_s, before, held, after), np.array([0.0, np.inf])
+    spans, ever = StepSpans(start_s, end_s, before, held, after), np.array([0.0, np.inf])
     assert spans.busy_before(ever) == pytest.approx([0, busy_s])
     assert spans.block_seconds_before(ever)[1] == pytest.approx(use.block_seconds, rel=1e-9)
     at_samples = np.append(start_s[0], end_s[held >= 0])

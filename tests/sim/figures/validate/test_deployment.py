@@ -10,12 +10,12 @@ import pytest
 from actors.core.config import ConfigError
 from sim.cost.overhead import NO_OVERHEAD, host_overhead
 from sim.cost.work import StepWork
-from sim.figures.validate.measured import MeasuredError, Server
+from sim.figures.validate.measured import MeasuredError, MeasuredServer
 from sim.figures.validate.predict import Deployment, predict
 from sim.figures.validate.records import find_servers
 from sundog.builds.simulated import Simulated
-from sundog.options.engine import Engine
-from sundog.options.simulation import Target
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import TargetOptions
 from tests.sim.figures.validate.test_validate import WRITTEN
 from tests.sundog.test_runs import sundog
 
@@ -37,7 +37,7 @@ def write(folder: Path, *keys: str, model: str = DENSE, name: str = "one") -> No
     (folder / f"{name}.server.toml").write_text("\n".join(keys) + text)
 
 
-def server(folder: Path, *keys: str, model: str = DENSE) -> Server:
+def server(folder: Path, *keys: str, model: str = DENSE) -> MeasuredServer:
     write(folder, *keys, model=model)
     (found,) = find_servers(folder)
     return found
@@ -47,36 +47,36 @@ def ttft_s(folder: Path, *keys: str, model: str = DENSE) -> float:
     return predict(server(folder, *keys, model=model), NO_OVERHEAD, "auto")[0].figures["ttft mean"]
 
 
-OPTIONS: list[tuple[str, tuple[str, ...], Engine]] = [
-    (DENSE, ("data_parallel_size = 2",), Engine(data_parallel_size=2, router="least-requests")),
-    (DENSE, ("pipeline_parallel_size = 2",), Engine(pipeline_parallel_size=2)),
+OPTIONS: list[tuple[str, tuple[str, ...], EngineOptions]] = [
+    (DENSE, ("data_parallel_size = 2",), EngineOptions(data_parallel_size=2, router="least-requests")),
+    (DENSE, ("pipeline_parallel_size = 2",), EngineOptions(pipeline_parallel_size=2)),
     (
         DENSE,
         ('quantization = "fp8"', 'kv_cache_dtype = "fp8"'),
-        Engine(quantization="fp8", kv_cache_dtype="fp8"),
+        EngineOptions(quantization="fp8", kv_cache_dtype="fp8"),
     ),
     (
         DENSE,
         ("enable_prefix_caching = false", "block_size = 32"),
-        Engine(enable_prefix_caching=False, block_size=32),
+        EngineOptions(enable_prefix_caching=False, block_size=32),
     ),
-    (DENSE, (f"speculative_config = {NGRAM}",), Engine(speculative_config=json.dumps(DRAFTS))),
+    (DENSE, (f"speculative_config = {NGRAM}",), EngineOptions(speculative_config=json.dumps(DRAFTS))),
     (
         EXPERTS,
         ("data_parallel_size = 2", "enable_expert_parallel = true"),
-        Engine(data_parallel_size=2, enable_expert_parallel=True, router="least-requests"),
+        EngineOptions(data_parallel_size=2, enable_expert_parallel=True, router="least-requests"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("model", "keys", "engine"), OPTIONS, ids=lambda value: str(value)[:40])
 def test_a_server_is_deployed_as_replay_does_it(
-    tmp_path: Path, model: str, keys: tuple[str, ...], engine: Engine
+    tmp_path: Path, model: str, keys: tuple[str, ...], engine: EngineOptions
 ) -> None:
     """The same scheduler, ranks and costs as the options of the command line make."""
     deployment = Deployment.of(server(tmp_path, *keys, model=model))
     asked = replace(engine, max_num_seqs=64, max_num_batched_tokens=2048, num_gpu_blocks=9000)
-    other = Simulated.of(asked, Target(model=model, gpu="h100"))
+    other = Simulated.of(asked, TargetOptions(model=model, gpu="h100"))
     assert deployment.config.replicas == other.config.replicas
     assert deployment.config.router == other.config.router or other.config.replicas == 1
     assert deployment.config.speculation == other.config.speculation

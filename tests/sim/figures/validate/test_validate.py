@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
-from sim.figures.validate.measured import THROUGHPUT, MeasuredError, Server, exact_poisson
+from sim.figures.validate.measured import THROUGHPUT, MeasuredError, MeasuredServer, exact_poisson
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
 from sim.show.validation_table import HEAD, KNOWN, Refusal, Row, print_validation, summary, to_json
@@ -38,7 +38,7 @@ tpot = {{ mean = 8.0 }}
 """
 
 
-def server(folder: Path, rate: float = 5.0, seqs: int = 64) -> Server:
+def server(folder: Path, rate: float = 5.0, seqs: int = 64) -> MeasuredServer:
     (folder / "one.server.toml").write_text(WRITTEN.format(rate=rate, seqs=seqs))
     (found,) = find_servers(folder)
     return found
