@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.core.names import did_you_mean
-from sim.files.run_files import REQUESTS, RunError
+from sim.files.run_files import REQUESTS
 from sim.record.run_directory import Run, open_run
 
 UNKNOWN = "why a request waited is known to the server alone: record it with `sundog serve --record DIR`"
@@ -86,15 +85,6 @@ def longest_waits(requests: list[SeenRequest], top: int) -> list[SeenRequest]:
     """Those whose first token took longest, the longest first."""
     waited = [request for request in requests if request.ttft_s is not None]
     return sorted(waited, key=lambda request: -(request.ttft_s or 0.0))[:top]
-
-
-def find_seen(requests: list[SeenRequest], request_id: str) -> SeenRequest:
-    """One request; raises RunError that suggests the nearest ids."""
-    by_name = {request.request_id: request for request in requests}
-    if request_id not in by_name:
-        hint = did_you_mean(request_id, by_name, most=3)
-        raise RunError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
-    return by_name[request_id]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,18 @@
 """From a path to the folded history of the run that was recorded there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from actors.config.speculative import Rates
 from actors.core.names import did_you_mean
 from sim.explain.decisions import log_header, log_records
-from sim.explain.history import History, HistoryError, RequestHistory
+from sim.explain.history import History, HistoryError
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
 from sim.files.lines import JsonLines, Row, decode, read_lines
 from sim.record.journal_rows import Drafted, JournalError, Step
 
+Found = TypeVar("Found")
 LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
 TRACE_ENDINGS = (".trace.json.gz", ".trace.json")
 
@@ -53,15 +55,12 @@ def _again(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
     yield from rows
 
 
-def find_request(history: History, request_id: str) -> RequestHistory:
-    """One request's history; raises JournalError that suggests the nearest ids."""
-    request = history.requests.get(request_id)
-    if request is not None:
-        return request
-    hint = did_you_mean(request_id, history.requests, most=3)
-    raise JournalError(
-        f"there is no request {request_id!r} among the {len(history.requests):,} recorded.{hint}"
-    )
+def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
+    """Find the request with this id; raises JournalError that suggests the nearest ids."""
+    if request_id not in requests:
+        hint = did_you_mean(request_id, requests, most=3)
+        raise JournalError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
+    return requests[request_id]
 
 
 def _trace(log: Path, trace: Path | None) -> Row | None:

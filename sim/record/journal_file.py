@@ -36,6 +36,7 @@ from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
 from sim.files.lines import LineWriter
 from sim.files.run_files import JOURNAL, MESSAGES, RunError, last_number, numbered
 from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
+from sim.record.recorder import tokens_at_end
 from sim.record.run_directory import server_id
 
 FLUSH_LINES = 256
@@ -171,7 +172,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
     if batch.preempted:
         row["preempted"] = list(zip(batch.preempted, batch.preempted_for, strict=True))
     if output.finished:
-        row["ended"] = _ended(output)
+        row["ended"] = [(ended.request_id, ended.reason, num) for ended, num in tokens_at_end(output)]
         refused = {
             finish.request_id: finish.error for finish in output.finished if finish.reason == "refused"
         }
@@ -190,23 +191,6 @@ def _rank(rank: object) -> object:
     if isinstance(rank, tuple):
         return [_rank(part) for part in rank]
     return str(rank) if isinstance(rank, float) and not math.isfinite(rank) else rank
-
-
-def _ended(output: StepOutput) -> list[tuple[str, str, int]]:
-    """Requests that ended, with how many steps of this output gave each a token, if it decoded."""
-    num_steps, gone = len(output.end_times_s), set(output.batch.finished)
-    sampled = None if output.tokens is None else {name for name, _ in output.tokens}
-    rows: list[tuple[str, str, int]] = []
-    for finish in output.finished:
-        name, reason = finish.request_id, finish.reason
-        if name in gone or reason == "refused":
-            num_tokens = 0
-        elif reason in ("abort", "error") or (sampled is not None and name not in sampled):
-            num_tokens = max(num_steps - 1, 0)
-        else:
-            num_tokens = num_steps
-        rows.append((name, reason, num_tokens))
-    return rows
 
 
 MESSAGES_VERSION = 1

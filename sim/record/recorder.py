@@ -14,7 +14,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
-from actors.core.batch import Batch
+from actors.core.batch import Batch, Finish
 from actors.messages import StepOutput
 from sim.record.columns import ABSENT, NO_SAMPLE, Columns, Groups, KvUse, Limits, Live, Steps, blocks_of
 from sim.record.sink import Sink
@@ -53,6 +53,25 @@ class Refusals:
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
+
+
+def tokens_at_end(output: StepOutput) -> list[tuple[Finish, int]]:
+    """Pair each request that ends with the number of the output's steps that gave it a token, if it decoded.
+
+    An aborted one gets none from the last step, nor does one whose token was not delivered.
+    """
+    num_steps, gone = len(output.end_times_s), set(output.batch.finished)
+    sampled = None if output.tokens is None else {name for name, _ in output.tokens}
+    rows: list[tuple[Finish, int]] = []
+    for finish in output.finished:
+        name, reason = finish.request_id, finish.reason
+        if name in gone or reason == "refused":
+            rows.append((finish, 0))
+        elif reason in ("abort", "error") or (sampled is not None and name not in sampled):
+            rows.append((finish, max(num_steps - 1, 0)))
+        else:
+            rows.append((finish, num_steps))
+    return rows
 
 
 @dataclass(slots=True)
@@ -237,10 +256,10 @@ class Recorder:
         Returns how many intervals that end with the last step there are not, for this reason.
         """
         num_missing, stop = 0, last_step + 1
+        first = stop - len(output.end_times_s)
         columns, steps = self.columns, self.steps[output.replica]
         end_s = output.end_times_s[-1] if output.end_times_s else output.start_s
-        delivered: set[str] | None = None
-        for finish in output.finished:
+        for finish, num_tokens in tokens_at_end(output):
             request_id, reason = finish.request_id, finish.reason
             request = self._live.pop(request_id, None)
             if request is None:
@@ -250,13 +269,7 @@ class Recorder:
                 self.refusals.add(columns.refusals[request_id])
                 columns.reason[request.row] = reason
                 continue
-            last = stop
-            if reason in ("abort", "error"):
-                last = stop - 1
-            elif output.tokens is not None and request.start is not None:
-                if delivered is None:
-                    delivered = {pair[0] for pair in output.tokens}
-                last = stop if request_id in delivered else stop - 1
+            last = first + num_tokens
             if last < stop and request.start is not None and request.start < last_step:
                 num_missing += 1
             self._close(request, steps, last)

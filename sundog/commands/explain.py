@@ -76,7 +76,8 @@ def _clients_run(record: Path) -> "Run | None":
 
 def _seen(run: "Run", asked: ExplainOptions) -> None:
     """What clients can say of it."""
-    from sim.explain.clients import find_seen, longest_waits, seen_requests
+    from sim.explain.clients import longest_waits, seen_requests
+    from sim.explain.load import find_request
     from sim.show.console import console_for
     from sim.show.explained_run import print_seen_request, print_seen_run
 
@@ -84,7 +85,7 @@ def _seen(run: "Run", asked: ExplainOptions) -> None:
         remark(run.remark)
     requests = seen_requests(run)
     if asked.request_id is not None:
-        one = find_seen(requests, asked.request_id)
+        one = find_request({each.request_id: each for each in requests}, asked.request_id)
         if asked.as_json:
             click.echo(json.dumps(one.data, indent=1))
         else:
@@ -114,7 +115,7 @@ def _request(history: "History", request_id: str, asked: ExplainOptions) -> None
     from sim.show.console import console_for
     from sim.show.explained_request import RequestPage
 
-    request = find_request(history, request_id)
+    request = find_request(history.requests, request_id)
     if asked.as_json:
         click.echo(json.dumps(request_data(history, request), indent=1))
     else:
