@@ -5,7 +5,7 @@ from pathlib import Path
 
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.params.adapter import Adapter
-from runtime.facts import check_blocks, check_context
+from runtime.checkpoint.facts import check_blocks, check_context
 from runtime.lora.peft import read_adapter
 
 

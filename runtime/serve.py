@@ -14,8 +14,9 @@ from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
 from actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
 from actors.front.codec import Vocabulary
+from runtime.checkpoint.draft_folder import check_speculation
+from runtime.checkpoint.facts import LoadError, read_facts, read_json
 from runtime.checks import check_settings
-from runtime.draft_folder import check_speculation
 from runtime.embedding.settings import (
     EmbeddingSettings,
     longest_prompt,
@@ -23,15 +24,14 @@ from runtime.embedding.settings import (
     read_settings,
     vector_sizes,
 )
-from runtime.facts import LoadError, read_facts, read_json
-from runtime.imports import quick_imports
+from runtime.host.imports import quick_imports
 from runtime.ranks.rank import Rank
 from runtime.structured.grammars import Grammars
-from runtime.tokenizer import Tokenizer
+from runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from runtime.backend import TorchBackend
     from runtime.embedding.backend import EmbeddingBackend
+    from runtime.engine.backend import TorchBackend
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
@@ -143,7 +143,7 @@ def torch_backends(
         check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
     try:
         with quick_imports():
-            from runtime.backend import TorchBackend
+            from runtime.engine.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 RANKS = "tests.runtime.ranks.together"
 MOST_BYTES = 1 << 20
 COMPUTING = (
-    "runtime.backend",
+    "runtime.engine.backend",
     "runtime.embedding.backend",
     "runtime.worker.engine_process",
     "runtime.worker.host",

@@ -12,8 +12,8 @@ from torch import Tensor
 from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
+from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.varlen import Sequences, attend_all, can_attend
-from runtime.paged_cache import LayerShape, PagedKVCache
 
 
 class Special(TypedDict):

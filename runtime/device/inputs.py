@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runtime.device.upload import upload
 from runtime.sampling.choices import Choices, Columns
-from runtime.step import Span, Step
+from runtime.step.step import Span, Step
 
 A = TypeVar("A")
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from actors.kernel.clock import run_blocking
 from actors.messages import Admission, Batch, Capacity, StepResult
 from runtime.embedding.encoder import Encoder
 from runtime.embedding.settings import EmbeddingSettings
-from runtime.threads import set_threads
+from runtime.host.threads import set_threads
 
 NOT_A_NUMBER = "its vector has something other than numbers"
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from actors.config.pooler import PoolingType
+from runtime.checkpoint.facts import LoadError, first_line, read_json
 from runtime.embedding.settings import EmbeddingSettings
-from runtime.facts import LoadError, first_line, read_json
-from runtime.loader import load_bare
+from runtime.model.loader import load_bare
 
 MOST_PADDING = 1.25
 """Prompts share a pass while padding adds at most a quarter to their tokens."""

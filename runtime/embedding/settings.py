@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.config.pooler import PoolerConfig, PoolingType
 from actors.config.vector_sizes import VectorSizes
 from actors.core.config import ConfigError
-from runtime.facts import DECODERS, LoadError, read_json, read_list
+from runtime.checkpoint.facts import DECODERS, LoadError, read_json, read_list
 
 PARTS = ("Transformer", "Pooling", "Dense", "Normalize")
 """The modules of sentence-transformers that are read, by the last part of their type."""

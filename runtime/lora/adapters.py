@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from runtime.facts import LoadError
+from runtime.checkpoint.facts import LoadError
 from runtime.lora.linear import AdaptedLinear, Change, Rows
 from runtime.lora.peft import AdapterFiles, read_adapter
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.core.params.adapter import Adapter
-from runtime.step import Ints, Part
+from runtime.step.step import Ints, Part
 
 
 class AdapterColumn:

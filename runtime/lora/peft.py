@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from runtime.facts import LoadError, read_json
-from runtime.fields import FieldError, fields_of
-from runtime.weights import FLOATS, StoredTensor, file_tensors
+from runtime.checkpoint.facts import LoadError, read_json
+from runtime.checkpoint.fields import FieldError, fields_of
+from runtime.checkpoint.weights import FLOATS, StoredTensor, file_tensors
 
 V = TypeVar("V")
 PREFIX = "base_model.model."

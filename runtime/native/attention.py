@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.records import FORMATS, Layer, Rows, Sequences
-from runtime.paged_cache import PagedKVCache
-from runtime.step import Span
+from runtime.step.step import Span
 
 Ints = NDArray[np.int64]
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address
 from runtime.native.observed import Attended
 from runtime.native.parts import Parts, Unrecognised, activation, child
 from runtime.native.records import FORMATS, Decoder, DecoderLayer, Layer, Norm, Step
-from runtime.paged_cache import PagedKVCache
 
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from runtime.attention.groups import Group
+from runtime.attention.paged_cache import PagedKVCache
 from runtime.attention.step import PagedStep
-from runtime.paged_cache import PagedKVCache
-from runtime.step import Span
+from runtime.step.step import Span
 
 MOST_TOKENS = 12
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays
 from runtime.native.decoder import Modules, NativeDecoder
 from runtime.native.observed import Pass, observe
 from runtime.native.parts import Unrecognised
-from runtime.paged_cache import PagedKVCache
 
 _LOG = logging.getLogger("sundog.native")
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04}

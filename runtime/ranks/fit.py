@@ -4,9 +4,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.facts import LoadError
+from runtime.checkpoint.facts import LoadError
+from runtime.checkpoint.support import check_supported, read_config
 from runtime.ranks.styles import STYLES
-from runtime.support import check_supported, read_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

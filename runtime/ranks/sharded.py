@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from actors.core.config import ConfigError
-from runtime.facts import LoadError
-from runtime.loader import load_model
+from runtime.checkpoint.facts import LoadError
+from runtime.model.loader import load_model
 from runtime.ranks.group import Group
 from runtime.ranks.layers import GatheredLinear, SummedEmbedding, SummedLinear
 from runtime.ranks.styles import GATHERED, KEPT, SUMMED, generic

@@ -72,7 +72,7 @@ def main(descriptor: int, parent: int) -> None:
     import msgspec
 
     from runtime.doors.host import run_door
-    from runtime.tokenizer import Tokenizer
+    from runtime.text.tokenizer import Tokenizer
     from runtime.worker.fork_server import refuse, serve_forks
     from runtime.worker.life import begin_life
 

@@ -11,7 +11,7 @@ from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions
 
 if TYPE_CHECKING:
-    from runtime.tokenizer import Tokenizer
+    from runtime.text.tokenizer import Tokenizer
     from sim.emulation.answers import Answers
 
 
@@ -91,7 +91,7 @@ def _check_processes(serving: EmulatedServing) -> None:
 def _tokenizer(path: str | None) -> "Tokenizer":
     """The one that counts prompts; raises ConfigError where there is none."""
     from runtime.serve import EMBEDDED_MODEL
-    from runtime.tokenizer import Tokenizer
+    from runtime.text.tokenizer import Tokenizer
 
     if path is None:
         return Tokenizer(EMBEDDED_MODEL)

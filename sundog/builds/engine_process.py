@@ -145,7 +145,7 @@ class OpenedModel:
 
     def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
         """An engine process on the CPU, apart from those of other replicas."""
-        from runtime.threads import share_cores
+        from runtime.host.threads import share_cores
 
         share_cores(replica, self.config.replicas)
         run(replica, connected)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.front.codec import Vocabulary
     from actors.kernel.actor import Actor
     from actors.messages import Heard
-    from runtime.tokenizer import Tokenizer
+    from runtime.text.tokenizer import Tokenizer
     from sim.cost.work import CostModel
     from sim.emulation.clock import ScaledClock
 

@@ -43,8 +43,8 @@ def device_of(asked: str) -> str:
 
 def num_parameters(folder: Path) -> int | None:
     """Count the model's parameters; None where weights are packed, or not in files of their own."""
-    from runtime.facts import LoadError
-    from runtime.weights import FLOATS, stored_tensors
+    from runtime.checkpoint.facts import LoadError
+    from runtime.checkpoint.weights import FLOATS, stored_tensors
 
     try:
         tensors = stored_tensors(folder).values()

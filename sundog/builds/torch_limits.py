@@ -51,7 +51,7 @@ def check_threads(serving: RealServing, engine: EngineOptions) -> None:
     asked = f"--num-threads is {serving.num_threads}"
     if serving.on is not None:
         raise ConfigError(f"{asked}: on a cluster, --ray-cpus says with how many; give that instead")
-    from runtime.own_cores import own_cores
+    from runtime.host.own_cores import own_cores
 
     num_processes = engine.replicas * engine.tensor_parallel_size
     num_cores = len(own_cores())

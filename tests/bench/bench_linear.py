@@ -52,9 +52,9 @@ def compare(name: str, shape: dict[str, object]) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from runtime.attention.step import LayerProbe
-    from runtime.linear import noted_inputs, pack_linears
-    from runtime.loader import load_model
-    from runtime.model import probe_layers
+    from runtime.model.loader import load_model
+    from runtime.model.model import probe_layers
+    from runtime.native.linear import noted_inputs, pack_linears
 
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -31,7 +31,7 @@ class Load:
         from actors.core.config import SchedulerConfig
         from actors.core.policies import Fcfs
         from actors.core.step.state import SchedulerState
-        from runtime.backend import TorchBackend
+        from runtime.engine.backend import TorchBackend
         from runtime.serve import EMBEDDED_MODEL
 
         config = SchedulerConfig(max_num_seqs=MOST_AT_ONCE, max_model_len=1024, num_gpu_blocks=4096)
@@ -130,7 +130,7 @@ if __name__ == "__main__":
     else:
         import trio
 
-        from runtime import model
+        from runtime.model import model
 
         if sys.argv[1] == AS_THEY_COME:
             model.padded = int  # type: ignore[assignment]  # what it was before there was a ladder

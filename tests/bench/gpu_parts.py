@@ -99,7 +99,7 @@ class Bench:
     """One model's engine under the scheduler, and what each of its steps took."""
 
     def __init__(self, folder: str, device: str, plan: Plan) -> None:
-        from runtime.opening import Opening
+        from runtime.engine.model_loader import Opening
 
         self.plan = plan
         self.limits: dict[str, Any] = {

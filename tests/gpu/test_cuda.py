@@ -19,11 +19,11 @@ from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
 from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime.attention import varlen  # noqa: E402
 from runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa: E402
-from runtime.engine import Engine  # noqa: E402
-from runtime.means import Trial, choose  # noqa: E402
-from runtime.model import Model  # noqa: E402
-from runtime.opening import Opening  # noqa: E402
-from runtime.paged_cache import LayerShape, PagedKVCache  # noqa: E402
+from runtime.attention.paged_cache import LayerShape, PagedKVCache  # noqa: E402
+from runtime.engine.engine import Engine  # noqa: E402
+from runtime.engine.model_loader import Opening  # noqa: E402
+from runtime.model.attention_backend import Trial, choose  # noqa: E402
+from runtime.model.model import Model  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import build_model, random_prompt  # noqa: E402
 from tests.runtime.scheduled import Asked, Said, answers  # noqa: E402
@@ -193,7 +193,7 @@ def test_too_little_memory_says_what_helps(folders: dict[str, Path]) -> None:
 
 
 async def _driven(folder: Path) -> dict[str, list[int]]:
-    from runtime.backend import TorchBackend
+    from runtime.engine.backend import TorchBackend
     from tests.runtime.driver import Driver
 
     backend = TorchBackend(

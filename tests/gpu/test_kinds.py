@@ -15,12 +15,12 @@ from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
 from actors.core.params.adapter import Adapter  # noqa: E402
 from actors.core.params.constraint import Constraint, ConstraintKind  # noqa: E402
 from actors.core.params.sampling import Sampling  # noqa: E402
-from runtime import paged_cache  # noqa: E402
+from runtime.attention import paged_cache  # noqa: E402
+from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
 from runtime.embedding.encoder import Encoder  # noqa: E402
 from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
-from runtime.engine import Engine  # noqa: E402
-from runtime.opening import Opening  # noqa: E402
-from runtime.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
+from runtime.engine.engine import Engine  # noqa: E402
+from runtime.engine.model_loader import Opening  # noqa: E402
 from runtime.ranks.group import device_of  # noqa: E402
 from runtime.ranks.rank import Rank  # noqa: E402
 from tests.gpu.pretended import pretended  # noqa: E402

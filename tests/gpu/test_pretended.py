@@ -13,8 +13,8 @@ if torch.cuda.is_available():
 from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import SchedulerConfig  # noqa: E402
 from actors.core.params.sampling import Sampling  # noqa: E402
-from runtime.engine import Engine  # noqa: E402
-from runtime.opening import Opening  # noqa: E402
+from runtime.engine.engine import Engine  # noqa: E402
+from runtime.engine.model_loader import Opening  # noqa: E402
 from tests.gpu.pretended import Device, pretended  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import random_prompt  # noqa: E402

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTr
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from actors.core.config import ConfigError
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from sim.clock import run_virtual
 from tests.runtime.driver import Driver
 from tests.runtime.models import VOCAB_SIZE, generate, random_prompt

@@ -19,7 +19,7 @@ from actors.core.request import Request, Submit
 from actors.core.step.plan import plan
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import cut, update
-from runtime.engine import Engine, Flight
+from runtime.engine.engine import Engine, Flight
 from tests.core.requests import hash_by_value
 
 GREEDY = Sampling(temperature=0.0)

@@ -12,14 +12,14 @@ import torch
 from actors.core.config import SchedulerConfig
 from actors.core.params.sampling import Sampling
 from runtime.attention.decoding import by_gathering
-from runtime.backend import TorchBackend
-from runtime.engine import Engine
-from runtime.graphs import replayed
-from runtime.loader import load_model
-from runtime.means import Means
-from runtime.model import Model, probe_layers
-from runtime.paged_cache import PagedKVCache
-from runtime.requests import Requests
+from runtime.attention.paged_cache import PagedKVCache
+from runtime.engine.backend import TorchBackend
+from runtime.engine.engine import Engine
+from runtime.engine.requests import Requests
+from runtime.model.attention_backend import Means
+from runtime.model.graphs import replayed
+from runtime.model.loader import load_model
+from runtime.model.model import Model, probe_layers
 from tests.runtime.driver import Driver
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.models import build_model, generate, random_prompt

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
+from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.varlen import Sequences, can_attend, is_available
-from runtime.paged_cache import LayerShape, PagedKVCache
 
 BLOCK_SIZE, KEY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH = 4, 2, 6, 8, 5
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from actors.config import ConfigError
 from actors.config.pooler import PoolingType, parse_pooler_config
+from runtime.checkpoint.facts import LoadError
 from runtime.embedding.encoder import Encoder
 from runtime.embedding.settings import (
     EmbeddingSettings,
@@ -18,7 +19,6 @@ from runtime.embedding.settings import (
     read_settings,
     vector_sizes,
 )
-from runtime.facts import LoadError
 from tests.runtime.embedders import KINDS, as_sentence_transformer, make_embedder, states
 from tests.runtime.models import random_prompt
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from actors.core.params.sampling import Sampling
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from actors.core.params.sampling import Sampling
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from actors.core.config import ConfigError
-from runtime.backend import TorchBackend
-from runtime.model import Model
+from runtime.engine.backend import TorchBackend
+from runtime.model.model import Model
 from runtime.native import build, few_bits
 from runtime.native.few_bits import BITS, HEAD_BITS, FewBitsLinear, multiplied_out
 from runtime.native.library import open_library
-from runtime.step import Step
+from runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import COMMON, random_prompt
 

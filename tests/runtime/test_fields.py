@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from runtime.fields import FieldError, fields_of
+from runtime.checkpoint.fields import FieldError, fields_of
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from torch import nn
 
 from actors.core.params.sampling import Sampling
 from runtime.attention.groups import Group
+from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.step import PagedStep
-from runtime.backend import TorchBackend
-from runtime.ladder import padded
-from runtime.linear import PackedLinear
-from runtime.paged_cache import LayerShape, PagedKVCache
+from runtime.engine.backend import TorchBackend
+from runtime.native.linear import PackedLinear
+from runtime.step.ladder import padded
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, random_prompt
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime import backend, opening
-from runtime.linear import PackedLinear, PartOfProduct, noted_inputs, pack_linears
-from runtime.loader import load_model
-from runtime.model import answers_as, probe_layers, probe_logits
+from runtime.engine import backend, model_loader
+from runtime.model.loader import load_model
+from runtime.model.model import answers_as, probe_layers, probe_logits
+from runtime.native.linear import PackedLinear, PartOfProduct, noted_inputs, pack_linears
 from tests.runtime.models import ARCHITECTURES, build_model
 
 pytestmark = pytest.mark.skipif(
@@ -112,7 +112,7 @@ async def test_a_model_that_merging_changes_is_served_unmerged(
         seen.append(model)
         return False
 
-    monkeypatch.setattr(opening, "answers_as", never)
+    monkeypatch.setattr(model_loader, "answers_as", never)
     served = backend.TorchBackend(tmp_path, dtype="bfloat16", max_model_len=64, num_gpu_blocks=64)
     await served.load()
     assert any(isinstance(module, PartOfProduct) for module in seen[0].modules())

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.core.config import ConfigError
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from tests.runtime.adapters import Changes, make_adapter, merge
 from tests.runtime.driver import Driver
 from tests.runtime.every_model import build

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.native import build
 from runtime.native.attention import NativeAttention
 from runtime.native.library import open_library
-from runtime.paged_cache import LayerShape, PagedKVCache
-from runtime.step import Span
+from runtime.step.step import Span
 
 CPU = torch.device("cpu")
 RUNNABLE = build.variants_of(build.cpu_flags())

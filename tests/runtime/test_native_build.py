@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from runtime.native import build
 from runtime.native import library as library_room
 from runtime.native.library import Unavailable, choose, kernels, open_library

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from runtime import model as model_room
-from runtime.backend import TorchBackend
-from runtime.linear import PackedLinear
-from runtime.model import Model
+from runtime.engine.backend import TorchBackend
+from runtime.model import model as model_room
+from runtime.model.model import Model
 from runtime.native import build
 from runtime.native.library import open_library
+from runtime.native.linear import PackedLinear
 from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
-from runtime.step import Step
+from runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, random_prompt
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.linear import PackedLinear
 from runtime.native import build
 from runtime.native.library import open_library
+from runtime.native.linear import PackedLinear
 from runtime.native.parts import Parts
 from runtime.native.records import Linear
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from actors.core.config import ConfigError
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from tests.runtime.models import build_model
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
-from runtime.requests import Requests
+from runtime.engine.requests import Requests
 from runtime.sampling.sampler import Sampled
-from runtime.step import Step
+from runtime.step.step import Step
 
 GREEDY = Sampling(temperature=0.0)
 

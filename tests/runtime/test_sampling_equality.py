@@ -14,7 +14,7 @@ from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
 from actors.messages import Generate
-from runtime.backend import TorchBackend
+from runtime.engine.backend import TorchBackend
 from tests.actors.fakes import engine_config, read
 from tests.runtime.driver import Driver
 from tests.runtime.models import VOCAB_SIZE, build_model, random_prompt

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.core.params.sampling import Sampling
 from actors.front.prompts import spellings
-from runtime.facts import LoadError
+from runtime.checkpoint.facts import LoadError
 from runtime.serve import EMBEDDED_MODEL, RealModel
-from runtime.tokenizer import Tokenizer
+from runtime.text.tokenizer import Tokenizer
 from tests.live import Live, live
 from tests.runtime.reference import decode
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from actors.core.config import ConfigError
-from runtime import threads
-from runtime.opening import Opening
+from runtime.engine.model_loader import Opening
+from runtime.host import threads
+from runtime.host.threads import SMALL_BYTES, leave_a_core, set_threads
 from runtime.serve import RealModel
-from runtime.threads import SMALL_BYTES, leave_a_core, set_threads
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from actors.messages import ChatMessage
-from runtime.facts import LoadError
-from runtime.tokenizer import ChatTemplateError, Tokenizer
+from runtime.checkpoint.facts import LoadError
+from runtime.text.tokenizer import ChatTemplateError, Tokenizer
 
 TEXT = "Grüße aus Köln! 日本語のテキスト, emoji 🌞🧑‍🚀 and plain words.\n\n  def f(x): return x"
 TEMPLATE = """\
@@ -229,6 +229,6 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_tokenising_needs_no_torch() -> None:
     """The simulated server tokenises too, and starts without torch."""
-    code = "import runtime.tokenizer, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import runtime.text.tokenizer, sys; print({'torch', 'transformers'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

@@ -61,12 +61,12 @@ def test_threads_that_cannot_be_had_are_refused(
     serving: RealServing, engine: EngineOptions, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a process begins."""
-    monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr("runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
     with pytest.raises(ConfigError, match=refusal):
         check_placement(serving, engine)
 
 
 def test_as_many_threads_as_cores_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica its part."""
-    monkeypatch.setattr("runtime.own_cores.own_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr("runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
     check_placement(RealServing(num_threads=2), EngineOptions(replicas=2))

@@ -17,9 +17,9 @@ import torch
 
 from actors.core.batch import Batch, StepResult
 from actors.core.config import SchedulerConfig
-from runtime.backend import TorchBackend
-from runtime.engine import Engine, Flight
-from runtime.model import Model
+from runtime.engine.backend import TorchBackend
+from runtime.engine.engine import Engine, Flight
+from runtime.model.model import Model
 from runtime.ranks.rank import Rank, first_of
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.scheduled import answers

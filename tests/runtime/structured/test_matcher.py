@@ -19,7 +19,7 @@ from runtime.structured.trial import GrammarError, Trial
 
 llguidance = pytest.importorskip("llguidance", reason="the extra for structured output is not installed")
 
-from runtime.backend import TorchBackend  # noqa: E402  # after the modules it needs
+from runtime.engine.backend import TorchBackend  # noqa: E402  # after the modules it needs
 from tests.runtime.driver import Driver  # noqa: E402
 
 TOKENIZER = FastTokenizer.from_file(str(Path(EMBEDDED_MODEL) / "tokenizer.json"))

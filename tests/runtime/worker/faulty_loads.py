@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     import trio
 
     from actors.messages import Capacity
-    from runtime.backend import TorchBackend
+    from runtime.engine.backend import TorchBackend
     from sundog.builds.engine_process import main as fork_server
 
     load, hangs = TorchBackend.load, Path(os.environ["SUNDOG_TEST_HANGS"])

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
         cli(arguments, prog_name="sundog")
         return
     from actors.core.batch import Batch
-    from runtime.engine import Engine, Flight
+    from runtime.engine.engine import Engine, Flight
     from sundog.builds.engine_process import main as fork_server
 
     launch, left = Engine.launch, [-1]

@@ -12,10 +12,10 @@ SLOW, SLOW_S = 6_660_001, 5.0
 def main(arguments: list[str]) -> None:
     """Serve."""
     from actors.core.batch import Batch
-    from runtime.backend import import_torch
+    from runtime.engine.backend import import_torch
 
     import_torch()
-    from runtime.engine import Engine, Flight
+    from runtime.engine.engine import Engine, Flight
     from sundog.cli import cli
 
     launch = Engine.launch

@@ -1,0 +1,189 @@
+"""What a model folder says of itself, read without torch: its `config.json` and its weights' names.
+
+Every folder that cannot be served ends in one `LoadError` that says why and what would help.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.core.config import ConfigError
+from runtime.checkpoint.fields import FieldError, fields_of
+
+# Rotary embeddings that change with the longest sequence at hand: every key kept so far would be
+# wrong from then on.
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
+"""How the library's causal language models are called."""
+
+ENCODERS = ("ForMaskedLM", "ForPreTraining")
+CLASSIFIERS = ("Classification", "QuestionAnswering", "MultipleChoice")
+
+
+class LoadError(ConfigError):
+    """A model folder that cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model's `config.json` says that is needed before torch is imported.
+
+    `max_position_embeddings` is the longest context in tokens, None where the file has none.
+    """
+
+    model_type: str
+    architecture: str
+    vocab_size: int
+    max_position_embeddings: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rope:
+    rope_type: str | None = None
+    type: str | None = None
+    original_max_position_embeddings: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfigFile:
+    """The fields of a `config.json` that are looked at here."""
+
+    model_type: str = "unknown"
+    architectures: list[str] | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    n_positions: int | None = None
+    original_max_position_embeddings: int | None = None
+    rope_parameters: _Rope | None = None
+    rope_scaling: _Rope | None = None
+    is_encoder_decoder: bool = False
+    vision_config: object = None
+    audio_config: object = None
+    text_config: object = None
+    quantization_config: dict[str, object] | None = None
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The JSON object in a file, empty if there is no such file; LoadError if it holds none."""
+    value = _read(path, {})
+    if not isinstance(value, dict):
+        raise LoadError(f"cannot read {path}: it holds no JSON object")
+    return value
+
+
+def read_list(path: Path) -> list[object]:
+    """The JSON list in a file, empty if there is no such file; LoadError if it holds none."""
+    value = _read(path, [])
+    if not isinstance(value, list):
+        raise LoadError(f"cannot read {path}: it holds no JSON list")
+    return value
+
+
+def _read(path: Path, absent: object) -> object:
+    if not path.is_file():
+        return absent
+    try:
+        value: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
+    return value
+
+
+def _read_config(folder: Path) -> _ConfigFile:
+    path = folder / "config.json"
+    try:
+        return fields_of(_ConfigFile, read_json(path))
+    except FieldError as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
+
+
+def _how_to_get(name: str) -> str:
+    """The commands that get a model of the hub; what looks like OWNER/NAME is taken for one."""
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        own = name.partition("/")[2]
+        return f"from the Hugging Face hub: `hf download {name} --local-dir {own}`, then give {own}"
+    return "--model takes a local folder, for example one made by `hf download NAME --local-dir FOLDER`"
+
+
+def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
+    """The facts of a folder, checked for safetensors weights of a text decoder, or of what `embeds` text."""
+    folder = Path(model_dir)
+    if not folder.is_dir():
+        raise LoadError(f"model folder {folder} does not exist; {_how_to_get(str(model_dir))}")
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise LoadError(
+            f"{folder}: it is a LoRA adapter: serve its base model with --lora-modules NAME={folder}"
+        )
+    if not (folder / "config.json").is_file():
+        raise LoadError(f"{folder} has no config.json: not a Hugging Face model folder")
+    config = _read_config(folder)
+    facts = ModelFacts(
+        model_type=config.model_type,
+        architecture=(config.architectures or ["unknown"])[0],
+        vocab_size=config.vocab_size or 0,
+        max_position_embeddings=config.max_position_embeddings or config.n_positions,
+    )
+    _check_kind(folder, config, facts, embeds)
+    if not any(folder.glob("*.safetensors")):
+        others = sorted(path.name for path in folder.glob("*.bin"))
+        raise LoadError(
+            f"{folder} has no *.safetensors weights"
+            + (f" (only {', '.join(others)}); convert them with safetensors" if others else "")
+        )
+    return facts
+
+
+def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts, embeds: bool) -> None:
+    reason = None
+    is_decoder = facts.architecture.endswith(DECODERS)
+    if config.is_encoder_decoder:
+        reason = "it is an encoder-decoder"
+    elif not (config.vision_config is config.audio_config is config.text_config is None):
+        reason = "it is multimodal"
+    elif not (is_decoder or embeds):
+        reason = "it is not a causal language model"
+    elif embeds and facts.architecture.endswith(CLASSIFIERS):
+        reason = "it classifies"
+    if reason is not None:
+        more = (
+            ""
+            if embeds or not facts.architecture.endswith(ENCODERS)
+            else "; for its vectors, add --runner pooling"
+        )
+        raise LoadError(
+            f"{folder} ({facts.architecture}, {facts.model_type}) is not supported: {reason};"
+            f" Sundog serves decoder-only text models and models that make vectors{more}"
+        )
+
+
+def check_context(model_dir: str | Path, max_model_len: int) -> None:
+    """Refuse lengths at which the model would change the meaning of keys in the cache."""
+    config = _read_config(Path(model_dir))
+    rope = config.rope_parameters or config.rope_scaling or _Rope()
+    kind = rope.rope_type or rope.type
+    limit = rope.original_max_position_embeddings or config.original_max_position_embeddings
+    limit = limit or (config.max_position_embeddings if kind == "dynamic" else None)
+    if kind in LENGTH_DEPENDENT_ROPE and limit is not None and max_model_len > limit:
+        raise LoadError(
+            f"--max-model-len {max_model_len}: rotary embeddings of kind {kind} change beyond"
+            f" {limit} tokens, which a kept cache cannot follow; use --max-model-len {limit}"
+        )
+
+
+def check_blocks(num_blocks: int, block_size: int, max_model_len: int) -> None:
+    """Refuse a pool that does not hold one request of full length."""
+    needed = -(-max_model_len // block_size) + 1
+    if num_blocks < needed:
+        raise ConfigError(
+            f"--num-gpu-blocks {num_blocks} cannot hold one request of --max-model-len {max_model_len}:"
+            f" it needs {needed}, the null block included"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """The message of an error, in one line: its first, and what follows the colon that may end that."""
+    first, _, rest = str(error).strip().partition("\n")
+    reason = rest.strip().partition("\n")[0] if first.endswith(":") else ""
+    return f"{first} {reason}".strip() or type(error).__name__

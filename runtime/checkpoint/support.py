@@ -1,0 +1,96 @@
+"""Which models of the library a paged cache can serve, decided from a folder's configuration alone.
+
+Law: a model that is not served is refused by its name and the one true reason, before its weights are read.
+What only a pass can tell, such as a layer that attends twice, `runtime.model.model.probe_layers` finds.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.checkpoint.facts import LoadError, first_line, read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+KEPT_KINDS = ("full_attention", "sliding_attention")
+"""Layers whose whole state is a key and a value of each token."""
+ENCODER_DECODER = "it is the decoder of an encoder-decoder"
+ENCODER = "it is an encoder: its tokens attend to later ones"
+RECURRENT = "it keeps a recurrent state, where a paged cache holds keys and values"
+OWN_ATTENTION = "in transformers its layers attend by code of their own, which cannot be replaced"
+
+
+def check_supported(folder: Path) -> None:
+    """Refuse a model whose layers cannot attend over a paged cache; LoadError says why."""
+    config = read_config(folder)
+    if reason := why_not(config):
+        raise LoadError(f"{folder} ({config.model_type}) is not supported: {reason}")
+
+
+def read_config(folder: Path) -> "PreTrainedConfig":
+    """The library's own reading of a folder's `config.json`; LoadError if it cannot read it."""
+    from transformers import AutoConfig
+
+    # It would say of a type that it does not know, in a line before ours, that it cannot check it.
+    logging.getLogger("transformers.modeling_rope_utils").setLevel(logging.ERROR)
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # the library raises a dozen kinds, each for a folder at fault
+        raise cannot_load(folder, error) from error
+    return config
+
+
+def cannot_load(folder: Path, error: Exception) -> LoadError:
+    """Why the library cannot load a folder; of a name that it looks up in vain, where config.json has it."""
+    from transformers import __version__
+
+    in_vain: object = None
+    if isinstance(error, KeyError) and error.args:
+        in_vain = error.args[0]
+    elif isinstance(error, AttributeError):
+        in_vain = error.name
+    for field, value in _fields(read_json(folder / "config.json")):
+        if value == in_vain and isinstance(value, str):
+            return LoadError(
+                f"cannot load {folder}: {field} of config.json is {value!r}, which transformers"
+                f" {__version__} does not know"
+            )
+    return LoadError(f"cannot load {folder}: {first_line(error)}")
+
+
+def _fields(value: dict[str, object], under: str = "") -> Iterator[tuple[str, object]]:
+    """Each field and its value, those of inner objects as outer.inner."""
+    for name, each in value.items():
+        yield under + name, each
+        if isinstance(each, dict):
+            yield from _fields(each, f"{under}{name}.")
+
+
+def why_not(config: "PreTrainedConfig") -> str | None:
+    """Why the model of this configuration is not served, if its kind tells."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = type(config)
+    # A decoder that was saved by itself no longer says so, but its kind does.
+    if config.is_encoder_decoder or getattr(kind, "is_encoder_decoder", False):
+        return ENCODER_DECODER
+    if kind in auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        return ENCODER
+    if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return "it is not a causal language model"
+    if (num_layers := getattr(config, "num_hidden_layers", 1)) < 1:
+        return f"num_hidden_layers of config.json is {num_layers}"
+    layers = getattr(config, "layer_types", None) or ()
+    for number, layer in enumerate(layers):
+        if layer not in KEPT_KINDS:
+            return f"layer {number} is {layer}, and a paged cache serves only full and sliding attention"
+    built = auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind]
+    if not layers and getattr(built, "_is_stateful", False):
+        return RECURRENT
+    if not getattr(built, "_supports_attention_backend", False):
+        return OWN_ATTENTION
+    return None

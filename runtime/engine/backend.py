@@ -1,0 +1,64 @@
+"""The torch backend: an engine's steps, launched and answered for the actors above."""
+
+from collections.abc import Coroutine
+from typing import NamedTuple
+
+import trio
+
+from actors.kernel.actor import Reply
+from actors.kernel.clock import run_blocking, uses_threads
+from actors.messages import Batch, Capacity, StepResult
+from runtime.model.loader import import_torch
+
+# Before anything that imports torch, since it sets how torch's threads wait.
+import_torch()
+
+# ruff: noqa: E402
+from runtime.engine.device_thread import Lane
+from runtime.engine.engine import Engine
+from runtime.engine.model_loader import Opening
+from runtime.model.model import Model
+
+
+class Loaded(NamedTuple):
+    """What the backend holds from `load` to `close`."""
+
+    engine: Engine
+    model: Model
+    lane: Lane | None
+    """Where the engine's steps are launched ahead, if they are."""
+
+
+class TorchBackend(Opening):
+    """A decoder-only Hugging Face model from a local folder, on a paged cache."""
+
+    _loaded: Loaded | None = None
+
+    async def load(self) -> Capacity:
+        """Read the weights and make the cache; raises ConfigError where either fails."""
+        engine, model, num_blocks = await run_blocking(self.open)
+        self._loaded = Loaded(engine, model, Lane(engine) if engine.is_ahead and uses_threads() else None)
+        return Capacity(num_blocks, self._block_size)
+
+    def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
+        """One step of the batch, whatever its `max_steps`.
+
+        Gives each sampling request a token, or the reason why it alone has none.
+        """
+        if self._loaded is None:
+            raise RuntimeError("execute before load")
+        engine, _, lane = self._loaded
+        return self._execute(engine, batch) if lane is None else lane.execute(batch)
+
+    async def _execute(self, engine: Engine, batch: Batch) -> StepResult:
+        """The step from beginning to end, off the event loop where it computes."""
+        flight = await run_blocking(engine.launch, batch) if batch.num_tokens else engine.launch(batch)
+        if engine.speculates:
+            return await run_blocking(engine.finish, flight, trio.current_time())
+        return engine.finish(flight, trio.current_time())
+
+    async def close(self) -> None:
+        """Release weights and cache."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded.lane is not None:
+            await run_blocking(loaded.lane.close)

@@ -1,0 +1,92 @@
+"""Steps of a device that computes while the host goes on: one thread launches them, another waits for them.
+
+The engine belongs to the launching thread alone, so that a step is launched as soon as it is asked for,
+whatever runs. Answers are given on the event loop. A step that raises fails, and so does every later one.
+"""
+
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+import trio
+
+from actors.kernel.actor import Reply
+from actors.messages import Batch, StepResult
+from runtime.engine.engine import Engine, Flight
+
+
+class Asked(NamedTuple):
+    """A step to launch."""
+
+    batch: Batch
+    reply: Reply[StepResult]
+
+
+class Begun(NamedTuple):
+    """A step that is under way."""
+
+    flight: Flight
+    reply: Reply[StepResult]
+
+
+class Ended(NamedTuple):
+    """A step whose tokens have come."""
+
+    flight: Flight
+    reply: Reply[StepResult]
+    end_s: float
+
+
+class Lane:
+    """The steps of one engine, in the order in which they are asked for. Made within the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = trio.lowlevel.current_trio_token()
+        self._clock = trio.lowlevel.current_clock()
+        self._todo: SimpleQueue[Asked | Ended | None] = SimpleQueue()
+        self._begun: SimpleQueue[Begun | None] = SimpleQueue()
+        self._error: Exception | None = None
+        self._threads = [Thread(target=work, daemon=True) for work in (self._launch, self._wait)]
+        for thread in self._threads:
+            thread.start()
+
+    def execute(self, batch: Batch) -> Reply[StepResult]:
+        """Its result, once the step has ended."""
+        reply: Reply[StepResult] = Reply()
+        self._todo.put(Asked(batch, reply))
+        return reply
+
+    def close(self) -> None:
+        """End both threads, when the steps that are under way have ended."""
+        self._todo.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _launch(self) -> None:
+        while (item := self._todo.get()) is not None:
+            try:
+                if self._error is not None:
+                    raise self._error
+                if isinstance(item, Ended):
+                    self._answer(item.reply, self._engine.finish(item.flight, item.end_s))
+                else:
+                    self._begun.put(Begun(self._engine.launch(item.batch), item.reply))
+            except Exception as error:  # the task that waits for the answer raises it
+                self._error = error
+                self._answer(item.reply, error)
+        self._begun.put(None)
+
+    def _wait(self) -> None:
+        while (item := self._begun.get()) is not None:
+            with suppress(Exception):  # what a device has to say, `finish` raises again
+                self._engine.wait(item.flight)
+            self._todo.put(Ended(item.flight, item.reply, self._clock.current_time()))
+
+    def _answer(self, reply: Reply[StepResult], answer: StepResult | Exception) -> None:
+        with suppress(trio.RunFinishedError):
+            if isinstance(answer, StepResult):
+                self._loop.run_sync_soon(reply.set, answer)
+            else:
+                self._loop.run_sync_soon(reply.fail, answer)

@@ -1,0 +1,250 @@
+"""The backend's own record of its requests, folded from batches: numbers only, no device.
+
+The columns below have one row per request, so that a step in which nothing changes but lengths
+costs a few array operations, whatever the number of requests.
+
+Shapes: T tokens of the step; R sampling rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from actors.core.batch import Admission, Batch, Chunk
+from runtime.lora.column import AdapterColumn
+from runtime.sampling.choices import Choices
+from runtime.sampling.rows import SamplingRows
+from runtime.sampling.sampler import Sampled
+from runtime.step.drafts import Drafts, accepted_rows
+from runtime.step.prompts import Prompts
+from runtime.step.scoring import Scored
+from runtime.step.step import Ints, Part, Rows, Step, Tables, assemble, decodes
+from runtime.structured.grammars import Grammars
+
+
+class Requests:
+    """Every admitted request, kept by the rules of `actors.core.batch`.
+
+    `fold` takes a batch in and says what to compute; `advance` notes what came out. A batch that breaks the
+    rules raises ValueError with the request's id. `drafts` are kept if there is speculative decoding.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        max_model_len: int,
+        seed: int,
+        eos_token_ids: tuple[int, ...],
+        drafts: Drafts | None = None,
+        grammars: Grammars | None = None,
+        adapters: Sequence[str] = (),
+    ) -> None:
+        num_rows = 64
+        self._adapters = AdapterColumn(adapters)
+        self._block_size = block_size
+        self._sampling = SamplingRows(seed, eos_token_ids, num_rows, grammars)
+        self._drafts = drafts
+        self._row: dict[str, int] = {}
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._prompts = Prompts()
+        self._decoding: dict[str, int] = {}
+        self._table = np.zeros((num_rows, -(-max_model_len // block_size) + 1), np.int64)
+        self._num_blocks = np.zeros(num_rows, np.int64)
+        self._num_computed = np.zeros(num_rows, np.int64)
+        self._admission = np.zeros(num_rows, np.int64)
+        """How many requests have had the row before."""
+        self._last_token = np.zeros(num_rows, np.int64)
+        self._decode_rows: Ints | None = None
+        self._tainted: set[int] = set()
+        """Blocks of requests that failed, which may hold NaN."""
+        self._wiped: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def fold(self, batch: Batch) -> Step:
+        """Take the batch in; the tokens of decoding requests come first, then the chunks'."""
+        for request_id in batch.finished:
+            if request_id in self._row:  # otherwise it ended while it waited
+                self._forget(request_id)
+        for request_id in batch.preempted:
+            self._forget(request_id)
+        for admission in batch.admitted:
+            self._admit(admission)
+        for request_id, block_ids in batch.new_blocks:
+            self._append_blocks(self._row[request_id], block_ids)
+        decode_ids, decode_rows = self._decodes(batch)
+        if len(decode_ids) != batch.num_decodes:
+            raise ValueError(
+                f"step {batch.step}: the batch says {batch.num_decodes} decodes,"
+                f" but {len(decode_ids)} requests are decoding"
+            )
+        step = self._step(decode_ids, decode_rows, batch)
+        self._num_computed[decode_rows] += 1
+        for request_id, num_drafts in batch.drafts:
+            self._num_computed[self._row[request_id]] += num_drafts
+        for chunk in batch.chunks:
+            self._num_computed[self._row[chunk.request_id]] += chunk.num_tokens
+            if chunk.samples:
+                self._decoding[chunk.request_id] = self._row[chunk.request_id]
+                self._decode_rows = None
+                self._prompts.caught_up(chunk.request_id)
+        return step
+
+    def advance(self, step: Step, sampled: Sampled) -> list[int]:
+        """Append the sampled tokens to their requests; returns the rows whose tokens count.
+
+        Rows behind a draft that was not what its request sampled do not count. Of requests that have gone
+        since, nothing is noted. A request that failed goes on with token 0 until a batch names it in
+        `finished`.
+        """
+        names = step.request_ids
+        kept = accepted_rows(step, sampled) if self._drafts is not None else list(range(len(names)))
+        is_here_R = self._admission[step.row_R] == step.admission_R
+        here = [at for at in kept if is_here_R[at]]
+        rows = step.row_R[here].tolist()
+        tokens = [sampled.tokens[at] for at in here]
+        self._last_token[rows] = tokens
+        self._sampling.advance(rows, tokens)
+        for at in here:
+            if at in sampled.failed:
+                row = int(step.row_R[at])
+                self._tainted.update(self._table[row, : self._num_blocks[row]].tolist())
+        if self._drafts is not None:
+            if len(kept) < len(names):
+                np.subtract.at(self._num_computed, step.row_R, 1)
+                np.add.at(self._num_computed, rows, 1)
+            self._drafts.extend([names[at] for at in here], tokens)
+        return kept
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether some request's next token depends on what its last ones were, beside the model."""
+        return self._drafts is not None or self._sampling.looks_back
+
+    def tables(self) -> Tables:
+        """The block tables as they are now."""
+        return Tables(self._table, self._num_blocks, self._block_size)
+
+    def choices(self, rows: Rows) -> Choices | None:
+        """How tokens are chosen in these rows."""
+        return self._sampling.take(rows.row_R, rows.position_R)
+
+    def row(self, request_id: str) -> int:
+        """The request's row in the tables."""
+        return self._row[request_id]
+
+    def num_computed(self, request_id: str) -> int:
+        """How many of its tokens are computed, and were accepted."""
+        return int(self._num_computed[self._row[request_id]])
+
+    def _forget(self, request_id: str) -> None:
+        row = self._row.pop(request_id, None)
+        if row is None:
+            raise ValueError(f"request {request_id} is preempted, but does not run")
+        self._free.append(row)
+        self._admission[row] += 1
+        self._sampling.forget(row)
+        self._prompts.forget(request_id)
+        if self._drafts is not None:
+            self._drafts.forget(request_id)
+        if self._decoding.pop(request_id, None) is not None:
+            self._decode_rows = None
+
+    def _admit(self, admission: Admission) -> None:
+        request_id = admission.request_id
+        if request_id in self._row:
+            raise ValueError(f"request {request_id} is admitted twice")
+        self._prompts.admit(admission)
+        assert admission.token_ids is not None
+        if not self._free:
+            self._grow()
+        self._row[request_id] = row = self._free.pop()
+        sampling, num_prompt = admission.sampling, admission.num_prompt_tokens
+        self._num_computed[row] = admission.num_computed_tokens
+        # Shorter tables are padded with block 0, not with what an earlier request left behind.
+        self._num_blocks[row] = self._table[row] = 0
+        num_hit = admission.num_computed_tokens // self._block_size
+        self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
+        self._append_blocks(row, admission.block_ids[num_hit:])
+        self._adapters.set(row, admission.adapter)
+        self._sampling.set(row, request_id, num_prompt, sampling, admission.token_ids)
+        if self._drafts is not None:
+            self._drafts.admit(request_id, admission.token_ids, sampling)
+
+    def _append_blocks(self, row: int, block_ids: tuple[int, ...], *, reused: bool = False) -> None:
+        if self._tainted and not reused:
+            self._wiped |= self._tainted.intersection(block_ids)
+            self._tainted -= self._wiped
+        have = int(self._num_blocks[row])
+        self._table[row, have : have + len(block_ids)] = block_ids
+        self._num_blocks[row] = have + len(block_ids)
+
+    def _grow(self) -> None:
+        old, new = len(self._table), 2 * len(self._table)
+        self._table = np.resize(self._table, (new, self._table.shape[1]))
+        for name in ("_num_blocks", "_num_computed", "_last_token", "_admission"):
+            setattr(self, name, np.resize(getattr(self, name), new))
+        self._sampling.grow(new)
+        self._free.extend(range(new - 1, old - 1, -1))
+
+    def _decodes(self, batch: Batch) -> tuple[tuple[str, ...], Ints]:
+        """The requests that decode in this step, in the order in which they began to, and their rows."""
+        if batch.idle:
+            idle = set(batch.idle)
+            rows = {name: row for name, row in self._decoding.items() if name not in idle}
+            return tuple(rows), np.fromiter(rows.values(), np.int64, len(rows))
+        if self._decode_rows is None:
+            self._decode_rows = np.fromiter(self._decoding.values(), np.int64, len(self._decoding))
+        return tuple(self._decoding), self._decode_rows
+
+    def _step(self, decode_ids: tuple[str, ...], decode_rows: Ints, batch: Batch) -> Step:
+        decodes = list(self._decode_parts(decode_ids, decode_rows, batch))
+        parts = [*decodes, *map(self._chunk_part, batch.chunks)]
+        try:
+            step, rows = assemble(parts, self.tables())
+        except IndexError as late:
+            names = sorted(name for name, row in self._row.items() if row in late.args[0])
+            raise ValueError(f"requests {names} have no block for their next tokens") from None
+        wiped, self._wiped = self._wiped, set()
+        return replace(
+            step,
+            choices=self.choices(rows),
+            wiped_B=np.array(sorted(wiped), np.int64),
+            adapter_T=self._adapters.of_tokens(parts),
+            scored=self._to_score(batch.chunks, len(step.token_T)) if self._prompts.has_scored else (),
+            row_R=rows.row_R,
+            admission_R=self._admission[rows.row_R],
+            # A draft is accepted or replaced on the host, which knows the last token then.
+            fed_F=np.concatenate([_NO_ROWS, *(part.row_N for part in decodes if self._drafts is None)]),
+        )
+
+    def _decode_parts(self, ids: tuple[str, ...], rows: Ints, batch: Batch) -> Iterator[Part]:
+        """Requests without drafts, then those whose drafts are verified."""
+        verified = dict(batch.drafts)
+        if self._drafts is not None:
+            self._drafts.drop(name for name in ids if name not in verified)
+        if verified:
+            plain = [at for at, name in enumerate(ids) if name not in verified]
+            ids, rows = tuple(ids[at] for at in plain), rows[plain]
+        yield from decodes(ids, rows, self.tables(), self._num_computed, self._last_token)
+        if self._drafts is not None:
+            yield from self._drafts.parts(batch.drafts, self._row, self._num_computed)
+
+    def _chunk_part(self, chunk: Chunk) -> Part:
+        row_N = np.array([self._row[chunk.request_id]], np.int64)
+        first_N = self._num_computed[row_N]
+        tokens = self._prompts.tokens(chunk, int(first_N[0]))
+        return Part((chunk.request_id,), row_N, first_N, chunk.num_tokens, tokens, int(chunk.samples))
+
+    def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
+        """The prompt tokens that these chunks, the last rows of the step, predict."""
+        found, row = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
+        for chunk in chunks:
+            found.append(self._prompts.scored(chunk, self.num_computed(chunk.request_id), row))
+            row += chunk.num_tokens
+        return tuple(each for each in found if each is not None)
+
+
+_NO_ROWS: Ints = np.empty(0, np.int64)

@@ -1,0 +1,45 @@
+"""How many threads torch computes with, and on which cores."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from actors.core.config import ConfigError
+from runtime.host.own_cores import own_cores
+
+SMALL_BYTES = 2**25
+"""Of weights: what a thread reads in a millisecond or two, as long as a server takes to read one request."""
+
+
+def set_threads(num_threads: int) -> None:
+    """Compute with `num_threads`; ConfigError where this process has fewer cores."""
+    num_cores = len(own_cores())
+    if not 1 <= num_threads <= num_cores:
+        raise ConfigError(f"--num-threads is {num_threads}: there are 1 to {num_cores} cores to compute with")
+    torch.set_num_threads(num_threads)
+
+
+def leave_a_core(model_dir: Path) -> None:
+    """Leave a core to the server if the model of a folder is small, unless OMP_NUM_THREADS says otherwise.
+
+    All threads of a step wait for its slowest. Where HTTP and clients share the cores, one of them is often
+    late by as much as a request takes there, which is nothing beside a step of a large model, and longer
+    than a whole step of a small one.
+    """
+    weight_bytes = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
+    if weight_bytes <= SMALL_BYTES and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(own_cores()) - 1)))
+
+
+def share_cores(part: int, num_parts: int) -> None:
+    """Keep this process to its part of the cores that it has, and torch to as many threads.
+
+    Parts do not overlap; where there are fewer cores than parts, nothing is changed. Call it in the main
+    thread, before others are started.
+    """
+    cores = own_cores() if hasattr(os, "sched_setaffinity") else []
+    own = cores[part * len(cores) // num_parts : (part + 1) * len(cores) // num_parts]
+    if len(cores) >= num_parts:
+        os.sched_setaffinity(0, own)
+        torch.set_num_threads(min(torch.get_num_threads(), len(own)))

@@ -1,0 +1,184 @@
+"""What attends on a device: chosen once, when a model is loaded, from what this torch and this device have.
+
+Each way is tried on a few random keys first, and taken only if it answers as gathering does.
+
+Shapes: T tokens of the step; N requests, R of them behind the decodes.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.attention import varlen
+from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering, by_kernel
+from runtime.attention.groups import Group
+from runtime.attention.paged_cache import PagedKVCache
+from runtime.attention.step import PagedStep, Special
+from runtime.attention.varlen import Sequences, attend_all, can_attend
+from runtime.checkpoint.facts import first_line
+from runtime.device.inputs import Inputs
+from runtime.step.step import Span
+
+_LOG = logging.getLogger("sundog.attention")
+APART = 0.02
+"""Of the output's size; bf16 rounds to 0.004."""
+TRIED_KEYS = (1, 40, 77)
+TRIED_WINDOW = 12
+TRIED_SOFTCAP = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How decodes attend (None: gathered, grouped by length), and whether one call takes the other rows."""
+
+    decode: DecodeAttention | None = None
+    has_varlen: bool = False
+    reads_tables: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether a step of decodes does the same work on the host, whatever the lengths are."""
+        return self.decode is not None
+
+    def step(self, cache: PagedKVCache, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> PagedStep:
+        """The attention of a step with these spans."""
+        num_decodes = sum(len(s.first_position_N) for s in spans[: _num_leading(spans)]) if self.decode else 0
+        rest = spans[_num_leading(spans) :] if num_decodes else spans
+        sequences = None
+        if self.has_varlen and (self.reads_tables or rest):
+            sequences = _sequences(inputs, *((0, spans) if self.reads_tables else (num_decodes, rest)))
+        decodes = None
+        if num_decodes:
+            decodes = Decodes(inputs.table_NB[:num_decodes], inputs.num_keys_N[:num_decodes])
+        return PagedStep(
+            cache,
+            inputs.slot_T,
+            _groups(inputs, num_decodes, rest, cache.block_size),
+            decodes,
+            self.decode or by_gathering,
+            sequences,
+            covers_all=self.reads_tables,
+        )
+
+
+def _num_leading(spans: tuple[Span, ...]) -> int:
+    """How many spans come before the first with more than one token a request."""
+    return next((at for at, span in enumerate(spans) if span.num_queries > 1), len(spans))
+
+
+def _groups(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...], block_size: int) -> list[Group]:
+    """The requests of these spans, the first of which is number `start`."""
+    groups = []
+    for span in spans:
+        end = start + len(span.first_position_N)
+        first_N1 = inputs.num_keys_N[start:end, None].long() - span.num_queries
+        position_NQ = first_N1 + torch.arange(span.num_queries, device=first_N1.device)
+        is_fresh = end - start == 1 and int(span.first_position_N[0]) == 0
+        table_NB = inputs.table_NB[start:end, : span.table_NB.shape[1]].long()
+        groups.append(Group(span.start, table_NB, position_NQ, block_size, is_fresh))
+        start = end
+    return groups
+
+
+def _sequences(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...]) -> Sequences:
+    """All requests from number `start` on, which are those of these spans."""
+    last_keys = [int(span.first_position_N.max()) + span.num_queries for span in spans]
+    return Sequences(
+        inputs.first_query_N1[start:] - inputs.first_query_N1[start],
+        inputs.first_key_N1[start:] - inputs.first_key_N1[start],
+        inputs.num_keys_N[start:],
+        inputs.table_NB[start:],
+        max_queries=max(span.num_queries for span in spans),
+        max_keys=max(last_keys),
+        num_keys=sum(int((s.first_position_N + s.num_queries).sum()) for s in spans),
+    )
+
+
+def choose(cache: PagedKVCache) -> Means:
+    """What this cache's device has, as far as it answers rightly; one line in the log says what it is."""
+    if cache.keys_SPKD[0].device.type != "cuda":
+        return Means()
+    layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
+    trials = [Trial(cache, layer) for layer in layers.values()]
+    has_kernel = all(trial.passes("the Triton kernel", trial.decoded) for trial in trials)
+    decode = by_kernel if has_kernel else None
+    has_varlen = varlen.is_available() and all(trial.passes("varlen_attn", trial.called) for trial in trials)
+    reads_tables = has_varlen and varlen.reads_tables(cache.block_size)
+    by_call = "varlen_attn through block tables" if reads_tables else "varlen_attn on copied keys"
+    _LOG.info(
+        "attention: decodes by %s, other rows by %s",
+        by_call if reads_tables else "the Triton kernel" if decode else "gathering",
+        by_call if has_varlen else "gathering",
+    )
+    return Means(decode, has_varlen, reads_tables)
+
+
+class Trial:
+    """Random keys of one layer's kind in scattered blocks, and queries of a few requests."""
+
+    def __init__(self, cache: PagedKVCache, layer: int = 0) -> None:
+        keys, values, shape = cache.keys_SPKD[layer], cache.values_SPKE[layer], cache.shapes[layer]
+        num_blocks = -(-max(TRIED_KEYS) // cache.block_size)
+        num_all = len(TRIED_KEYS) * num_blocks + 1
+        self.keys_SPKD = torch.randn(num_all, *keys.shape[1:], device=keys.device).to(keys.dtype)
+        self.values_SPKE = torch.randn(num_all, *values.shape[1:], device=keys.device).to(keys.dtype)
+        tables = (torch.randperm(num_all - 1) + 1).view(len(TRIED_KEYS), num_blocks)
+        num_keys = torch.tensor(TRIED_KEYS, dtype=torch.int32)
+        self.decodes = Decodes(tables.int().to(keys.device), num_keys.to(keys.device))
+        num_heads = shape.num_query_heads or 2 * keys.shape[2]
+        self.q_NHD = torch.randn(len(TRIED_KEYS), num_heads, keys.shape[3], device=keys.device).to(keys.dtype)
+        exact = (self.q_NHD.float(), self.keys_SPKD.float(), self.values_SPKE.float())
+        sinks_H = torch.randn(num_heads, device=keys.device).to(keys.dtype) if shape.has_sinks else None
+        self._special = Special(
+            scaling=0.1,
+            window=TRIED_WINDOW if shape.has_window else None,
+            softcap=TRIED_SOFTCAP if shape.has_softcap else None,
+            sinks_H=sinks_H,
+        )
+        self.expected = by_gathering(self.decodes, *exact, **self._special)
+
+    def decoded(self) -> Tensor:
+        """By the kernel, whole and in splits."""
+        out = self.expected
+        for num_splits in (4, 1):
+            given = (self.decodes, self.q_NHD, self.keys_SPKD, self.values_SPKE)
+            out = by_kernel(*given, **self._special, num_splits=num_splits)
+            if not self._is_right(out):
+                break
+        return out
+
+    def called(self) -> Tensor:
+        """By torch's call, each request's last token being its only query."""
+        special = self._special
+        is_plain = special["softcap"] is None and special["sinks_H"] is None
+        if not is_plain or not can_attend(self.q_NHD, self.values_SPKE):
+            return self.expected  # it will not be asked
+        starts = torch.tensor([0, *TRIED_KEYS]).cumsum(0).int().to(self.q_NHD.device)
+        sequences = Sequences(
+            torch.arange(len(TRIED_KEYS) + 1, dtype=torch.int32, device=self.q_NHD.device),
+            starts,
+            self.decodes.num_keys_N,
+            self.decodes.table_NB,
+            max_queries=1,
+            max_keys=max(TRIED_KEYS),
+            num_keys=sum(TRIED_KEYS),
+        )
+        given = (sequences, self.q_NHD, self.keys_SPKD, self.values_SPKE)
+        return attend_all(*given, scaling=0.1, window=special["window"])
+
+    def passes(self, name: str, attend: Callable[[], Tensor]) -> bool:
+        """Whether it answers as gathering does; a line says why not."""
+        try:
+            is_right, reason = self._is_right(attend()), "it answers otherwise"
+        except Exception as error:  # whatever a compiler, a driver or a kernel raises
+            is_right, reason = False, first_line(error)
+        if not is_right:
+            _LOG.warning("attention: keys are gathered instead of read by %s: %s", name, reason)
+        return is_right
+
+    def _is_right(self, out: Tensor) -> bool:
+        apart = (out.float() - self.expected).norm()
+        return bool(apart <= APART * self.expected.norm())

@@ -1,0 +1,64 @@
+"""Weights on huge pages, once a server answers.
+
+A step reads all weights, and an entry of the TLB reaches 4 KiB of them or 2 MiB. Asking for huge pages as
+memory is taken makes loading half as slow again where a host gives a virtual machine its memory page by
+page; so the kernel is asked to move them afterwards (Linux 6.1, `MADV_COLLAPSE`), by a thread that computing
+and answering go before. Without it, or where it has no such pages left, weights stay where they are.
+"""
+
+import logging
+import sys
+import threading
+from collections.abc import Iterable
+
+from torch import nn
+
+from runtime.host.memory import HUGE_PAGE, ask_kernel, give_way, whole_huge_pages
+from runtime.native.few_bits import FewBitsLinear
+from runtime.native.linear import PackedLinear, PartOfProduct
+
+_LOG = logging.getLogger("sundog.memory")
+MADV_COLLAPSE = 25
+Range = tuple[int, int]
+
+
+def weight_ranges(model: nn.Module) -> set[Range]:
+    """First and last address of each whole run of huge pages that holds weights of a model on the CPU."""
+    found = set[Range]()
+    for module in model.modules():
+        if not isinstance(module, nn.Embedding):  # of which a step reads a few rows
+            own = module.parameters(recurse=False)
+            found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
+        if isinstance(module, PackedLinear | PartOfProduct):
+            packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
+            found.add((packed.address, packed.num_bytes))
+        elif isinstance(module, FewBitsLinear):
+            found.add(module.numbers_at)
+    inside = {whole_huge_pages(at, size) for at, size in found}
+    return {(first, end) for first, end in inside if first < end}
+
+
+def move_to_huge_pages(
+    ranges: Iterable[Range], after: threading.Thread | None = None
+) -> threading.Thread | None:
+    """Begin to move what lies there; the thread that does, or None if there is nothing to move or no way.
+
+    It begins `after` another, so that not both are in the way of a server that starts.
+    """
+    pages = [at for first, end in sorted(ranges) for at in range(first, end, HUGE_PAGE)]
+    if not pages or sys.platform != "linux":
+        return None
+    thread = threading.Thread(target=_move, args=(pages, after), name="huge pages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _move(pages: list[int], after: threading.Thread | None) -> None:
+    """Move one page after the other, until one cannot be."""
+    give_way()
+    if after is not None:
+        after.join()
+    for num_moved, at in enumerate(pages):
+        if (reason := ask_kernel(at, HUGE_PAGE, MADV_COLLAPSE)) is not None:
+            _LOG.info("%d of %d pages of weights are huge ones: %s", num_moved, len(pages), reason)
+            return

@@ -1,0 +1,1 @@
+"""One step as numbers, without a device: what it computes, scores, drafts and pads."""

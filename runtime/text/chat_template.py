@@ -1,0 +1,138 @@
+"""A model's chat template: found, compiled in a sandbox, and rendered for a conversation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from actors.messages import ChatMessage, Reading
+from runtime.checkpoint.facts import LoadError
+
+
+class ChatTemplateError(ValueError):
+    """Messages that cannot become a prompt, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A compiled template, and whether it names the role `developer` anywhere."""
+
+    template: jinja2.Template
+    knows_developer: bool
+
+
+def rendered(
+    template: ChatTemplate,
+    messages: Sequence[ChatMessage],
+    reading: Reading,
+    special_tokens: Mapping[str, str],
+) -> str:
+    """The conversation as the template writes it, up to where the model goes on.
+
+    Raises ChatTemplateError if the template refuses, or fails at the client's own arguments.
+    """
+    turns = messages if template.knows_developer else _without_developers(messages)
+    variables: dict[str, object] = {"tools": None, "documents": None, **reading.template_arguments}
+    variables |= special_tokens
+    variables |= {
+        "messages": [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns],
+        "add_generation_prompt": reading.add_generation_prompt,
+    }
+    try:
+        text = template.template.render(variables)
+    except jinja2.TemplateError as error:
+        raise ChatTemplateError(f"the chat template refuses: {error}") from error
+    except Exception as error:
+        if not reading.template_arguments:
+            raise
+        names = ", ".join(reading.template_arguments)
+        raise ChatTemplateError(f"the chat template fails with these arguments ({names}): {error}") from error
+    return _open_ended(text, turns[-1].content) if reading.continue_final_message else text
+
+
+def _without_developers(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The conversation for a template that knows no developers, whose word is the system's then.
+
+    As in vLLM, all that the system says becomes one message at the beginning, where templates expect it.
+    """
+    if not any(turn.role == "developer" for turn in messages):
+        return messages
+    of_system = [turn for turn in messages if turn.role in ("system", "developer")]
+    said = "\n\n".join(turn.content for turn in of_system if turn.content)
+    others = [turn for turn in messages if turn.role not in ("system", "developer")]
+    return [ChatMessage("system", said), *others]
+
+
+def _open_ended(text: str, last: str) -> str:
+    """The conversation up to the end of its last message, so that the model goes on with it."""
+    begin = text.rfind(last.strip())
+    if begin < 0 or not last.strip():
+        what = "is empty" if not last.strip() else "is not shown as it is by the chat template"
+        raise ChatTemplateError(f"the last message {what}: it cannot be continued")
+    # Some templates keep the spaces at its end and others strip them.
+    end = begin + len(last.lstrip())
+    return text[:end] if text[begin:end] == last.lstrip() else text[: begin + len(last.strip())]
+
+
+def template_source(folder: Path, config: dict[str, object]) -> str | None:
+    """The chat template: its own file before the configuration; of several, the default one."""
+    own_file = folder / "chat_template.jinja"
+    if own_file.is_file():
+        return own_file.read_text(encoding="utf-8")
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        entries = [entry for entry in source if isinstance(entry, dict)]
+        source = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
+    if source is not None and not isinstance(source, str):
+        raise LoadError(f"cannot read the chat template of {folder}: it is no text")
+    return source
+
+
+def compiled(source: str, folder: Path) -> ChatTemplate:
+    """The template in a sandbox with the names that transformers gives templates."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        template = environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise LoadError(f"cannot read the chat template of {folder}: {error}") from error
+    return ChatTemplate(template, any(f"{quote}developer{quote}" in source for quote in "'\""))
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks what the assistant said, for training; here it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  # declared so by jinja
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML; templates want plain JSON."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise jinja2.TemplateError(reason)
