@@ -64,24 +64,17 @@ class Ledger:
     cores: Shares | None
 
     @classmethod
-    def of(
-        cls,
-        steps: Sequence[tuple[StepWork, float]],
-        cost: CostModel,
-        e2e_s: float,
-        in_server_s: float,
-        cores: Shares | None,
-    ) -> "Ledger":
-        """The sums over `steps`, with the seconds that they took from end to end."""
-        alone = kernels_of(cost)
+    def of(cls, loaded: "ComparedLoad", log: Sequence[tuple[StepWork, float]], cost: CostModel) -> "Ledger":
+        """The sums over the load's steps in the server's `log`, with the seconds from end to end."""
+        alone, steps = kernels_of(cost), log[loaded.steps.start : loaded.steps.stop]
         return cls(
             len(steps),
             sum(seconds for _, seconds in steps),
             sum(alone.step_s(work) for work, _ in steps),
             sum(cost.step_s(work) for work, _ in steps),
-            e2e_s,
-            in_server_s,
-            cores,
+            0.0 if loaded.measured.e2e_s is None else loaded.measured.e2e_s.mean,
+            loaded.in_server_s,
+            loaded.cores,
         )
 
     @property
@@ -207,7 +200,8 @@ def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -
             loads.append(loaded)
             if not as_json:
                 _print(real.name, loaded)
-        ledgers = [_ledger(loaded, logged_works(log), simulated) for loaded in loads]
+        steps = logged_works(log)
+        ledgers = [Ledger.of(loaded, steps, simulated.cost) for loaded in loads]
     if as_json:
         click.echo(_json(loads, ledgers, num_batches))
         return
@@ -219,13 +213,6 @@ def validate_self(model: str | None, cost: str, seconds: float, as_json: bool) -
         f"On the virtual clock torch and the cost model formed the same {num_batches:,} batches at the same"
         f" instants ({NUM_COMPARED} requests)."
     )
-
-
-def _ledger(loaded: ComparedLoad, steps: Sequence[tuple[StepWork, float]], simulated: Simulated) -> Ledger:
-    """Where the time of a load went."""
-    e2e_s = 0.0 if loaded.measured.e2e_s is None else loaded.measured.e2e_s.mean
-    own = steps[loaded.steps.start : loaded.steps.stop]
-    return Ledger.of(own, simulated.cost, e2e_s, loaded.in_server_s, loaded.cores)
 
 
 def _calibrated(model: str, folder: Path) -> str:
