@@ -1,4 +1,4 @@
-"""What can be said of waits where only clients saw them: how long, and how many others were under way.
+"""Waits that only clients saw: how long they took, and how many other requests were under way.
 
 Why the server let a request wait is in no client's record; the server's own journal has it.
 """
@@ -17,7 +17,7 @@ UNKNOWN = "why a request waited is known to the server alone: record it with `su
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """One request; seconds, None for what never came.
+    """A request that a client saw; seconds, None for what never came.
 
     When it was due, `num_waiting` others had been sent and had no token yet, `num_streaming` had one.
     """
@@ -82,7 +82,7 @@ def seen_requests(run: Run) -> list[SeenRequest]:
 
 
 def longest_waits(requests: list[SeenRequest], top: int) -> list[SeenRequest]:
-    """Those whose first token took longest, the longest first."""
+    """Sort out the `top` requests whose first token took longest, the longest first."""
     waited = [request for request in requests if request.ttft_s is not None]
     return sorted(waited, key=lambda request: -(request.ttft_s or 0.0))[:top]
 

@@ -1,4 +1,4 @@
-"""What the pages say, as data for programs: times in the record's unit, nothing left out."""
+"""The contents of the pages as data for programs: times in the record's unit, nothing left out."""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +12,7 @@ from sim.record.journal_rows import Chosen, Header
 
 
 def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
-    """One request, with every phase from its arrival to its end."""
+    """Describe one request, with every phase from its arrival to its end."""
     found = phases(history, request)
     return {
         "request_id": request.request_id,
@@ -79,7 +79,7 @@ def _span_data(span: RunningSpan) -> dict[str, Any]:
 
 
 def run_data(found: Findings, header: Header) -> dict[str, Any]:
-    """What a whole run tells."""
+    """Describe the findings of a whole run."""
     p, total_s = found.preemptions, found.causes.total_s
     return {
         "unit": header.unit,

@@ -21,7 +21,7 @@ LOGGED = ("add", "refuse", "sched", "update", "abort", "reset", "stall", "end")
 
 
 def log_header(trace: Row | None) -> Header:
-    """What a trace, if there is one, says of the deployment."""
+    """Describe the deployment as a trace does, if there is one."""
     if trace is None:
         return Header(unit="steps")
     config = trace["config"]
@@ -85,7 +85,7 @@ class _Log:
             self.free_blocks = self.config["num_gpu_blocks"] - 1
 
     def read(self, row: Row) -> Iterator[Record]:
-        """One event of the log."""
+        """Take in one event of the log."""
         match row["ev"]:
             case "add":
                 yield self._arrival(row)

@@ -115,7 +115,7 @@ def _wait(clocks: dict[int, CauseClock], request: RequestHistory, wait: Wait) ->
 
 
 class WorstWait(NamedTuple):
-    """One wait, its seconds by reason, and the request that was longest in front of it."""
+    """A wait with its seconds by reason, and the request that was longest in front of it."""
 
     request: RequestHistory
     wait: Wait
@@ -129,7 +129,7 @@ class WorstWait(NamedTuple):
 
 @dataclass(slots=True)
 class Preemptions:
-    """Which requests lost blocks to which, and what that cost in tokens."""
+    """Counts of which requests lost blocks to which, and what that cost in tokens."""
 
     num: int
     victims: Counter[str]
@@ -255,7 +255,7 @@ WASTE_WORTH_A_WORD = 0.02
 
 
 def suggestions(history: History, found: Causes, preemptions: Preemptions, spent_s: float) -> list[str]:
-    """What the numbers say would help; nothing where they say nothing."""
+    """Suggest what would help, as far as the numbers say."""
     header, said = history.header, []
     total_s = found.total_s
     shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}

@@ -88,7 +88,7 @@ class RunningSpan:
 
 @dataclass(slots=True)
 class RequestHistory:
-    """One request; `replica` is None until a replica speaks of it."""
+    """The waits and spans of one request; `replica` is None until a replica names it."""
 
     arrival: Arrival
     waits: list[Wait]
@@ -140,7 +140,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Queue:
-    """One replica: when its outputs began, and what kept the queue waiting."""
+    """The queue of one replica: when outputs began, and what kept requests waiting."""
 
     starts_s: "array[float]" = field(default_factory=lambda: array("d"))
     first_steps: "array[int]" = field(default_factory=lambda: array("q"))
@@ -157,7 +157,7 @@ class Queue:
     num_computed_tokens: int = 0
 
     def steps_before(self, output: int) -> int:
-        """How many steps came before an output, or in all if it is past the last."""
+        """Count the steps before an output, or all of them if it is past the last."""
         return self.first_steps[output] if output < len(self.first_steps) else self.num_steps
 
     def segment_at(self, output: int) -> int:
@@ -170,12 +170,12 @@ class Queue:
         return self.last_end_s
 
     def admitted_first(self, wait: Wait) -> int | None:
-        """How many were admitted while a request waited, None if it was never admitted."""
+        """Count the requests admitted while another waited, None if that one was never admitted."""
         return None if wait.turn is None else wait.turn - bisect_left(self.admissions, wait.first)
 
 
 class HistoryError(ValueError):
-    """The record contradicts itself."""
+    """Raised for a record that contradicts itself."""
 
 
 class History:

@@ -25,12 +25,12 @@ def span_at(request: RequestHistory, time_s: float) -> RunningSpan | None:
 
 
 def admission_s(request: RequestHistory, time_s: float) -> float:
-    """When it will run."""
+    """Find when a request will run next."""
     return min((span.start_s for span in request.spans if span.start_s > time_s), default=float("inf"))
 
 
 def tokens_at(request: RequestHistory, time_s: float) -> tuple[int, int]:
-    """How many tokens it has computed, and how many generated."""
+    """Count the tokens that a request has computed, and those it has generated."""
     computed = generated = 0
     for span in request.spans:
         if span.start_s > time_s:
@@ -47,7 +47,7 @@ def tokens_at(request: RequestHistory, time_s: float) -> tuple[int, int]:
 
 
 def part(start_s: float, end_s: float, time_s: float) -> float:
-    """How much of a span has passed, from 0 to 1."""
+    """Give the share of a span that has passed, from 0 to 1."""
     if end_s <= start_s:
         return float(time_s >= end_s)
     return min(max(time_s - start_s, 0.0) / (end_s - start_s), 1.0)
@@ -112,7 +112,7 @@ NUM_ENDED = 30
 
 @dataclass(slots=True)
 class Totals:
-    """What a replica had done up to the last instant."""
+    """Sums of what a replica had done up to the last instant."""
 
     tokens: int = 0
     """Of requests that have ended."""

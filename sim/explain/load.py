@@ -90,7 +90,7 @@ def _beside(log: Path) -> Path | None:
 
 
 def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates]]:
-    """Of each request and for each position, how often drafts up to there were proposed, and accepted.
+    """Count for each request and position how often drafts up to there were proposed, and accepted.
 
     Of all times that the request decoded; those that never did are left out. Raises JournalError where the
     record has no drafts, or none for that many positions.

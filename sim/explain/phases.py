@@ -65,7 +65,7 @@ def totals(found: list[Phase]) -> dict[str, float]:
 
 
 def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[Phase]:
-    """One wait, split where its cause changes."""
+    """Split one wait where its cause changes."""
     assert wait.end_s is not None
     if request.replica is None:
         return _if_long([Phase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
@@ -130,7 +130,7 @@ def needed_blocks(history: History, name: str | None, time_s: float) -> int | No
 
 
 def running_phases(span: RunningSpan) -> list[Phase]:
-    """One span of running: catching up, then decoding, stalled where a step passed it over."""
+    """Split one span of running: catching up, then decoding, stalled where a step passed it over."""
     assert span.end_s is not None
     end_s = span.end_s
     caught_up_s = end_s if span.caught_up_s is None else min(span.caught_up_s, end_s)

@@ -1,4 +1,4 @@
-"""What clients saw of a server: the rows of a run of which no step is known.
+"""Records of what clients saw of a server: the rows of a run of which no step is known.
 
 The columns are a Recorder's, and what only the server knows is absent in them: when a request was first
 scheduled, preemptions, the KV cache. Beside them stand when each was really sent, and what went wrong.
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class Seen(Protocol):
-    """What a client saw of one request; `runtime.load.rows.Outcome` says what each field is."""
+    """A client's view of one request; `runtime.load.rows.Outcome` says what each field is."""
 
     due_s: float
     sent_s: float

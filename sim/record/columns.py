@@ -1,4 +1,4 @@
-"""What a Recorder keeps: columns of numbers, a row per request and a row per group of steps."""
+"""Columns that a Recorder keeps: a row per request, and a row per group of steps."""
 
 import math
 from array import array
@@ -69,7 +69,7 @@ ABSENT = math.nan
 
 
 class Columns:
-    """One row per request that arrived, in order of arrival; seconds, tokens and counts.
+    """A row per request that arrived, in order of arrival; seconds, tokens and counts.
 
     `replica` is -1 until the first admission. A request still running has no `reason`.
     """
@@ -132,7 +132,7 @@ class Columns:
         return len(self.request_id) - 1
 
     def drop(self, count: int) -> None:
-        """Forget the first rows."""
+        """Forget the first `count` rows."""
         if self.limits_s or self.refusals:
             for name in self.request_id[:count]:
                 self.limits_s.pop(name, None)
@@ -184,7 +184,7 @@ _PACKED = _ROW.pack
 
 
 class Groups:
-    """What the steps of a replica were made of, a row for each batch: `num_steps` equal steps.
+    """Contents of the steps of a replica, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
     at its end; the three `used_blocks…` are the `Blocks` of that step, -1 where there are none. Intervals are
@@ -201,7 +201,7 @@ class Groups:
         return len(self._rows) // _ROW.size
 
     def column(self, name: str) -> "memoryview[int] | memoryview[float]":
-        """One of `GROUP_COLUMNS`, of type d if it is the first, else q: a view, to be copied at once."""
+        """View one of `GROUP_COLUMNS`, of type d if it is the first, else q; copy it at once."""
         place = GROUP_COLUMNS.index(name)
         return memoryview(self._rows).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 

@@ -30,7 +30,7 @@ class Journal(Actor[Heard]):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a journal knows of some requests: enough to ask the same again, in any world."""
+    """Requests as a journal knows them: enough to send the same again, in any world."""
 
     submits: dict[str, Submit]
     output_tokens: dict[str, tuple[int, ...]]
@@ -78,7 +78,7 @@ class Past:
         ]
 
     def counted(self, request: TraceRequest) -> Generate:
-        """The same request where tokens are only counted: the prompt's contents as block keys."""
+        """Make the request again for a world that counts tokens, with block keys of the prompt."""
         submit = self.submits[request.request_id]
         limits = Sampling(max_tokens=submit.max_tokens)
         return replace(
@@ -89,7 +89,7 @@ class Past:
         )
 
     def exact(self, request: TraceRequest) -> Generate:
-        """The same request, with the prompt's tokens."""
+        """Make the request again with the prompt's tokens."""
         submit = self.submits[request.request_id]
         assert submit.prompt_token_ids is not None, f"{request.request_id} has only a count"
         return Generate(
@@ -109,7 +109,7 @@ class Past:
 
 
 class Observation(NamedTuple):
-    """What one step did and how long it took."""
+    """The work of one step, and how long it took."""
 
     step: int
     work: StepWork

@@ -1,4 +1,4 @@
-"""What the lines of a journal say: the deployment, arrivals and steps, as records."""
+"""Records that the lines of a journal hold: the deployment, arrivals and steps."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Header:
 
     @classmethod
     def of(cls, config: EngineConfig, num_blocks: int | None = None, run: str | None = None) -> "Header":
-        """What a deployment is told at its start, with the id of its run."""
+        """Describe a deployment by its options, with the id of its run."""
         scheduler = config.scheduler
         if num_blocks is None:
             num_blocks = scheduler.num_gpu_blocks
@@ -86,7 +86,7 @@ class Chosen(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An engine core crashed with these requests: those without a token begin anew, the rest ended."""
+    """An engine core crashed with these requests: those without a token begin again, the rest ended."""
 
     replica: int
     time_s: float
@@ -127,7 +127,7 @@ class Ended(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """So many drafts of a decoding request were verified, and accepted."""
+    """Some drafts of a decoding request were verified, and some of them accepted."""
 
     request_id: str
     num_drafts: int
@@ -135,7 +135,7 @@ class Drafted(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one StepOutput said: one step, or a run of decode steps."""
+    """The contents of one StepOutput: one step, or a run of decode steps."""
 
     step: int
     start_s: float

@@ -1,4 +1,4 @@
-"""What happened, kept in O(what changed) per step: columns of numbers, one row per request.
+"""The recorder of a run, in O(what changed) per step: columns of numbers, one row per request.
 
 A token's time is the end of the step that made it, so nothing is kept per token: while a request
 decodes it owns a range of steps of its replica, opened by the chunk that samples and closed when
@@ -38,7 +38,7 @@ class Refusals:
     _first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str) -> None:
-        """One more."""
+        """Count one more refusal for this reason."""
         kind = kind_of(reason)
         if kind not in self._first and len(self._first) >= MOST_REASONS:
             reason = kind = OTHERS
@@ -47,7 +47,7 @@ class Refusals:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of refusals for all reasons."""
         return sum(self.counts.values())
 
 
@@ -102,7 +102,7 @@ class Recorder:
     def arrived(
         self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None = None
     ) -> None:
-        """A request was submitted."""
+        """Begin the row of a request that was submitted."""
         if request_id in self._live:
             raise ValueError(f"request {request_id} arrived twice")
         if self.sink is not None and len(self.columns) >= self._spill_at:

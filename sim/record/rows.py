@@ -67,7 +67,7 @@ class Rows(NamedTuple):
 
 
 def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Floats, Floats]:
-    """What each request wants of TTFT, TPOT and E2E itself; NaN where it wants nothing."""
+    """Give the limits that each request has itself for TTFT, TPOT and E2E; NaN where it has none."""
     names = columns.request_id[:count]
     found = np.full((3, len(names)), np.nan)
     if columns.limits_s:
@@ -79,7 +79,7 @@ def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Float
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Some parts as one."""
+    """Join some parts into one, in their order."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*parts, strict=True)
@@ -90,12 +90,12 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
-    """Which requests ended with all their tokens."""
+    """Mark the requests that ended with all their tokens."""
     return np.array([reason not in (None, "abort", "error", "refused") for reason in reasons], dtype=bool)
 
 
 def group_column(groups: Groups, name: str) -> Ints:
-    """A column of counts."""
+    """Copy a column of counts as int64."""
     return np.array(groups.column(name), dtype=np.int64)
 
 
@@ -214,7 +214,7 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
 
 
 def steps_table(replica: int, steps: Steps) -> "pa.Table":
-    """One row per step of a replica in memory; `USED` is null between two samples.
+    """Make a row for each step of a replica in memory; `USED` is null between two samples.
 
     `num_drafts` were verified, `num_accepted` of them accepted. `num_intervals` is how often the time since
     the step before is one between two tokens.

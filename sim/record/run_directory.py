@@ -67,12 +67,12 @@ class Run:
 
     @property
     def is_clients(self) -> bool:
-        """Whether clients saw it, and nobody knows its steps."""
+        """True if only clients saw the run, so that its steps are unknown."""
         return "client" in self.summary
 
     @property
     def remark(self) -> str | None:
-        """What readers of the run's figures must know, in one line."""
+        """A line that readers of the run's figures must see, if there is one."""
         if self.partial_until_s is None:
             return None
         return f"{self.path} is a part of a run: it broke off at {self.partial_until_s:,.3f} s"

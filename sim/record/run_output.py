@@ -1,4 +1,4 @@
-"""Where a run goes while it happens: a folder that is whole or absent.
+"""The folder that a run is written to, which is whole or absent.
 
 A run that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and
 says that it is a part. One that cannot work (a malformed trace, a full disk) leaves nothing.
@@ -30,7 +30,7 @@ MOST_JOURNALLED = 100_000
 
 
 class Kind(NamedTuple):
-    """What runs of a kind have; without a journal only clients saw them."""
+    """A kind of runs; those without a journal were seen by clients only."""
 
     command: str
     columns: type[Columns]
@@ -81,7 +81,7 @@ class RunOutput:
 
     @property
     def has_left_out_journal(self) -> bool:
-        """Whether the run turned out to be too long for one."""
+        """True if the run turned out to be too long for a journal."""
         return self._journal.num_left < 0
 
     def rows(self) -> OnDisk:
@@ -123,7 +123,7 @@ class RunOutput:
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Whether all that went wrong is something that cannot work, and no interruption or crash."""
+    """True if every error says that the run cannot work, and none is an interruption or a crash."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_mistake, error.exceptions))
     return isinstance(error, ConfigError)

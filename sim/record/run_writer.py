@@ -77,12 +77,12 @@ class RunWriter:
             ]
 
     def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
-        """Part of Sink."""
+        """Write the rows of requests, as a Sink."""
         with _reporting(self._folder):
             self._requests.add(requests_table(columns, count, front_end_s))
 
     def steps(self, replica: int, steps: Steps) -> None:
-        """Part of Sink."""
+        """Write the steps of a replica, as a Sink."""
         self._gaps_s.extend(steps.gaps_s)
         with _reporting(self._folder):
             self._steps[replica].add(steps_table(replica, steps))
@@ -128,12 +128,12 @@ class OnDisk:
         self._folder, self._gaps_s = folder, gaps_s
 
     def requests(self) -> Iterator[Rows]:
-        """Part of Source."""
+        """Read the requests again in parts, as a Source."""
         for table in _groups(self._folder / REQUESTS, SUMMED):
             yield rows_of(table)
 
     def intervals(self) -> Iterator[Intervals]:
-        """Part of Source."""
+        """Read the times between tokens again, as a Source."""
         before_s = 0.0
         for table in _groups(self._folder / STEPS, ["end_s", "num_intervals"]):
             end_s: Floats = table["end_s"].to_numpy()
@@ -144,7 +144,7 @@ class OnDisk:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """The requests of a table that was written here."""
+    """Read the requests of a table that was written here."""
     reasons, tenants = (table[name].to_pylist() for name in ("reason", "tenant"))
 
     def numbers(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Where the rows of a run go as it goes on: to a Sink, or nowhere."""
+"""The seam through which the rows of a run leave as it goes on, and a run that keeps nothing."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ class Sink(Protocol):
     """Takes what a Recorder has complete; rows and steps come in order."""
 
     def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
-        """The first `count` rows."""
+        """Take the first `count` rows of requests."""
         ...
 
     def steps(self, replica: int, steps: Steps) -> None:
@@ -38,7 +38,7 @@ class Unkept:
         return None
 
     def finish(self, summary: str) -> None:
-        """Nothing to do."""
+        """Leave no files behind."""
 
     def finish_part(self, summary: str, until_s: float) -> None:
-        """Nothing to do."""
+        """Leave no files of a part behind."""

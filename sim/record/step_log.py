@@ -45,7 +45,7 @@ class Sizes:
 
     @property
     def variance(self) -> float:
-        """The population's."""
+        """The variance of the population, 0 for none."""
         return (self.squares * self.num - self.total**2) / self.num**2 if self.num else 0.0
 
 
@@ -101,7 +101,7 @@ class Scheduled:
         self._prefill, self._num_new, self._num_before = Sizes(), 0, 0
 
     def begin(self, batch: Batch) -> None:
-        """Fold the diff in."""
+        """Fold the diff of a batch in."""
         for name in batch.finished:
             self._forget(name)
             self._queued.leave(name)
@@ -126,7 +126,7 @@ class Scheduled:
             self._idle.append((name, size))
 
     def metrics(self) -> Metrics:
-        """Those of the step that runs."""
+        """Give the metrics of the step that runs."""
         return {
             "num_prefill_requests": self._prefill.num,
             "sum_prefill_tokens": self._num_new,

@@ -30,7 +30,7 @@ from sim.trace.record import TraceError
 
 
 class NamedTokens(TokenSource):
-    """Gives each request the tokens of `tokens_of(request_id)` in order, then `last_token` for ever.
+    """Gives each request the tokens of `tokens_of(request_id)` in order, and then only `last_token`.
 
     A request resumed after a preemption goes on where it was. With `is_end` a request that samples
     `last_token` has ended. O(decoding requests) a step, as every token is named.
@@ -61,7 +61,7 @@ class NamedTokens(TokenSource):
         return 1
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """One token for each request that samples in the step."""
+        """Give one token to each request that samples in the step."""
         for request_id in self._joining:
             index = self._prefilling.pop(request_id)
             self._decoding[request_id] = self.tokens_of(request_id), index
@@ -263,7 +263,7 @@ def _tokens(state: SchedulerState, batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def dump(line: Line) -> str:
-    """One line of a log."""
+    """Write one line of a log."""
     return json.dumps(line, separators=(",", ":"))
 
 
@@ -282,7 +282,7 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
 
 
 def is_by_steps(path: Path, tokenizer: str | None = None) -> bool:
-    """Whether a file is to be read as a trace in the golden format: a JSON object of no other known kind.
+    """True if a file is a trace in the golden format: a JSON object of no other known kind.
 
     Raises TraceError for what is neither.
     """

@@ -117,11 +117,11 @@ class HeldBackend:
         self.is_interrupted = True
 
     async def close(self) -> None:
-        """Nothing was taken."""
+        """Close nothing: the backend holds no resources."""
 
 
 class Driver:
-    """One run of a trace, as a Tracer of its Scheduler; `watch` is told what happens.
+    """Runs a trace as a Tracer of its Scheduler; `watch` is told what happens.
 
     `state` may be looked at then: it is as the happening left it.
     """

@@ -1,1 +1,1 @@
-"""What people see: tables on a terminal, HTML pages, traces for a viewer."""
+"""Show runs to people: tables on a terminal, HTML pages, traces for a viewer."""

@@ -1,4 +1,4 @@
-"""One request from arrival to end, as a page for people."""
+"""A page for people about one request, from arrival to end."""
 
 from itertools import groupby
 from typing import Any
@@ -17,7 +17,7 @@ MOST_PHASES = 8
 
 
 class RequestPage:
-    """One request's page; `every` shows each change of cause of long waits too."""
+    """The page of a request; `every` shows each change of cause of long waits too."""
 
     def __init__(self, history: History, request: RequestHistory, *, every: bool = False) -> None:
         self.history = history

@@ -141,7 +141,7 @@ def _often(counts: Counter[str]) -> str:
 
 
 def print_seen_run(console: Console, name: str, requests: list[SeenRequest], top: int) -> None:
-    """How requests ended, and the longest waits for a first token."""
+    """Print how requests ended, and the longest waits for a first token."""
     ends = Counter(request.error or request.reason or "unfinished" for request in requests)
     words = ", ".join(f"{count:,} {end}" for end, count in ends.most_common())
     console.print(f"{name}: {len(requests):,} requests as clients saw them: {words}", markup=False)
@@ -164,7 +164,7 @@ def print_seen_run(console: Console, name: str, requests: list[SeenRequest], top
 
 
 def print_seen_request(console: Console, each: SeenRequest) -> None:
-    """One request, instant by instant."""
+    """Print one request, instant by instant."""
     lines = [
         (each.due_s, f"due, beside {each.num_waiting:,} that wait and {each.num_streaming:,} that stream")
     ]

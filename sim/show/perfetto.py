@@ -30,14 +30,14 @@ MOST_MESSAGES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is wanted: a span of the run's seconds, and at most so many requests."""
+    """The part of a run that is wanted: a span of its seconds, and at most some number of requests."""
 
     from_s: float = 0.0
     to_s: float = math.inf
     num_requests: int = MOST_REQUESTS
 
     def holds(self, start_s: float, end_s: float) -> bool:
-        """Whether any of this time is wanted."""
+        """True if any of this time is wanted."""
         return start_s <= self.to_s and end_s >= self.from_s
 
 
@@ -64,7 +64,7 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Drawn:
-    """What of a run is drawn; `left_out` says what is not, in words."""
+    """The part of a run that is drawn; `left_out` says what is not, in words."""
 
     detail: Detail
     requests: list[RequestHistory] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Drawn:
 
     @classmethod
     def of(cls, history: History, detail: Detail) -> "Drawn":
-        """Requests: the slowest half of as many as are wanted, and of the others every so many."""
+        """Choose the slowest requests for half of those wanted, and the rest evenly from the others."""
         drawn = cls(detail)
         there = [r for r in history.requests.values() if detail.holds(r.arrival.time_s, ended_s(r))]
         drawn.requests = chosen(there, detail.num_requests)
@@ -134,7 +134,7 @@ ENGINE, REQUESTS, ACTORS = 1, 2, 3
 
 
 class Exported(NamedTuple):
-    """How many events were written, and what was left out, in words."""
+    """The number of events that were written, and what was left out, in words."""
 
     num_events: int
     left_out: tuple[str, ...]

@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One stage of one server."""
+    """A stage of a server with its prediction."""
 
     server: MeasuredServer
     stage: Stage
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
     @property
     def is_regime_right(self) -> bool | None:
-        """Whether the queue grows exactly where it did; None where throughput was not measured."""
+        """True if the queue is predicted to grow where it did; None where throughput was not measured."""
         real = self.stage.figures.get(THROUGHPUT)
         if real is None:
             return None
@@ -96,7 +96,7 @@ def short(server: MeasuredServer) -> str:
 
 
 def cell(row: Row, name: str) -> tuple[str, ...]:
-    """Real, predicted, error."""
+    """Write the measured figure, the predicted range, and the error."""
     error, real = row.error(name), row.stage.figures.get(name)
     if error is None or real is None:
         return ("–",)
@@ -140,7 +140,7 @@ def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
 
 
 def counts(rows: Sequence[Row]) -> Iterator[str]:
-    """How many held-out figures lie within their ranges, and how many regimes are right."""
+    """Count the held-out figures within their ranges, and the regimes that are right."""
     held = [
         row.prediction.holds(name, real)
         for row in rows

@@ -1,4 +1,4 @@
-"""How the pages say things: moments and lengths in the record's unit, causes, lists of ids."""
+"""Words of the pages: moments and lengths in the record's unit, causes, lists of ids."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ def length(seconds: float, header: Header) -> str:
 
 
 def count(number: int, word: str) -> str:
-    """`1 step`, `1,200 steps`."""
+    """Write a count with its noun: `1 step`, `1,200 steps`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
@@ -47,7 +47,7 @@ def rank(value: Rank) -> str:
 
 
 def passed_by(found: list[Passing]) -> str:
-    """Which later requests the policy let go first, and by which ranks."""
+    """Name the later requests that the policy let go first, and their ranks."""
     first = found[0]
     ranks = f"{first.request_id}, of rank {rank(first.rank)} where it had {rank(first.own_rank)}"
     others = f", and {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
@@ -76,7 +76,7 @@ def cause(phase: Phase, header: Header) -> str:
 
 
 def lack(reason: str, header: Header) -> str:
-    """What was lacking, with the limit if it is known."""
+    """Say what was lacking, with the limit if it is known."""
     match reason:
         case "KV blocks":
             return "too few free KV blocks"
@@ -96,7 +96,7 @@ def lack(reason: str, header: Header) -> str:
 
 
 def chosen(choice: Chosen, header: Header) -> str:
-    """Which replica the router chose, and by what."""
+    """Say which replica the router chose, and by what."""
     text = f"{header.router or 'the router'} chose replica {choice.replica} of {choice.num_up} that were up"
     if choice.num_hit_blocks is not None:
         text += f": {count(choice.num_hit_blocks, 'block')} of the prompt cached there"
@@ -106,7 +106,7 @@ def chosen(choice: Chosen, header: Header) -> str:
 
 
 def drafts(figures: SpeculationFigures) -> str:
-    """What was accepted, and where."""
+    """Say how many drafts were accepted, and at which positions."""
     rates = ", ".join(f"{rate:.3f}" for rate in figures.rates_by_position)
     return (
         f"{figures.num_accepted_tokens:,} of {figures.num_draft_tokens:,} accepted"

@@ -12,7 +12,7 @@ WORST = 10
 
 
 class Figure(NamedTuple):
-    """One row of the table of figures: a value per run; `best` are those that read as the best one does."""
+    """A row of the table of figures: a value per run; `best` are those that read as the best one does."""
 
     name: str
     values: list[str]
@@ -40,7 +40,7 @@ class Worst(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """What one tenant received in one run."""
+    """The service that a tenant received in a run."""
 
     name: str
     run: str
@@ -184,7 +184,7 @@ def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
 
 
 class Replica(NamedTuple):
-    """What one replica received in one run."""
+    """The requests that a replica received in a run."""
 
     number: int
     run: str

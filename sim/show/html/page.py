@@ -36,7 +36,7 @@ PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [9
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One run, ready to be drawn: cumulative distributions, and timelines of `time_s`.
+    """A run ready to be drawn: cumulative distributions, and timelines of `time_s`.
 
     `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if few.
     Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
@@ -55,7 +55,7 @@ class Series:
 
 
 def series(run: Run) -> Series:
-    """What the charts of a run need. O(requests + steps)."""
+    """Compute what the charts of a run need. O(requests + steps)."""
     if run.is_clients:
         return _seen_by_clients(run)
     requests, steps = run.requests(), run.steps()
@@ -201,7 +201,7 @@ TITLE = "Sundog report"
 
 
 def render(runs: Sequence[Run]) -> str:
-    """One self-contained HTML page of these runs; the same runs give the same bytes."""
+    """Render a self-contained HTML page of these runs; the same runs give the same bytes."""
     from jinja2 import Environment
 
     names = _names(runs)
