@@ -1,12 +1,57 @@
-"""What can be refused before torch is imported: nobody waits seconds to hear of a mistake in the options."""
+"""What can be refused before torch is imported: nobody waits seconds to hear of a mistake in the options.
+
+What a draft model must be: a model of the same vocabulary, with the same context.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.params.adapter import Adapter
-from runtime.checkpoint.facts import check_blocks, check_context
+from runtime.checkpoint.facts import LoadError, check_blocks, check_context, read_facts, read_json
 from runtime.lora.peft import read_adapter
+
+
+def check_speculation(
+    asked: SpeculativeConfig, target: Path, vocab_size: int | None, max_model_len: int
+) -> None:
+    """Refuse, by name and before any weight is read, drafts that cannot be made or verified."""
+    for key in ("acceptance", "proposed"):
+        if getattr(asked, key) is not None:
+            raise ConfigError(
+                f"--speculative-config: {key} is for simulated GPUs, a model accepts what it would have said"
+                " itself; leave it out"
+            )
+    if asked.model is None:
+        return
+    folder = Path(asked.model)
+    try:
+        facts = read_facts(folder)
+    except LoadError as error:
+        raise LoadError(f"--speculative-config: {error}") from error
+    if facts.vocab_size != vocab_size:
+        raise LoadError(
+            f"--speculative-config: the draft model {folder} has a vocabulary of {facts.vocab_size} tokens,"
+            f" {target} one of {vocab_size}: drafts need the same tokens; choose another draft model"
+        )
+    if _vocabulary(folder) != _vocabulary(target):
+        raise LoadError(
+            f"--speculative-config: the draft model {folder} and {target} have different tokenizers: the same"
+            " number would be another text; choose a draft model of the same family"
+        )
+    context = facts.max_position_embeddings
+    if context is not None and context < max_model_len:
+        raise LoadError(
+            f"--speculative-config: the context of the draft model {folder} is {context}, less than"
+            f" max_model_len ({max_model_len}): lower --max-model-len to it"
+        )
+
+
+def _vocabulary(folder: Path) -> object:
+    """What each token stands for, by the tokenizer's file; None without one."""
+    model = read_json(folder / "tokenizer.json").get("model")
+    return model.get("vocab") if isinstance(model, dict) else None
 
 
 def check_settings(

@@ -14,9 +14,8 @@ from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
 from actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
 from actors.front.codec import Vocabulary
-from runtime.checkpoint.draft_folder import check_speculation
 from runtime.checkpoint.facts import LoadError, read_facts, read_json
-from runtime.checks import check_settings
+from runtime.checks import check_settings, check_speculation
 from runtime.embedding.settings import (
     EmbeddingSettings,
     longest_prompt,

@@ -1,21 +1,150 @@
 """The backend of vectors: each prompt whole in one step, nothing kept of it afterwards.
 
 Blocks are counted by the scheduler and hold nothing: they bound how much is computed at once.
+
+One pass over whole prompts by the library's own layers, and what it makes of their states.
+
+Shapes: N prompts, L tokens of the longest, H width of a state, W width of a vector.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import trio
-from torch import Tensor
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from actors.config.pooler import PoolingType
 from actors.core.params.pooling import Pooling
 from actors.kernel.clock import run_blocking
 from actors.messages import Admission, Batch, Capacity, StepResult
-from runtime.embedding.encoder import Encoder
+from runtime.checkpoint.facts import LoadError, first_line, read_json
 from runtime.embedding.settings import EmbeddingSettings
 from runtime.host.threads import set_threads
+from runtime.model.loader import load_bare
+
+MOST_PADDING = 1.25
+"""Prompts share a pass while padding adds at most a quarter to their tokens."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"Tanh": torch.tanh, "Identity": lambda x_NW: x_NW}
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A dense layer behind the pooling, as sentence-transformers keeps it."""
+
+    weight_OI: Tensor
+    bias_O: Tensor | None
+    activation: Callable[[Tensor], Tensor]
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        return self.activation(nn.functional.linear(x_NI, self.weight_OI, self.bias_O))
+
+
+class Encoder:
+    """A loaded model that makes vectors of prompts, in float32 from the states on."""
+
+    def __init__(
+        self, folder: Path, settings: EmbeddingSettings, *, device: str = "cpu", dtype: str = "auto"
+    ) -> None:
+        self._model = load_bare(folder, device=device, dtype=dtype)
+        self._pooling = settings.pooling or _default(self._model)
+        self._projections = [_projection(part, self._model.device) for part in settings.projections]
+        pad = getattr(self._model.config, "pad_token_id", None)
+        self._pad_token = pad if isinstance(pad, int) and pad >= 0 else 0
+        self._check(folder)
+
+    def _check(self, folder: Path) -> None:
+        """Refuse, when it is loaded, a model that makes no vectors."""
+        try:
+            self.vectors([(self._pad_token, self._pad_token)])
+        except Exception as error:  # whatever it is, this model cannot be served
+            raise LoadError(f"{folder} makes no vectors: {first_line(error)}") from error
+
+    def vectors(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """A vector [W] for each prompt, neither cut nor scaled. Prompts of like lengths share a pass."""
+        order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+        found: dict[int, Tensor] = {}
+        for group in _groups([len(prompts[at]) for at in order]):
+            at_N = [order[at] for at in group]
+            with torch.inference_mode():
+                vectors_NW = self._pass([prompts[at] for at in at_N])
+            found.update(zip(at_N, vectors_NW, strict=True))
+        return [found[at] for at in range(len(prompts))]
+
+    def _pass(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        lengths = [len(prompt) for prompt in prompts]
+        ids_NL = torch.full((len(prompts), max(lengths)), self._pad_token, dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            ids_NL[row, : len(prompt)] = torch.tensor(prompt)
+        length_N = torch.tensor(lengths)
+        mask_NL = (torch.arange(max(lengths)) < length_N[:, None]).to(torch.int64)
+        device = self._model.device
+        kwargs = {"use_cache": False} if _takes(self._model.forward, "use_cache") else {}
+        output = self._model(input_ids=ids_NL.to(device), attention_mask=mask_NL.to(device), **kwargs)
+        states_NLH = output.last_hidden_state.float()
+        x_NW = pooled(states_NLH, mask_NL.to(device), self._pooling)
+        for projection in self._projections:
+            x_NW = projection(x_NW)
+        return x_NW.cpu()
+
+
+def pooled(states_NLH: Tensor, mask_NL: Tensor, pooling: PoolingType) -> Tensor:
+    """One state for each prompt [N, H]; `mask_NL` is 1 where there is a token, and prompts begin at 0."""
+    if pooling is PoolingType.CLS:
+        return states_NLH[:, 0]
+    if pooling is PoolingType.LAST:
+        last_N = mask_NL.sum(1) - 1
+        return states_NLH[torch.arange(len(last_N), device=last_N.device), last_N]
+    mask_NL1 = mask_NL[..., None].float()
+    return (states_NLH * mask_NL1).sum(1) / mask_NL1.sum(1)
+
+
+def _groups(lengths: Sequence[int]) -> list[list[int]]:
+    """Neighbours of an ascending list, in groups that padding to the longest makes little larger."""
+    groups: list[list[int]] = []
+    total = 0
+    for at, length in enumerate(lengths):
+        if groups and length * (len(groups[-1]) + 1) <= MOST_PADDING * (total + length):
+            groups[-1].append(at)
+            total += length
+        else:
+            groups.append([at])
+            total = length
+    return groups
+
+
+def _takes(function: Callable[..., object], name: str) -> bool:
+    return name in inspect.signature(function).parameters
+
+
+def _default(model: PreTrainedModel) -> PoolingType:
+    """vLLM's: the first token of an encoder, the last of a decoder."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+    )
+
+    kind = type(model.config)
+    is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING or kind not in MODEL_FOR_CAUSAL_LM_MAPPING
+    return PoolingType.CLS if is_encoder else PoolingType.LAST
+
+
+def _projection(folder: Path, device: torch.device) -> Projection:
+    """A dense layer of sentence-transformers; LoadError if it is none."""
+    name = str(read_json(folder / "config.json").get("activation_function", "Tanh")).rpartition(".")[2]
+    if name not in ACTIVATIONS:
+        raise LoadError(f"{folder}: the activation {name} is not served: {', '.join(ACTIVATIONS)} are")
+    try:
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            weights = {key: file.get_tensor(key).float().to(device) for key in file.keys()}  # noqa: SIM118
+        return Projection(weights["linear.weight"], weights.get("linear.bias"), ACTIVATIONS[name])
+    except Exception as error:  # the library raises several kinds, each for a folder at fault
+        raise LoadError(f"{folder} has no dense layer that can be read: {first_line(error)}") from error
+
 
 NOT_A_NUMBER = "its vector has something other than numbers"
 

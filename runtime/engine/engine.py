@@ -13,10 +13,8 @@ from torch import Tensor
 
 from actors.core.batch import Batch, StepResult
 from actors.core.params.logprobs import PromptLogprobs
-from runtime.device.current import make_current
-from runtime.device.download import Download, new_stream
+from runtime.device.download import Download, LastTokens, make_current, new_stream
 from runtime.device.inputs import columns
-from runtime.device.last_tokens import LastTokens
 from runtime.engine.blocks_ahead import BlocksAhead
 from runtime.engine.requests import Requests
 from runtime.engine.speculator import Pairs, Speculator

@@ -20,7 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from runtime.attention.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
-from runtime.device.current import make_current
+from runtime.device.download import make_current
 from runtime.engine.blocks_ahead import BlocksAhead
 from runtime.engine.engine import Engine
 from runtime.engine.requests import Requests

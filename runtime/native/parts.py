@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runtime.lora.linear import AdaptedLinear
+from runtime.lora.adapters import AdaptedLinear
 from runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
 from runtime.native.linear import PackedLinear, PartOfProduct
 from runtime.native.records import Linear, Norm

@@ -1,4 +1,7 @@
-"""Whether ranks can share a model, decided from its folder before any of them starts."""
+"""Whether ranks can share a model, decided from its folder before any of them starts.
+
+The styles of the library's plans that ranks follow, and what they mean. Nothing here imports torch.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,10 +9,36 @@ from typing import TYPE_CHECKING
 
 from runtime.checkpoint.facts import LoadError
 from runtime.checkpoint.support import check_supported, read_config
-from runtime.ranks.styles import STYLES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+
+import re
+
+SUMMED = {"rowwise": False, "rowwise_split_input": True, "rowwise_rep": True}
+"""Each rank has some inputs' weights, and the ranks' answers are summed; whether it is given all inputs."""
+GATHERED = ("colwise_gather_output", "colwise_rep")
+"""Each rank has some outputs' weights, and all outputs are gathered."""
+KEPT = ("moe_tp_experts", "moe_identity_expert")
+"""The library's own hooks do what is needed: they sum what plain tensors have made."""
+ALONE = (
+    "colwise",
+    "packed_colwise",
+    "packed_rowwise",
+    "replicated_with_grad_allreduce",
+    "mla_kv_a_proj",
+    "replicate",
+    "local_params",
+)
+"""A rank needs nothing of the others to compute its share."""
+STYLES = frozenset((*SUMMED, *GATHERED, *KEPT, *ALONE, "embedding_rowwise"))
+
+
+def generic(name: str) -> str:
+    """A module's name as plans have it: `*` for the number of a layer."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
 
 KEYS = ("k_proj", "qkv_proj", "query_key_value", "kv_b_proj")
 """How layers are called that make keys, alone or with others."""

@@ -6,8 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from runtime.sampling.choices import Choices
-from runtime.sampling.mask import Bitmasks
-from runtime.sampling.sampler import Sampled, sample
+from runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 
 def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:

@@ -1,4 +1,15 @@
-"""What a request's parameters do to single logits: its bans, its biases, its penalties, from step to step."""
+"""What a request's parameters do to single logits: its bans, its biases, its penalties, from step to step.
+
+What a request has said so far, as far as its next token depends on it. One owner: its row.
+
+It grows by one token a step, and is made anew when a request is admitted again. Memory: 20 bytes and one
+dictionary entry for each different token.
+
+A bound on the tokens that one request spends on reasoning, from token to token.
+
+Law: which token is forced depends on the request's own tokens alone, so chunks, preemptions, prefix hits and
+what else is in the batch change nothing.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,8 +19,117 @@ from numpy.typing import NDArray
 
 from actors.core.params.sampling import Sampling
 from runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
-from runtime.sampling.history import BadWords, TokenCounts
-from runtime.sampling.thinking import ThinkingBudget
+
+
+class ThinkingBudget:
+    """Where a request stands in its reasoning, which begins with the token `begin` and ends with `end`.
+
+    As in vLLM, the prompt's last mark says whether it opens reasoning, and what stands behind that mark
+    counts. Each section of the answer has the whole budget; a mark that begins reasoning within one is a
+    token of it like any other.
+    """
+
+    __slots__ = ("_begin", "_budget", "_end", "_spent")
+
+    def __init__(
+        self, num_tokens: int, begin: int, end: int, prompt: Sequence[int], outputs: Sequence[int]
+    ) -> None:
+        self._budget, self._begin, self._end = num_tokens, begin, end
+        self._spent: int | None = None
+        """The tokens of the section that is open; None where none is."""
+        for num_behind, token in enumerate(reversed(prompt)):
+            if token in (begin, end):
+                self._spent = num_behind if token == begin else None
+                break
+        for token in outputs:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """The request has been given this token."""
+        if token == self._end:
+            self._spent = None
+        elif self._spent is not None:
+            self._spent += 1
+        elif token == self._begin:
+            self._spent = 0
+
+    @property
+    def forced(self) -> int | None:
+        """The token that must come next: the end of the reasoning, once the budget is spent."""
+        return self._end if self._spent is not None and self._spent >= self._budget else None
+
+
+Ints = NDArray[np.int64]
+
+
+class TokenCounts:
+    """How often each token has been said; `num` different ones, in the order in which they came.
+
+    Tokens of the prompt are in it with a count of 0, if they are given.
+    """
+
+    __slots__ = ("_count", "_index", "_token", "num")
+
+    def __init__(self, prompt: Sequence[int], outputs: Sequence[int]) -> None:
+        known = dict.fromkeys(prompt)
+        self._index = {token: index for index, token in enumerate(known)}
+        self.num = len(known)
+        self._token = np.fromiter(known, np.int64, self.num)
+        self._count = np.zeros(self.num, np.int32)
+        for token in outputs:
+            self.add(token)
+
+    @property
+    def token_K(self) -> Ints:
+        return self._token[: self.num]
+
+    @property
+    def count_K(self) -> NDArray[np.int32]:
+        return self._count[: self.num]
+
+    def add(self, token: int) -> None:
+        index = self._index.setdefault(token, self.num)
+        if index == self.num:
+            if index == len(self._token):
+                self._token = np.resize(self._token, 2 * index + 8)
+                self._count = np.resize(self._count, 2 * index + 8)
+            self._token[index], self._count[index] = token, 0
+            self.num += 1
+        self._count[index] += 1
+
+
+class BadWords:
+    """Sequences of tokens of which the last is banned once the others have just been said.
+
+    As in vLLM, the prompt's tokens do not begin one. O(different lengths) a step.
+    """
+
+    __slots__ = ("_always", "_lengths", "_said", "_then")
+
+    def __init__(self, words: Sequence[tuple[int, ...]], outputs: Sequence[int]) -> None:
+        self._then: dict[tuple[int, ...], list[int]] = {}
+        for word in words:
+            self._then.setdefault(word[:-1], []).append(word[-1])
+        self._always = self._then.pop((), [])
+        self._lengths = sorted({len(prefix) for prefix in self._then})
+        self._said = list(outputs)[-self._most :]
+
+    @property
+    def _most(self) -> int:
+        return self._lengths[-1] if self._lengths else 1
+
+    def add(self, token: int) -> None:
+        self._said.append(token)
+        del self._said[: -self._most]
+
+    def banned(self) -> list[int]:
+        """What may not come next."""
+        found, said = list(self._always), self._said
+        for length in self._lengths:
+            if length <= len(said):
+                found += self._then.get(tuple(said[-length:]), ())
+        return found
+
 
 MOST_TOKEN_ID = 2**31 - 1
 

@@ -1,1 +1,1 @@
-"""One step as numbers, without a device: what it computes, scores, drafts and pads."""
+"""Describe one step as numbers, without a device: what it computes, scores, drafts and pads."""

@@ -2,13 +2,99 @@
 
 Read in both forms that vLLM reads: `structures` with `triggers`, and a `format`, whose kinds are xgrammar's.
 Kinds that this grammar cannot say are refused by name.
+
+Arguments as Qwen's coders write them: `<parameter=name>value</parameter>`, one after the other.
+
+As xgrammar reads it: the schema's own order, text as it stands, everything else as JSON, white space around.
+
+Reading the formats of structural tags: the fields of JSON objects, or a ValueError that names them.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
-from runtime.structured.forms import Ends, Form, begins, forms_of, refuse, text_of, texts_of
 from runtime.structured.pieces import NOTHING, Piece, Writer
-from runtime.structured.xml import qwen_xml
+
+Form = Mapping[str, object]
+Ends = tuple[str, ...]
+"""One of these follows, and belongs to what is written; none where it is empty."""
+
+
+def begins(form: Form) -> str | None:
+    """The text that something surely begins with."""
+    begin = form.get({"const_string": "value", "tag": "begin"}.get(str(form.get("type")), ""))
+    return begin if isinstance(begin, str) and begin else None
+
+
+def refuse(form: Form, *names: str) -> None:
+    for name in names:
+        if form.get(name) not in (None, False, []):
+            raise ValueError(f"{name} = {json.dumps(form[name])[:40]} is not supported: leave it out")
+
+
+def text_of(form: Form, name: str, least: str = "") -> str:
+    value = form.get(name)
+    if not isinstance(value, str) or len(value) < len(least):
+        raise ValueError(f"{name} must be a text{' that is not empty' if least else ''}")
+    return value
+
+
+def texts_of(form: Form, name: str) -> Ends:
+    value = form.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{name} must be a list of texts")
+    return tuple(value)
+
+
+def forms_of(form: Form, name: str) -> list[Form]:
+    value = form.get(name)
+    if not isinstance(value, list) or not value or not all(isinstance(each, Mapping) for each in value):
+        raise ValueError(f"{name} must be a list of objects, at least one")
+    return cast(list[Form], value)
+
+
+END = "</parameter>"
+BLANKS = Piece(r"/[\x20\x0A\x0D\x09]*/", is_terminal=True)
+PLAIN = {"type", "title", "description", "default", "examples", "enum"}
+"""Keywords of text that is written without quotes here."""
+
+
+def qwen_xml(schema: object, writer: Writer, json_of: Callable[[object], str]) -> Piece:
+    """The properties of an object; raises ValueError for other schemas."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(schema, Mapping) or not isinstance(properties, Mapping) or not properties:
+        raise ValueError("arguments in XML need a schema with properties")
+    required = schema.get("required") or []
+    if not isinstance(required, list) or not all(name in properties for name in required):
+        raise ValueError("required must be a list of properties of the schema")
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    pieces = [BLANKS]
+    for name, own in properties.items():
+        begin = writer.literal(f"<parameter={name}>")
+        piece = writer.joined([begin, _value(own, writer, json_of, shared), BLANKS])
+        pieces.append(piece if name in required else writer.either([piece, NOTHING]))
+    return writer.joined(pieces)
+
+
+def _value(
+    schema: object, writer: Writer, json_of: Callable[[object], str], shared: Mapping[str, object]
+) -> Piece:
+    """A value and its end."""
+    if isinstance(schema, Mapping) and schema.get("type") == "string":
+        if unknown := sorted(set(schema) - PLAIN):
+            raise ValueError(f"{unknown[0]} of a text in XML is not supported: leave it out")
+        words = schema.get("enum")
+        if words is None:
+            return writer.text((END,))
+        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+            raise ValueError("an enum of texts must be a list of texts")
+        value = writer.either([writer.literal(word) for word in words])
+    else:
+        own = {**schema, **shared} if isinstance(schema, Mapping) else schema
+        value = Piece(json_of(own))
+    return writer.joined([BLANKS, value, BLANKS, writer.literal(END)])
+
 
 REPEATED = {"star": "*", "plus": "+"}
 Spell = Callable[[str], str]

@@ -1,18 +1,154 @@
-"""Text to tokens and back, without torch: tokenizer.json and the chat template."""
+"""Text to tokens and back, without torch: tokenizer.json and the chat template.
+
+How much text one token can stand for, so that a prompt can be refused before it is tokenised.
+
+Law: a text of n bytes has at least n / `longest_token_bytes` tokens. That holds where no byte of a
+text is dropped on its way to the tokens; for a tokenizer that may drop some, there is no bound.
+
+Tokens to text, one by one, as soon as it is certain; without torch.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import normalizers
+from tokenizers.decoders import DecodeStream
+from tokenizers.pre_tokenizers import ByteLevel
 
 from actors.front.codec import TooManyTokens
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError, read_json
 from runtime.text.chat_template import ChatTemplateError, compiled, rendered, template_source
-from runtime.text.detokenizer import Decoder
-from runtime.text.token_bound import longest_token_bytes
+
+# A decoder needs a few tokens before the first new one, to know whether a space is due.
+CONTEXT_TOKENS = 8
+CUT_OFF = "\ufffd"
+"""What stands for bytes that are no character yet."""
+CHANGED_TEXT = "Invalid prefix encountered"
+"""The library's words where more tokens have changed the text of those before."""
+
+
+class Decoder:
+    """The text of one stream of tokens, as soon as it is certain; special tokens have none if skipped.
+
+    A character that the end of the stream cuts off has no text, as in vLLM. One that the prompt cuts off
+    is the stream's if the stream completes it; the prompt's own text is never said again.
+    `unspaced` holds the texts of tokens between which no space is put.
+    """
+
+    def __init__(
+        self,
+        tokenizer: FastTokenizer,
+        prompt_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        unspaced: Mapping[int, str] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._unspaced = unspaced or {}
+        self._cut_off = ""
+        self._stream = self._begin(list(prompt_ids[-CONTEXT_TOKENS:]))
+        self._last_is_special = False
+
+    def _begin(self, context: list[int]) -> DecodeStream:
+        """A stream behind these tokens; the library's would say them again if a character is cut off."""
+
+        def text(num_tokens: int) -> str:
+            return str(self._tokenizer.decode(context[:num_tokens], skip_special_tokens=self._skip))
+
+        num_whole = len(context)
+        while num_whole and text(num_whole).endswith(CUT_OFF):
+            num_whole -= 1
+        stream = DecodeStream(context[:num_whole], skip_special_tokens=self._skip)
+        if num_whole < len(context):
+            self._cut_off = text(len(context))[len(text(num_whole)) :]
+            for token_id in context[num_whole:]:
+                stream.step(self._tokenizer, token_id)
+        return stream
+
+    def step(self, token_id: int) -> str:
+        """The text that this token makes certain, "" inside of a character."""
+        text = self._next(token_id)
+        if self._cut_off and text:
+            text, self._cut_off = text.removeprefix(self._cut_off), ""
+        if self._unspaced:
+            is_special = token_id in self._unspaced
+            if is_special and self._last_is_special:
+                text = self._unspaced[token_id]
+            self._last_is_special = is_special
+        return "" if text is None else str(text)
+
+    def _next(self, token_id: int) -> str | None:
+        """The stream's own text; bytes that are no character may change what is before them, as in vLLM."""
+        try:
+            return self._stream.step(self._tokenizer, token_id)
+        except Exception as error:  # the library raises bare Exception
+            if not str(error).startswith(CHANGED_TEXT):
+                raise
+        self._stream, self._cut_off = DecodeStream([], skip_special_tokens=self._skip), ""
+        return self._stream.step(self._tokenizer, token_id)
+
+
+NFC_SHRINKS = 3
+"""At most: three jamo of nine bytes become one syllable of three (Unicode Standard Annex 15)."""
+KEEPING_SPLITS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split")
+
+
+def longest_token_bytes(tokenizer: Mapping[str, Any]) -> int | None:
+    """The most bytes of a text that one token takes, from a tokenizer.json; None if unknown."""
+    model, added = tokenizer["model"], tokenizer.get("added_tokens") or ()
+    shrinks = _shrinks(tokenizer.get("normalizer"))
+    splits = list(_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    if model.get("type") != "BPE" or shrinks is None or not all(map(_keeps, splits)):
+        return None
+    if any(token.get("lstrip") or token.get("rstrip") for token in added):
+        return None
+    vocabulary = model["vocab"]
+    if any(split["type"] == "ByteLevel" for split in splits):
+        if not vocabulary.keys() >= set(ByteLevel.alphabet()):
+            return None
+        longest = max(map(len, vocabulary))
+    elif model.get("byte_fallback") and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256)):
+        longest = max(len(token.encode()) for token in vocabulary)
+    else:
+        return None
+    return shrinks * max([longest, *(len(token["content"].encode()) for token in added)])
+
+
+def _parts(node: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, sequences opened."""
+    if node is None:
+        return
+    if node["type"] == "Sequence":
+        for part in node[name]:
+            yield from _parts(part, name)
+    else:
+        yield node
+
+
+def _keeps(split: Mapping[str, Any]) -> bool:
+    return split["type"] in KEEPING_SPLITS and split.get("behavior") != "Removed"
+
+
+def _shrinks(normalizer: Mapping[str, Any] | None) -> int | None:
+    """How many times shorter a text can become; None if it can vanish."""
+    factor = 1
+    for step in _parts(normalizer, "normalizers"):
+        match step:
+            case {"type": "NFC"}:
+                factor *= NFC_SHRINKS
+            case {"type": "Prepend"}:
+                pass
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                if len(new.encode()) < len(old.encode()):
+                    return None
+            case _:
+                return None
+    return factor
+
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Formats that transformers can turn into a fast tokenizer when there is no tokenizer.json.

@@ -17,7 +17,7 @@ from actors.core.params.constraint import Constraint, ConstraintKind  # noqa: E4
 from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime.attention import paged_cache  # noqa: E402
 from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
-from runtime.embedding.encoder import Encoder  # noqa: E402
+from runtime.embedding.backend import Encoder  # noqa: E402
 from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
 from runtime.engine.model_loader import Opening  # noqa: E402

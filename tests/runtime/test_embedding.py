@@ -11,7 +11,7 @@ from torch import Tensor
 from actors.config import ConfigError
 from actors.config.pooler import PoolingType, parse_pooler_config
 from runtime.checkpoint.facts import LoadError
-from runtime.embedding.encoder import Encoder
+from runtime.embedding.backend import Encoder
 from runtime.embedding.settings import (
     EmbeddingSettings,
     longest_prompt,

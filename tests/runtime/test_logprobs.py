@@ -6,9 +6,8 @@ import torch
 
 from actors.core.params.sampling import Sampling
 from runtime.sampling.logprobs import token_logprobs
-from runtime.sampling.mask import Bitmasks
 from runtime.sampling.rows import SamplingRows
-from runtime.sampling.sampler import Sampled, sample
+from runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 VOCAB_SIZE = 50
 

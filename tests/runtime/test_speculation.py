@@ -15,7 +15,7 @@ from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.messages import Capacity, Generate
 from runtime.engine.backend import TorchBackend
-from runtime.step.ngram import lookup
+from runtime.engine.speculator import lookup
 from sim.backend import Pace, Paced
 from sim.cost.calibrated import Calibrated
 from sim.record.journal import Journal

@@ -10,8 +10,8 @@ from actors.core.draftable import may_draft
 from actors.core.params.sampling import Sampling
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
+from runtime.sampling.rules import ThinkingBudget
 from runtime.sampling.sampler import sample
-from runtime.sampling.thinking import ThinkingBudget
 from tests.runtime.reference import ends_thinking
 
 BEGIN, END, EOS, VOCAB_SIZE = 4, 5, 1, 8

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from actors.front.codec import TooManyTokens
 from runtime.serve import EMBEDDED_MODEL
-from runtime.text.token_bound import longest_token_bytes
-from runtime.text.tokenizer import Tokenizer
+from runtime.text.tokenizer import Tokenizer, longest_token_bytes
 
 FILE = json.loads((EMBEDDED_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
 

@@ -199,7 +199,7 @@ def test_a_tokenizer_that_the_library_cannot_read_is_refused() -> None:
 
 def test_bits_are_those_of_the_vocabulary(grammars: Grammars) -> None:
     """Of a model with more rows than its tokenizer has tokens, the rest is ruled out."""
-    from runtime.sampling.mask import Bitmasks
+    from runtime.sampling.sampler import Bitmasks
 
     matcher = Matcher(grammars, DIGITS, (END,), ())
     word_W = np.zeros(matcher.num_words, np.int32)

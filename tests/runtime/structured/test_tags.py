@@ -12,8 +12,7 @@ import llguidance
 
 from actors.core.params.constraint import Constraint, ConstraintKind
 from runtime.serve import EMBEDDED_MODEL
-from runtime.structured.closed import closed
-from runtime.structured.text import grammar_of
+from runtime.structured.text import closed, grammar_of
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("xgrammar.jsonl").read_text().splitlines()]
 """What `_is_grammar_accept_string` of xgrammar 0.2.8 said of these texts."""
