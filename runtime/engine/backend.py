@@ -14,9 +14,9 @@ from runtime.model.loader import import_torch
 import_torch()
 
 # ruff: noqa: E402
-from runtime.engine.device_thread import Lane
+from runtime.engine.device_thread import DeviceThread
 from runtime.engine.engine import Engine
-from runtime.engine.model_loader import Opening
+from runtime.engine.model_loader import ModelLoader
 from runtime.model.model import Model
 
 
@@ -25,11 +25,11 @@ class Loaded(NamedTuple):
 
     engine: Engine
     model: Model
-    lane: Lane | None
+    device_thread: DeviceThread | None
     """Where the engine's steps are launched ahead, if they are."""
 
 
-class TorchBackend(Opening):
+class TorchBackend(ModelLoader):
     """A decoder-only Hugging Face model from a local folder, on a paged cache."""
 
     _loaded: Loaded | None = None
@@ -37,7 +37,9 @@ class TorchBackend(Opening):
     async def load(self) -> Capacity:
         """Read the weights and make the cache; raises ConfigError where either fails."""
         engine, model, num_blocks = await run_blocking(self.open)
-        self._loaded = Loaded(engine, model, Lane(engine) if engine.is_ahead and uses_threads() else None)
+        self._loaded = Loaded(
+            engine, model, DeviceThread(engine) if engine.is_ahead and uses_threads() else None
+        )
         return Capacity(num_blocks, self._block_size)
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
@@ -47,8 +49,8 @@ class TorchBackend(Opening):
         """
         if self._loaded is None:
             raise RuntimeError("execute before load")
-        engine, _, lane = self._loaded
-        return self._execute(engine, batch) if lane is None else lane.execute(batch)
+        engine, _, device_thread = self._loaded
+        return self._execute(engine, batch) if device_thread is None else device_thread.execute(batch)
 
     async def _execute(self, engine: Engine, batch: Batch) -> StepResult:
         """The step from beginning to end, off the event loop where it computes."""
@@ -60,5 +62,5 @@ class TorchBackend(Opening):
     async def close(self) -> None:
         """Release weights and cache."""
         loaded, self._loaded = self._loaded, None
-        if loaded is not None and loaded.lane is not None:
-            await run_blocking(loaded.lane.close)
+        if loaded is not None and loaded.device_thread is not None:
+            await run_blocking(loaded.device_thread.close)

@@ -16,21 +16,21 @@ from actors.messages import Batch, StepResult
 from runtime.engine.engine import Engine, Flight
 
 
-class Asked(NamedTuple):
+class AskedStep(NamedTuple):
     """A step to launch."""
 
     batch: Batch
     reply: Reply[StepResult]
 
 
-class Begun(NamedTuple):
+class LaunchedStep(NamedTuple):
     """A step that is under way."""
 
     flight: Flight
     reply: Reply[StepResult]
 
 
-class Ended(NamedTuple):
+class EndedStep(NamedTuple):
     """A step whose tokens have come."""
 
     flight: Flight
@@ -38,15 +38,15 @@ class Ended(NamedTuple):
     end_s: float
 
 
-class Lane:
+class DeviceThread:
     """The steps of one engine, in the order in which they are asked for. Made within the event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = trio.lowlevel.current_trio_token()
         self._clock = trio.lowlevel.current_clock()
-        self._todo: SimpleQueue[Asked | Ended | None] = SimpleQueue()
-        self._begun: SimpleQueue[Begun | None] = SimpleQueue()
+        self._todo: SimpleQueue[AskedStep | EndedStep | None] = SimpleQueue()
+        self._begun: SimpleQueue[LaunchedStep | None] = SimpleQueue()
         self._error: Exception | None = None
         self._threads = [Thread(target=work, daemon=True) for work in (self._launch, self._wait)]
         for thread in self._threads:
@@ -55,7 +55,7 @@ class Lane:
     def execute(self, batch: Batch) -> Reply[StepResult]:
         """Its result, once the step has ended."""
         reply: Reply[StepResult] = Reply()
-        self._todo.put(Asked(batch, reply))
+        self._todo.put(AskedStep(batch, reply))
         return reply
 
     def close(self) -> None:
@@ -69,10 +69,10 @@ class Lane:
             try:
                 if self._error is not None:
                     raise self._error
-                if isinstance(item, Ended):
+                if isinstance(item, EndedStep):
                     self._answer(item.reply, self._engine.finish(item.flight, item.end_s))
                 else:
-                    self._begun.put(Begun(self._engine.launch(item.batch), item.reply))
+                    self._begun.put(LaunchedStep(self._engine.launch(item.batch), item.reply))
             except Exception as error:  # the task that waits for the answer raises it
                 self._error = error
                 self._answer(item.reply, error)
@@ -82,7 +82,7 @@ class Lane:
         while (item := self._begun.get()) is not None:
             with suppress(Exception):  # what a device has to say, `finish` raises again
                 self._engine.wait(item.flight)
-            self._todo.put(Ended(item.flight, item.reply, self._clock.current_time()))
+            self._todo.put(EndedStep(item.flight, item.reply, self._clock.current_time()))
 
     def _answer(self, reply: Reply[StepResult], answer: StepResult | Exception) -> None:
         with suppress(trio.RunFinishedError):

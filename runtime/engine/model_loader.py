@@ -44,7 +44,7 @@ from runtime.structured.grammars import Grammars
 _LOG = logging.getLogger(__name__)
 
 
-class Opening:
+class ModelLoader:
     """A decoder-only Hugging Face model from a local folder, on a paged cache.
 
     `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of

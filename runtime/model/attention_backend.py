@@ -31,7 +31,7 @@ TRIED_SOFTCAP = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class AttentionBackend:
     """How decodes attend (None: gathered, grouped by length), and whether one call takes the other rows."""
 
     decode: DecodeAttention | None = None
@@ -97,10 +97,10 @@ def _sequences(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...]) -> S
     )
 
 
-def choose(cache: PagedKVCache) -> Means:
+def choose(cache: PagedKVCache) -> AttentionBackend:
     """What this cache's device has, as far as it answers rightly; one line in the log says what it is."""
     if cache.keys_SPKD[0].device.type != "cuda":
-        return Means()
+        return AttentionBackend()
     layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
     trials = [Trial(cache, layer) for layer in layers.values()]
     has_kernel = all(trial.passes("the Triton kernel", trial.decoded) for trial in trials)
@@ -113,7 +113,7 @@ def choose(cache: PagedKVCache) -> Means:
         by_call if reads_tables else "the Triton kernel" if decode else "gathering",
         by_call if has_varlen else "gathering",
     )
-    return Means(decode, has_varlen, reads_tables)
+    return AttentionBackend(decode, has_varlen, reads_tables)
 
 
 class Trial:

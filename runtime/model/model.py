@@ -19,7 +19,7 @@ from runtime.checkpoint.facts import first_line
 from runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows, put
 from runtime.host.memory import ran_out_of_memory
 from runtime.lora.adapters import Adapters
-from runtime.model.attention_backend import Means, choose
+from runtime.model.attention_backend import AttentionBackend, choose
 from runtime.model.graphs import DecodeGraphs, Recorder
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.decoder import NativeDecoder
@@ -115,14 +115,14 @@ class Model:
         cache: PagedKVCache,
         max_model_len: int,
         adapters: Adapters | None = None,
-        means: Means | None = None,
+        attention: AttentionBackend | None = None,
     ) -> None:
         self._model = model
         self._adapters = adapters
         self.cache = cache
         self._device = model.device
         self._max_model_len = max_model_len
-        self._means = choose(cache) if means is None else means
+        self._attention = choose(cache) if attention is None else attention
         self._graphs: DecodeGraphs | None = None
         self._can_score: bool | None = None
         """None until the first request for its prompt's log probabilities."""
@@ -179,8 +179,8 @@ class Model:
 
         Where attention depends on the lengths, or something in the model on its numbers, a line says so.
         """
-        means = self._means
-        if not means.is_static:
+        attention = self._attention
+        if not attention.is_static:
             _LOG.info("decode steps are not recorded: attention gathers keys")
             return
         name = self._model.config.model_type
@@ -203,7 +203,7 @@ class Model:
 
     def _forward(self, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> Tensor:
         """The logits of the sampling rows, padding included."""
-        return self._pass(inputs, self._means.step(self.cache, inputs, spans))
+        return self._pass(inputs, self._attention.step(self.cache, inputs, spans))
 
     def _pass(self, inputs: Inputs[Tensor], paged: StepAttention) -> Tensor:
         output = self._model(

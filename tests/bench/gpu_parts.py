@@ -99,7 +99,7 @@ class Bench:
     """One model's engine under the scheduler, and what each of its steps took."""
 
     def __init__(self, folder: str, device: str, plan: Plan) -> None:
-        from runtime.engine.model_loader import Opening
+        from runtime.engine.model_loader import ModelLoader
 
         self.plan = plan
         self.limits: dict[str, Any] = {
@@ -109,7 +109,7 @@ class Bench:
             "block_size": 16,
         }
         begin_s = time.perf_counter()
-        opening = Opening(folder, device=device, num_gpu_blocks=plan.num_blocks, **self.limits)
+        opening = ModelLoader(folder, device=device, num_gpu_blocks=plan.num_blocks, **self.limits)
         self.engine, self.model, self.num_blocks = opening.open()
         self.load_s = time.perf_counter() - begin_s
 
@@ -158,7 +158,7 @@ def engine(name: str, folder: str, device: str, plan: Plan, limits: Limits) -> I
     shape, vocab_size = Shape.made(shapes()[name]), shapes()[name]["vocab_size"]
     head_bytes = 2 * vocab_size * shapes()[name]["hidden_size"]
     bench = Bench(folder, device, plan)
-    means = bench.model._means
+    means = bench.model._attention
     yield {
         "model": name,
         "part": "load",

@@ -21,7 +21,7 @@ from runtime.attention import varlen  # noqa: E402
 from runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa: E402
 from runtime.attention.paged_cache import LayerShape, PagedKVCache  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import Opening  # noqa: E402
+from runtime.engine.model_loader import ModelLoader  # noqa: E402
 from runtime.model.attention_backend import Trial, choose  # noqa: E402
 from runtime.model.model import Model  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
@@ -55,7 +55,7 @@ def emptied() -> Iterator[None]:
 
 
 def opened(folder: Path, device: str, dtype: str = "float32", num_blocks: int = 60) -> tuple[Engine, Model]:
-    engine, model, has = Opening(
+    engine, model, has = ModelLoader(
         folder, device=device, dtype=dtype, num_gpu_blocks=num_blocks, **LIMITS
     ).open()
     assert has == num_blocks
@@ -189,7 +189,7 @@ def test_torchs_call_is_the_formula(dtype: str, block_size: int) -> None:
 def test_too_little_memory_says_what_helps(folders: dict[str, Path]) -> None:
     settings = {**LIMITS, "gpu_memory_utilization": 0.0001}
     with pytest.raises(ConfigError, match="not enough memory for the KV cache"):
-        Opening(folders["llama"], device="cuda", **settings).open()
+        ModelLoader(folders["llama"], device="cuda", **settings).open()
 
 
 async def _driven(folder: Path) -> dict[str, list[int]]:

@@ -20,7 +20,7 @@ from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_bl
 from runtime.embedding.backend import Encoder  # noqa: E402
 from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import Opening  # noqa: E402
+from runtime.engine.model_loader import ModelLoader  # noqa: E402
 from runtime.ranks.group import device_of  # noqa: E402
 from runtime.ranks.rank import Rank  # noqa: E402
 from tests.gpu.pretended import pretended  # noqa: E402
@@ -44,7 +44,7 @@ def gpu() -> Iterator[None]:
 
 def opened(folder: Path, device: str, num_blocks: int = NUM_BLOCKS, **more: object) -> Engine:
     given = {"dtype": "float32", "num_gpu_blocks": num_blocks, **LIMITS, **more}
-    return Opening(folder, device=device, **given).open()[0]  # type: ignore[arg-type]
+    return ModelLoader(folder, device=device, **given).open()[0]  # type: ignore[arg-type]
 
 
 def said(engine: Engine, requests: dict[str, Asked], drafts: SpeculativeConfig | None = None) -> Said:

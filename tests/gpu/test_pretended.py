@@ -14,7 +14,7 @@ from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import SchedulerConfig  # noqa: E402
 from actors.core.params.sampling import Sampling  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import Opening  # noqa: E402
+from runtime.engine.model_loader import ModelLoader  # noqa: E402
 from tests.gpu.pretended import Device, pretended  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import random_prompt  # noqa: E402
@@ -30,7 +30,7 @@ def device() -> Iterator[Device]:
 
 
 def opened(folder: Path, device: str, dtype: str = "float32", num_blocks: int = 60, **more: object) -> Engine:
-    opening = Opening(folder, device=device, dtype=dtype, num_gpu_blocks=num_blocks, **LIMITS, **more)  # type: ignore[arg-type]
+    opening = ModelLoader(folder, device=device, dtype=dtype, num_gpu_blocks=num_blocks, **LIMITS, **more)  # type: ignore[arg-type]
     return opening.open()[0]
 
 

@@ -16,7 +16,7 @@ from runtime.attention.paged_cache import PagedKVCache
 from runtime.engine.backend import TorchBackend
 from runtime.engine.engine import Engine
 from runtime.engine.requests import Requests
-from runtime.model.attention_backend import Means
+from runtime.model.attention_backend import AttentionBackend
 from runtime.model.graphs import replayed
 from runtime.model.loader import load_model
 from runtime.model.model import Model, probe_layers
@@ -41,7 +41,7 @@ def engine(folder: Path, *, num_blocks: int, ahead: bool) -> Engine:
     """With `ahead`, as on a GPU: decodes padded to recordings, and tokens fed back."""
     model = load_model(folder, dtype="float32")
     cache = PagedKVCache(probe_layers(model), num_blocks, 4, model.device)
-    served = Model(model, cache, 128, means=Means(by_gathering) if ahead else None)
+    served = Model(model, cache, 128, attention=AttentionBackend(by_gathering) if ahead else None)
     if ahead:
         served._native = served._decoder = None  # which compute on arrays of the host
         served.record(replayed, LIMITS["max_num_seqs"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from actors.core.config import ConfigError
-from runtime.engine.model_loader import Opening
+from runtime.engine.model_loader import ModelLoader
 from runtime.host import threads
 from runtime.host.threads import SMALL_BYTES, leave_a_core, set_threads
 from runtime.serve import RealModel
@@ -57,7 +57,7 @@ def test_the_environment_is_obeyed(
 @pytest.mark.parametrize(("asked", "told"), [(None, [3]), (4, [4]), (2, [2])])
 def test_the_embedded_model_is_opened_so(chosen: list[int], asked: int | None, told: list[int]) -> None:
     """It is a small one; what is asked for goes before that."""
-    Opening(RealModel.open(None).folder, max_model_len=64, num_gpu_blocks=16, num_threads=asked).open()
+    ModelLoader(RealModel.open(None).folder, max_model_len=64, num_gpu_blocks=16, num_threads=asked).open()
     assert chosen == told
 
 
