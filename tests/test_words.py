@@ -16,7 +16,7 @@ AVOIDED = re.compile(r"\b(so many|whoever|nobody|anew|for ever)\b", re.IGNORECAS
 """Words that make a reader stop."""
 FEWEST_WORDS = 5
 
-STILL_WRONG = {"actors": 156, "runtime": 226, "sim": 91, "sundog": 0}
+STILL_WRONG = {"actors": 156, "runtime": 221, "sim": 91, "sundog": 0}
 """Docstrings of each package that were written before this law; the numbers only fall."""
 
 
