@@ -50,7 +50,8 @@ test-clients: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
-# Half an hour or so: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
+# Three quarters of an hour or so: 50,000 requests of all manners to the embedded model, a day of an emulated
+# server's, and ten minutes in which a process of a loaded server is killed or stopped every ten seconds.
 soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.soak
 

@@ -93,12 +93,12 @@ class Live:
         return found
 
     def _below(self, name: str) -> list[psutil.Process]:
-        found = []
+        found: list[tuple[str, int, psutil.Process]] = []
         for each in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if each.name().startswith(name) and each.status() != psutil.STATUS_ZOMBIE:
-                    found.append(each)
-        return sorted(found, key=lambda each: each.name())
+                if (own := each.name()).startswith(name) and each.status() != psutil.STATUS_ZOMBIE:
+                    found.append((own, each.pid, each))
+        return [each for _, _, each in sorted(found)]
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

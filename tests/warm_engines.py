@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import trio
+
 from tests.forked import Forked
 
 
@@ -29,8 +31,12 @@ def fork_engines() -> None:
 def _started(
     command: Sequence[str], *, stdin: int, pass_fds: Sequence[int], process_group: int
 ) -> "subprocess.Popen[bytes] | Forked":
-    """`python -m` of a module, as `subprocess` starts it; by `subprocess` where a fork would find threads."""
-    if threading.active_count() > 1 or command[:2] != [sys.executable, "-m"]:
+    """`python -m` of a module, as `subprocess` starts it.
+
+    It is started by `subprocess` where a fork would find threads or a running loop.
+    """
+    is_alone = threading.active_count() == 1 and not trio.lowlevel.in_trio_run()
+    if not is_alone or command[:2] != [sys.executable, "-m"]:
         options: dict[str, Any] = {"pass_fds": pass_fds, "process_group": process_group}
         return subprocess.Popen(command, stdin=stdin, **options)
     reads, writes = os.pipe()

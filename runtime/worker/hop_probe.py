@@ -32,7 +32,7 @@ LENGTHS = (1, 1024, 4096)
 """Tokens of a prompt."""
 NUM_ROUNDS, NUM_WARM = 300, 20
 ENOUGH_S, LATE_S = 5.0, 60.0
-"""How long it is measured at most, and how long the other process may take to begin."""
+"""How long it is measured at most, and how long it may take with the begin of the other process."""
 LARGEST_ID = 150_000
 """Of the tokens sent: large vocabularies take three bytes a token."""
 
@@ -76,7 +76,10 @@ def hops_of(rounds: Sequence[Sequence[float]]) -> HopCosts:
 async def _asked(connected: socket.socket) -> list[list[float]]:
     with trio.fail_after(LATE_S):
         await shake_hands(connected, WORKER_MESSAGES, b"", called=False)
-    link = Link(connected, WORKER_MESSAGES, "the process that answers")
+        return await _rounds(Link(connected, WORKER_MESSAGES, "the process that answers"))
+
+
+async def _rounds(link: Link) -> list[list[float]]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         far = await link.open("answering", "probe")

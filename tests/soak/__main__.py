@@ -1,6 +1,6 @@
-"""`make soak`: 50,000 requests of all manners to the embedded model, then a day of an emulated server's.
+"""`make soak`: 50,000 requests of all manners to the embedded model, a day of an emulated server's, signals.
 
-    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96]
+    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96] [--signals 600]
 
 Memory, of a server and its engine processes, is printed as it goes. It fails if that grows by more than
 GROWTH_MB once warm, if a request is answered with 5xx or breaks off, and if anything is held at the end.
@@ -19,6 +19,7 @@ import trio
 
 from tests.live import EMULATED, Live, live
 from tests.soak.manners import MANNERS, Manner, ServerError, left_over
+from tests.soak.signals import hurt_for
 
 GROWTH_MB = 32
 """0.7 kB for each of 50,000 requests would be more."""
@@ -31,6 +32,8 @@ QUIET = ("--no-log-requests", "--disable-log-stats")
 TORCH = ("sundog", "serve", "--port", "0", "--debug", "--num-gpu-blocks", "512")
 """Few blocks: all are written to before memory counts, and requests are preempted."""
 SETTLE_S = 30.0
+EVERY_S = 10.0
+"""The time between two signals to processes of a server."""
 
 
 def megabytes(server: Live) -> list[float]:
@@ -131,10 +134,16 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--time-scale", type=float, default=96.0)
+    parser.add_argument(
+        "--signals", type=float, default=600.0, help="seconds of killing and stopping processes"
+    )
     options = parser.parse_args()
 
     try:
         soak_both(options)
+        if options.signals:
+            print(f"a process is killed or stopped every {EVERY_S:g} s", flush=True)
+            print(hurt_for(options.signals, EVERY_S))
     except* (Failed, ServerError) as group:
         sys.exit("\n".join(map(str, group.exceptions)))
 

@@ -6,8 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 
 import httpx
+import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from tests.live import EMULATED, START_S, live
@@ -20,11 +24,20 @@ MULTI = "--data-parallel-multi-port-external-lb"
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """Two ranks, and the supervisor at the port behind them."""
-    first = free_ports(3, 31_000)
+    with two_ranks(31_000) as started:
+        yield started
+
+
+@contextmanager
+def two_ranks(
+    lowest: int, log: IO[str] | int = subprocess.DEVNULL
+) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """Two ranks from a free port at or above `lowest` on."""
+    first = free_ports(3, lowest)
     ports = ("--port", str(first), "--data-parallel-supervisor-port", str(first + 2))
     options = ("--gpu", "h100", "--model", "qwen3-8b", "--data-parallel-size", "2", "--seed", "5")
     command = [sys.executable, "-m", "sundog", "emulate", *options, *ports, MULTI, "--time-scale", "10"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, stderr=log, text=True)
     try:
         until(first + 2, 200)
         yield process, first
@@ -67,6 +80,18 @@ def test_a_signal_ends_all_ranks(ranks: tuple["subprocess.Popen[str]", int]) -> 
     for port in range(first, first + 3):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"http://127.0.0.1:{port}/health")
+
+
+def test_a_rank_that_is_killed_ends_the_others(tmp_path: Path) -> None:
+    """One line says which it was, and none is left."""
+    log = tmp_path / "log"
+    with log.open("w") as file, two_ranks(31_500, file) as (process, first):
+        killed, other = psutil.Process(process.pid).children()
+        assert f"--port {first}" in " ".join(killed.cmdline())
+        killed.kill()
+        assert process.wait(START_S) == 2
+        assert not other.is_running()
+    assert "rank 0 has ended, and the others with it" in log.read_text()
 
 
 def test_ports_that_cannot_be_are_refused() -> None:

@@ -1,5 +1,6 @@
 """What the way to another process takes is measured with a process."""
 
+import signal
 import subprocess
 from typing import Any
 
@@ -28,6 +29,29 @@ def test_prompts_cost_by_their_tokens() -> None:
 def test_what_is_shorter_by_chance_costs_nothing() -> None:
     """No cost is below zero."""
     assert hops_of([[300e-6, 200e-6, 100e-6]]).token == 0
+
+
+def test_a_process_that_is_stopped_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a measurement, which takes no longer than it may."""
+    begun: list[subprocess.Popen[bytes]] = []
+    usual = subprocess.Popen
+    round_trip = hop_probe._round_trip
+
+    def kept(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        begun.append(usual(command, **options))
+        return begun[0]
+
+    async def stopping(far: Any, name: str, num_tokens: int) -> float:
+        if name == "probe-1-1":
+            begun[0].send_signal(signal.SIGSTOP)
+        return await round_trip(far, name, num_tokens)
+
+    monkeypatch.setattr(hop_probe.subprocess, "Popen", kept)
+    monkeypatch.setattr(hop_probe, "_round_trip", stopping)
+    monkeypatch.setattr(hop_probe, "LATE_S", 8.0)
+    with pytest.raises(ConfigError, match="it was too slow; give --no-http"):
+        measured_hops()
+    assert begun[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("ends", ["import sys", "import socket, time, sys; time.sleep(0.5)"])
