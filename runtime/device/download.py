@@ -1,8 +1,6 @@
-"""Sampled tokens on their way to the host, beside whatever the device computes next.
+"""Sampled tokens go to the host beside whatever the device computes next.
 
-The last token of every request, kept on the device: what a step samples, the next one computes.
-
-The device that a thread computes on, which kernels of Triton and recordings take without being told.
+The last token of every request is also kept on the device: what a step samples, the next one computes.
 """
 
 import torch

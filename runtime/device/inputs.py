@@ -1,9 +1,9 @@
 """The arrays of one step, on the host or on a device: rows, requests, and how tokens are chosen.
 
+On their way to a device they are laid side by side in one buffer, taken there by one copy.
+
 Shapes: T tokens of the step; R sampling rows; N requests, B blocks of the longest; F requests that are fed
 their last token on the device, the first rows of the step.
-
-Arrays on their way to a device: laid side by side in one buffer, taken there by one copy.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,7 @@
 """The backend of vectors: each prompt whole in one step, nothing kept of it afterwards.
 
-Blocks are counted by the scheduler and hold nothing: they bound how much is computed at once.
-
-One pass over whole prompts by the library's own layers, and what it makes of their states.
+A step is one pass over whole prompts by the library's own layers, and the pooling of their states. Blocks are
+counted by the scheduler and hold nothing: they bound how much is computed at once.
 
 Shapes: N prompts, L tokens of the longest, H width of a state, W width of a vector.
 """

@@ -1,18 +1,16 @@
-"""The KvEventPublisher: a listener that publishes what each engine's prefix cache holds.
+"""The KvEventPublisher is a listener that publishes what each engine's prefix cache holds, in vLLM's frames.
 
 Law: who folds all batches of an engine, in order, knows which blocks it can find there. A cache that is lost
 with its engine is cleared.
 
-vLLM's records of KV events, as msgpack: a batch is an array, each event a map that names its type.
+An engine has two sockets: PUB for what happens, ROUTER for what somebody missed. Published are the topic, the
+number of the batch in eight bytes, and the batch. Asked for is the number of the first batch wanted; answers
+are batches in the same frames behind an empty one, then the number -1 alone.
 
-Fields and their order are those of `vllm/distributed/kv_events.py` in 0.32; what Sundog has none of (groups
-of layers, other tiers of memory) is left out, as there. Block hashes are whole numbers of 64 bits, the end of
-the key, as vLLM publishes them unless told otherwise.
-
-The two sockets of one engine: PUB for what happens, ROUTER for what somebody missed.
-
-Frames are vLLM's. Published: topic, number of the batch in eight bytes, batch. Asked for again: a number, the
-first wanted; answered by batches in the same frames behind an empty one, then by the number -1 alone.
+A batch is an array in msgpack, and each event a map that names its type. Fields and their order are those of
+`vllm/distributed/kv_events.py` in 0.32; what Sundog has none of (groups of layers, other tiers of memory) is
+left out, as there. Block hashes are whole numbers of 64 bits, the end of the key, as vLLM publishes them
+unless told otherwise.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """All adapters of a server in one model: a step may mix them freely.
 
-Adapters have numbers from 1 in the order in which they were given; 0 is the model itself.
-
-A layer with low-rank changes beside it: each row gets those of its own adapter, or none.
+Adapters have numbers from 1 in the order in which they were given; 0 is the model itself. Each row of a layer
+gets the low-rank changes of its own adapter, or none.
 
 Shapes: N rows of a pass in all, M of them with one adapter; I inputs, O outputs, R rank.
 """

@@ -1,12 +1,9 @@
 """A model of which each rank holds its share, by the library's own `tp_plan` and loader.
 
 The library reads each rank's share of the weights, and hooks its modules. What its hooks do for training and
-for wrapped tensors is not needed here: weights become plain tensors, and the modules those of `layers.py`.
-
-Layers of which a rank holds its share, and what they need of the other ranks.
-
-Each keeps the library's own module as `part`, with its share of the weights: what packs plain linear layers,
-or computes them by kernels, finds them there.
+for wrapped tensors is not needed here: weights become plain tensors, and modules the layers below. Each of
+these keeps the library's own module as `part`, with its share of the weights: what packs plain linear
+layers, or computes them by kernels, finds them there.
 
 Shapes: R rows, I inputs and O outputs of a layer, V tokens of the vocabulary, W width of the states.
 """

@@ -1,14 +1,10 @@
-"""What a request's parameters do to single logits: its bans, its biases, its penalties, from step to step.
+"""A request's parameters change single logits from step to step: its bans, biases, penalties and budgets.
 
-What a request has said so far, as far as its next token depends on it. One owner: its row.
+What a request has said so far has one owner, its row. It grows by one token a step, and is made again when
+the request is admitted again. Memory: 20 bytes and one dictionary entry for each different token.
 
-It grows by one token a step, and is made anew when a request is admitted again. Memory: 20 bytes and one
-dictionary entry for each different token.
-
-A bound on the tokens that one request spends on reasoning, from token to token.
-
-Law: which token is forced depends on the request's own tokens alone, so chunks, preemptions, prefix hits and
-what else is in the batch change nothing.
+Law: a token that a budget of reasoning forces depends on the request's own tokens alone, so chunks,
+preemptions, prefix hits and what else is in the batch change nothing.
 """
 
 import math

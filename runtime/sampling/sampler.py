@@ -1,25 +1,15 @@
-"""Choosing the next token of every sampling request of a step, from the logits.
+"""The sampler chooses the next token of every sampling request of a step, from the logits.
 
 Law: rows know nothing of each other. A row whose logits are not numbers, or whose choosing raises,
 fails alone, and the tokens of the others are what they would have been without it.
 
+Greedy rows take the token of the largest logit. On the CPU numpy looks for it, which compares many numbers at
+a time: in half of torch's time (32 rows of 151,936, one thread of an EPYC with AVX-512: 2.9 ms of 6.8 in
+float32, 3.0 of 6.5 in bf16). The others draw by weight from what `min_p`, `top_k` and `top_p` leave. Tokens
+that a grammar allows come as bits, the form in which grammar engines give them.
+
 Shapes: R requests that sample in this step, V tokens of the vocabulary; D requests draw, and E have their
-logits changed.
-
-Tokens that a grammar allows, as bits: the form in which grammar engines give them.
-
-Shapes: M rows with a mask, V tokens of the vocabulary, W words of 32 tokens each.
-
-The largest logit of each row, and its token.
-
-On the CPU numpy looks for it, which compares many numbers at a time: in half of torch's time (32 rows of
-151,936, one thread of an EPYC with AVX-512: 2.9 ms of 6.8 in float32, 3.0 of 6.5 in bf16).
-
-Shapes: R requests that sample in this step, V tokens of the vocabulary.
-
-Drawing tokens by weight, from what `min_p`, `top_k` and `top_p` leave.
-
-Shapes: R requests that draw in this step, V tokens of the vocabulary, W the likeliest of them.
+logits changed; M rows have a mask of W words of 32 tokens each.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,10 @@
-"""Structural tags: formats, one in another, of what an answer is: fixed text, free text, schemas, tags.
+"""Structural tags are formats, one in another, of an answer: fixed text, free text, schemas, tags.
 
-Read in both forms that vLLM reads: `structures` with `triggers`, and a `format`, whose kinds are xgrammar's.
-Kinds that this grammar cannot say are refused by name.
+Both forms that vLLM reads are read: `structures` with `triggers`, and a `format`, whose kinds are xgrammar's.
+Kinds that this grammar cannot say are refused by name, in a ValueError.
 
-Arguments as Qwen's coders write them: `<parameter=name>value</parameter>`, one after the other.
-
-As xgrammar reads it: the schema's own order, text as it stands, everything else as JSON, white space around.
-
-Reading the formats of structural tags: the fields of JSON objects, or a ValueError that names them.
+Arguments as Qwen's coders write them, `<parameter=name>value</parameter>` one after the other, are read as
+xgrammar reads them: in the schema's own order, text as it stands, everything else as JSON.
 """
 
 import json

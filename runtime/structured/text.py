@@ -1,11 +1,9 @@
-"""From a constraint to the grammar that llguidance reads. Text alone: no tokenizer, no model.
+"""A constraint becomes the grammar that llguidance reads. Text alone: no tokenizer, no model.
 
-As in vLLM, where only one text can follow, the model chooses among all tokens that begin it.
-
-Schemas as vLLM's default backend reads them: an object has the properties that are named, no others.
-
-JSON Schema itself allows any others, and any other value where no `type` is said: a model that sees the
-chance may take it. `additionalProperties: true` allows other properties here, too.
+As in vLLM, where only one text can follow, the model chooses among all tokens that begin it, and an object
+has the properties that its schema names and no others. JSON Schema itself allows any others, and any value
+where no `type` is said: a model that sees the chance may take it. `additionalProperties: true` allows other
+properties here, too.
 """
 
 import json
