@@ -23,7 +23,7 @@ from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest
 from sim.workload.distributions import LogNormal, Poisson
 from sim.workload.spec import Workload
-from sundog.builds.measuring import Load, as_answered, find, measure, predict
+from sundog.builds.measuring import ClientLoad, as_answered, find, measure, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
 from sundog.options.engine import EngineOptions
@@ -64,12 +64,12 @@ def compare(share: str, rate_per_s: float, scale: float, measured: Summary, pred
 def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
     """Measured beside predicted at each share of what the GPU can do, in seconds of the server's clock."""
     simulated = Simulated.of(EngineOptions(), TargetOptions(model=model, gpu=GPU))
-    closed = Load("", num_clients=NUM_CLIENTS)
+    closed = ClientLoad("", num_clients=NUM_CLIENTS)
     at_once = [row._replace(arrival_s=0.0) for row in workload(50, 10.0)]
     limit_per_s = predict(closed, simulated, TermsOptions(), at_once).requests_per_s
     options = ("--gpu", GPU, "--no-log-requests", "--time-scale", f"{scale:g}")
     with serving(model, scratch, *options, command="emulate") as url:
-        load = Load(url, timeout_s=300.0 / scale)
+        load = ClientLoad(url, timeout_s=300.0 / scale)
         server = find(load)
         for name, share in SHARES.items():
             rows = workload(share * limit_per_s, seconds)
@@ -104,7 +104,7 @@ def many(model: str, num_streams: int, num_tokens: int, scratch: Path) -> None:
     # Steps of 512 decodes are slower than 20,000 tokens/s for one GPU: replicas share the streams.
     options = ("--gpu", GPU, "--no-log-requests", "--max-num-seqs", "512", "--replicas", "4")
     with serving(model, scratch, *options, command="emulate") as url:
-        load = Load(url, timeout_s=300.0)
+        load = ClientLoad(url, timeout_s=300.0)
         server = find(load)
         rows = [replace_lengths(row, num_tokens) for row in workload(num_streams, 4.0)[:num_streams]]
         (process,) = [each for each in psutil.Process().children() if "serve" in " ".join(each.cmdline())]

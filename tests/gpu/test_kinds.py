@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import runtime  # noqa: E402
 from actors.config.pooler import PoolingType  # noqa: E402
 from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
@@ -32,7 +33,7 @@ from tests.runtime.scheduled import Asked, Said, answers  # noqa: E402
 
 NUM_BLOCKS = 60
 LIMITS = {"max_model_len": 128, "block_size": 16, "max_num_batched_tokens": 64, "max_num_seqs": 5}
-ASSETS = Path(paged_cache.__file__).parent / "assets"
+ASSETS = Path(runtime.__file__).parent / "assets"
 
 
 @pytest.fixture(autouse=True)

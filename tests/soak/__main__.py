@@ -19,7 +19,7 @@ import trio
 
 from tests.live import EMULATED, Live, live
 from tests.soak.manners import MANNERS, Manner, ServerError, left_over
-from tests.soak.signals import hurt_for
+from tests.soak.signals import RANKS, REPLICAS, hurt_for
 
 GROWTH_MB = 32
 """0.7 kB for each of 50,000 requests would be more."""
@@ -143,7 +143,8 @@ def main() -> None:
         soak_both(options)
         if options.signals:
             print(f"a process is killed or stopped every {EVERY_S:g} s", flush=True)
-            print(hurt_for(options.signals, EVERY_S))
+            for engines in (REPLICAS, RANKS):
+                print(" ".join(engines), hurt_for(options.signals / 2, EVERY_S, engines), flush=True)
     except* (Failed, ServerError) as group:
         sys.exit("\n".join(map(str, group.exceptions)))
 

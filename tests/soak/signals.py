@@ -1,8 +1,9 @@
 """Kill and stop any process of a loaded server again and again: nothing is lost, nothing comes twice.
 
-`hurt_for` serves the embedded model with two engines and two doors, each kind with its fork server, and sends
-SIGKILL or SIGSTOP to one process of the tree after another, the server itself excepted. Every request must be
-answered whole, or end with an error that says so; a connection may break only while a door is hurt.
+`hurt_for` serves the embedded model behind two doors, by two engines or one with two ranks. It sends SIGKILL
+or SIGSTOP to one process of the tree after another, fork servers included and the server itself excepted.
+Every request must be answered whole, or end with an error that says so; a connection may break only while a
+door is hurt.
 """
 
 import os
@@ -22,17 +23,10 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 from tests.live import START_S, Live, live
 from tests.soak.manners import left_over
 
+REPLICAS, RANKS = ("--replicas", "2"), ("--tensor-parallel-size", "2")
 SERVE = (
-    *("sundog", "serve", "--port", "0", "--replicas", "2", "--api-processes", "2", "--max-num-seqs", "4"),
+    *("sundog", "serve", "--port", "0", "--api-processes", "2", "--max-num-seqs", "4"),
     *("--stall-timeout", "3", "--debug", "--no-log-requests", "--disable-log-stats"),
-)
-NAMES = (
-    "sundog engine 0",
-    "sundog engine 1",
-    "sundog engines",
-    "sundog door 0",
-    "sundog door 1",
-    "sundog doors",
 )
 PROMPTS = ("The fox", "Once upon a time there was", "A bird sat")
 LENGTHS = (3, 30, 250)
@@ -125,12 +119,12 @@ def asked(prompt: str, max_tokens: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
 
-def hurt_for(seconds: float, every_s: float, seed: int = 1) -> Report:
+def hurt_for(seconds: float, every_s: float, engines: tuple[str, ...] = REPLICAS, seed: int = 1) -> Report:
     """Serve under load for so long, and hurt a process each `every_s`, or when the one before is back."""
     report, rng = Report(), random.Random(seed)
     shared = set(os.listdir(SHM)) if os.path.isdir(SHM) else set()
     seen: set[psutil.Process] = set()
-    with live(*SERVE) as server:
+    with live(*SERVE, *engines) as server:
         plain = {
             (prompt, length): server.complete(**asked(prompt, length)).json()["choices"][0]["text"]
             for prompt in PROMPTS
@@ -169,9 +163,10 @@ def _hurt(
 ) -> list[tuple[float, float]]:
     """Send the signals; returns between which times doors were hurt."""
     end_s, doors_hurt = time.monotonic() + seconds, []
+    all_names = sorted({each.name() for each in server.below("sundog")})
     while time.monotonic() < end_s:
         next_s = time.monotonic() + every_s
-        name, number = rng.choice(NAMES), rng.choice([signal.SIGKILL, signal.SIGSTOP])
+        name, number = rng.choice(all_names), rng.choice([signal.SIGKILL, signal.SIGSTOP])
         seen |= {*psutil.Process(server.process.pid).children(recursive=True)}
         hurt = next(each for each in server.below(name) if each.name() == name)
         begin_s = time.monotonic()
@@ -180,7 +175,7 @@ def _hurt(
         took_s = time.monotonic() - begin_s
         report.recovery_s.setdefault(f"{name}, {number.name}", []).append(took_s)
         print(f"{number.name} to {name}: back after {took_s:.2f} s", flush=True)
-        if name.startswith("sundog door"):
+        if name.startswith("sundog door "):
             doors_hurt.append((begin_s, time.monotonic() + 1))
         time.sleep(max(0.0, next_s - time.monotonic()))
     return doors_hurt

@@ -81,6 +81,12 @@ ABOUT_BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_to
 """How pydantic's errors about a value begin whose type is right: vLLM's own code finds those."""
 KINDS = ("str", "int", "float", "bool", "dict")
 """How pydantic names the branch of a union in a place; lists have brackets."""
+OF_JSON = {
+    "a valid dictionary": "an object",
+    "a valid list": "a valid array",
+    "a valid tuple": "a valid array",
+}
+"""JSON's names of the types that pydantic calls as Python does."""
 SUBJECT = re.compile(r"^\w+ should")  # Input, String, List
 BodyT = TypeVar("BodyT", bound="JsonObject")
 T = TypeVar("T")
@@ -228,6 +234,8 @@ def as_api_error(error: Mapping[str, object]) -> ApiError:
     elif kind == "missing":
         message = f"{param} is required."
     else:
+        for pythons, jsons in OF_JSON.items():
+            message = message.replace(pythons, jsons)
         message = f"{param} is {shown(error['input'])}: {SUBJECT.sub('it should', message)}."
     about_value = kind.startswith(ABOUT_BOUNDS) or (kind == "value_error" and " must be " not in message)
     return ApiError(400, message, param, is_malformed=not about_value)

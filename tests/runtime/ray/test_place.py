@@ -40,7 +40,7 @@ def new_place(
     cluster: Cluster, model: str | None = None, module: str = MODULE, cpus: float = 1.0, wait_s: float = 60.0
 ) -> RayPlace:
     """A place on it; whoever has it closes it."""
-    orders = engine_process.Orders(
+    orders = engine_process.ServeOrders(
         model=model, serving=RealServing(on="ray"), engine=EngineOptions(max_num_seqs=2)
     )
     return RayPlace(cluster, Orders(module, orders.packed()), {"CPU": cpus}, wait_s, None)
