@@ -187,7 +187,7 @@ def _until_back(server: Live, hurt: psutil.Process, name: str) -> None:
     while True:
         assert server.process.poll() is None, f"the server has ended: {server.said}"
         names = set()
-        for each in psutil.Process(server.process.pid).children():
+        for each in psutil.Process(server.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 if each != hurt:
                     names.add(each.name())
