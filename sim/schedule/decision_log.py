@@ -112,7 +112,7 @@ class DraftedOutputs(NamedTokens):
         """The accepted drafts and the token after them of each request that samples, and the next offers."""
         tokens: list[tuple[str, int]] = []
         offered: list[tuple[str, int]] = []
-        joining = {name: self._prefilling[name] for name in self._joining}
+        joining = frozenset(self._joining)
         for name, token in super().sample(num_steps).tokens or ():
             sequence, after = self._decoding[name]
             tokens.append((name, token))

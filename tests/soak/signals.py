@@ -6,6 +6,7 @@ Every request must be answered whole, or end with an error that says so; a conne
 door is hurt.
 """
 
+import json
 import os
 import random
 import signal
@@ -80,7 +81,7 @@ class Client(threading.Thread):
                 answer.read()
                 return self._refused(answer)
             said = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
-        events = [httpx.Response(200, text=event).json() for event in said if event != "[DONE]"]
+        events = [json.loads(event) for event in said if event != "[DONE]"]
         text = "".join(event["choices"][0]["text"] for event in events if "choices" in event)
         errors = [event for event in events if "error" in event]
         plain = self.plain[prompt, max_tokens]
