@@ -27,7 +27,7 @@ from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.front.codec import TextCodec
-from actors.http.limits import OwnSeats, Seats
+from actors.http.limits import ConcurrencyLimits, LocalLimits
 from actors.http.quart_app import ApiApp, current_request, new_app
 from actors.http.server import USUAL, HttpSettings
 
@@ -79,7 +79,7 @@ def create_app(
     emulation: Emulation | None = None,
     http: HttpSettings = USUAL,
     desk: Desk | None = None,
-    seats: Seats | None = None,
+    limits: ConcurrencyLimits | None = None,
     keeps_responses: bool = True,
 ) -> ApiApp:
     """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
@@ -89,7 +89,7 @@ def create_app(
     `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
     /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
     `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`,
-    and `seats` count the answers of each key.
+    and `limits` count the answers of each key.
     """
     app = new_app(__name__)
     errors.install(app, spell)
@@ -111,7 +111,7 @@ def create_app(
         adapters={adapter.name: adapter for adapter in model.adapters},
         keeps_responses=keeps_responses,
         in_flight=flying,
-        seats=seats or OwnSeats(),
+        limits=limits or LocalLimits(),
     )
     for routes in (*ROUTES, metrics_routes(exposition)):
         app.register_blueprint(routes(context))

@@ -17,7 +17,7 @@ from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.adapter import Adapter
 from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
-from actors.http.limits import OwnSeats, Seats
+from actors.http.limits import ConcurrencyLimits, LocalLimits
 
 log = logging.getLogger("sundog.api")
 
@@ -137,7 +137,7 @@ class ApiContext:
     """Whether clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
     in_flight: InFlight = field(default_factory=InFlight)
-    seats: Seats = field(default_factory=OwnSeats)
+    limits: ConcurrencyLimits = field(default_factory=LocalLimits)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     @property

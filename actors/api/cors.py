@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quart import Quart, Response, request
 
 from actors.api.errors import ApiError
-from actors.http.responses import text_response
+from actors.http.quart_app import text_response
 
 METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "X-Request-Id, Retry-After"

@@ -19,7 +19,7 @@ from actors.api.live import Live, Watched
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
-from actors.http.limits import Seats
+from actors.http.limits import ConcurrencyLimits
 from actors.http.listener import raise_descriptor_limit
 from actors.http.quart_app import ApiApp
 from actors.http.server import serve_http
@@ -125,7 +125,7 @@ class Far(Protocol):
     desk: Desk
     exposition: Exposition
     live: Watched
-    seats: Seats
+    limits: ConcurrencyLimits
     stop: trio.Event
 
     async def keys(self) -> Keys | None:
@@ -165,14 +165,14 @@ class Door:
                 exposition=far.exposition,
                 in_flight=in_flight,
                 desk=far.desk,
-                seats=far.seats,
+                limits=far.limits,
                 keeps_responses=False,
             )
             far.open(OwnDesk(in_flight, far.llm))
             await serve_app(
                 *(app, options, far.stop, in_flight),
                 shares_port=True,
-                seats=far.seats,
+                limits=far.limits,
                 task_status=task_status,
             )
 
@@ -184,7 +184,7 @@ async def serve_app(
     in_flight: InFlight,
     *,
     shares_port: bool = False,
-    seats: Seats | None = None,
+    limits: ConcurrencyLimits | None = None,
     scale: float = 1.0,
     task_status: trio.TaskStatus[int],
 ) -> None:
@@ -209,6 +209,6 @@ async def serve_app(
         drain=drain,
         grace_s=options.grace_s * scale,
         settings=options.http.on_clock(scale),
-        seats=seats,
+        limits=limits,
         task_status=task_status,
     )

@@ -25,9 +25,9 @@ from actors.config import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The holder of a key; `seat` is what its answers are counted under, None where nobody counts them."""
+    """The holder of a key; its answers are counted under `limited_as`, or not at all if None."""
 
-    seat: str | None = None
+    limited_as: str | None = None
     tenant: str | None = None
     max_requests: int | None = None
     priority: int | None = None

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from quart import Response
 
-from actors.http.quart_app import new_app
-from actors.http.responses import json_response
+from actors.http.quart_app import json_response, new_app
 from actors.http.server import serve_http
 
 

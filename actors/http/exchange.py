@@ -7,11 +7,14 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 from wsgiref.handlers import format_date_time
 
 import trio
+
+from actors.http.transport import Transport
 
 log = logging.getLogger("sundog.api")
 
@@ -23,7 +26,6 @@ BODY = "sundog.body"
 """Key in the scope's state: the RequestBody, which knows if all of it has come."""
 ABORT = "sundog.abort"
 """Key in the scope's state: a function that ends the connection at once."""
-Address = tuple[str, int] | None
 Headers = list[tuple[bytes, bytes]]
 Event = Mapping[str, Any]
 """An event of ASGI."""
@@ -101,7 +103,7 @@ class Exchange(ABC):
             await self.give_up()
 
     async def receive(self) -> Event:
-        """ASGI's `receive`: the next piece of the body. After the last one it waits for ever."""
+        """ASGI's `receive`: the next piece of the body. After the last one it only waits."""
         if self._is_read:
             await trio.sleep_forever()
         data, is_more = await self.body.read()
@@ -127,32 +129,20 @@ Begin = Callable[[Exchange], None]
 """Has the app answer a request, soon."""
 
 
-class Dates:
-    """The header that says when an answer was made, formatted once a second."""
+def http_date() -> bytes:
+    """Return the value of an answer's `Date` header."""
+    return _date_of(int(time.time()))
 
-    __slots__ = ("_second", "_value")
 
-    def __init__(self) -> None:
-        self._second, self._value = 0, b""
-
-    def now(self) -> bytes:
-        """Return the value of the header."""
-        now = time.time()
-        if int(now) != self._second:
-            self._second, self._value = int(now), format_date_time(now).encode("ascii")
-        return self._value
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> bytes:
+    return format_date_time(second).encode("ascii")
 
 
 def scope_of(
-    version: str,
-    method: str,
-    target: bytes,
-    headers: Headers,
-    scheme: str,
-    addresses: tuple[Address, Address],
-    abort: Callable[[], None],
+    transport: Transport, version: str, method: str, target: bytes, headers: Headers
 ) -> dict[str, Any]:
-    """Return ASGI's scope of a request; `addresses` are the client's and the server's."""
+    """Return ASGI's scope of a request."""
     path, _, query = target.partition(b"?")
     if not path.startswith(b"/") and b"://" in path:  # the absolute form, meant for proxies
         path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
@@ -161,14 +151,14 @@ def scope_of(
         "http_version": version,
         "asgi": {"spec_version": "2.1", "version": "3.0"},
         "method": method,
-        "scheme": scheme,
+        "scheme": "http" if transport.is_plain else "https",
         "path": unquote(path.decode("ascii")),
         "raw_path": path,
         "query_string": query,
         "root_path": "",
         "headers": headers,
-        "client": addresses[0],
-        "server": addresses[1],
-        "state": {ABORT: abort, BEGAN: time.perf_counter()},
+        "client": transport.client,
+        "server": transport.server,
+        "state": {ABORT: transport.close, BEGAN: time.perf_counter()},
         "extensions": {},
     }

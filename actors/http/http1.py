@@ -8,7 +8,7 @@ are answered one at a time: what a client sends early is kept unparsed, up to MO
 import httptools
 import trio
 
-from actors.http.exchange import BODILESS, Begin, Dates, Event, Exchange, Headers, scope_of
+from actors.http.exchange import BODILESS, Begin, Event, Exchange, Headers, http_date, scope_of
 from actors.http.streams import LAST_CHUNK, Feed, StreamedBody, WritePass, chunk_of
 from actors.http.transport import MOST_RECEIVED, OpenConnections, Transport
 
@@ -98,11 +98,10 @@ class Http1Connection:
         transport: Transport,
         connections: OpenConnections,
         writes: WritePass,
-        dates: Dates,
         head_s: float,
         max_head_bytes: int,
     ) -> None:
-        self.transport, self.connections, self.writes, self.dates = transport, connections, writes, dates
+        self.transport, self.connections, self.writes = transport, connections, writes
         self._head_s, self._max_head_bytes = head_s, max_head_bytes
         self._early = b""
         """What has been read and not been parsed."""
@@ -200,7 +199,7 @@ class Http1Connection:
         return exchange.keeps_connection
 
     async def _refuse(self, status: int) -> None:
-        await self.transport.write(_refusal(status, self.dates))
+        await self.transport.write(_refusal(status))
 
 
 class Http1Exchange(Exchange):
@@ -222,14 +221,7 @@ class Http1Exchange(Exchange):
     def __init__(self, connection: Http1Connection, message: Message) -> None:
         transport, version = connection.transport, message.version
         method = message.parser.get_method().decode("ascii")
-        super().__init__(
-            scope_of(
-                *(version, method, message.target, message.headers),
-                "http" if transport.is_plain else "https",
-                (transport.client, transport.server),
-                transport.close,
-            )
-        )
+        super().__init__(scope_of(transport, version, method, message.target, message.headers))
         self._connection = connection
         self._expects = version == "1.1" and b"100-continue" in message.values(b"expect")
         self.keeps_connection = message.keeps_connection
@@ -289,7 +281,7 @@ class Http1Exchange(Exchange):
         has_begun = self.has_begun
         self.leave()
         if not has_begun:
-            await self._connection.transport.write(_refusal(status, self._connection.dates))
+            await self._connection.transport.write(_refusal(status))
         self._connection.transport.scope.cancel()
 
     def _end(self, *, may_go_on: bool) -> None:
@@ -311,7 +303,7 @@ class Http1Exchange(Exchange):
             if name == b"content-length":
                 self._has_length, self._to_send = True, int(value)
             lines.append(b"%b: %b\r\n" % (name, value.strip()))
-        lines.append(b"date: %b\r\n" % self._connection.dates.now())
+        lines.append(b"date: %b\r\n" % http_date())
         if not self._has_length and self.scope["http_version"] == "1.1":
             self._is_chunked = True
             lines.append(b"Transfer-Encoding: chunked\r\n")
@@ -323,7 +315,7 @@ class Http1Exchange(Exchange):
         return b"".join((*lines, LINE_ENDS))
 
 
-def _refusal(status: int, dates: Dates) -> bytes:
+def _refusal(status: int) -> bytes:
     """Return an answer without a body, after which the connection ends."""
     head = b"HTTP/1.1 %d \r\ncontent-length: 0\r\nconnection: close\r\ndate: %b\r\n\r\n"
-    return head % (status, dates.now())
+    return head % (status, http_date())

@@ -16,7 +16,7 @@ import h2.exceptions
 import h2.settings
 import trio
 
-from actors.http.exchange import BODILESS, Begin, Dates, Event, Exchange, scope_of
+from actors.http.exchange import BODILESS, Begin, Event, Exchange, http_date, scope_of
 from actors.http.transport import OpenConnections, Transport
 
 log = logging.getLogger("sundog.api")
@@ -29,14 +29,9 @@ class Http2Connection:
     """The streams of one connection."""
 
     def __init__(
-        self,
-        transport: Transport,
-        connections: OpenConnections,
-        dates: Dates,
-        stalled_answer_s: float,
-        max_head_bytes: int,
+        self, transport: Transport, connections: OpenConnections, stalled_answer_s: float, max_head_bytes: int
     ) -> None:
-        self.transport, self.connections, self.dates = transport, connections, dates
+        self.transport, self.connections = transport, connections
         self.stalled_answer_s = stalled_answer_s
         self.http = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding=None)
@@ -122,15 +117,10 @@ class Http2Connection:
         headers = [(name, value) for name, value in event.headers if not name.startswith(b":")]
         if b":authority" in pseudo:
             headers.insert(0, (b"host", pseudo[b":authority"]))
-        transport = self.transport
-        scope = scope_of(
-            *("2", pseudo[b":method"].decode("ascii").upper(), target, headers),
-            "http" if transport.is_plain else "https",
-            (transport.client, transport.server),
-            transport.close,
-        )
+        method = pseudo[b":method"].decode("ascii").upper()
+        scope = scope_of(self.transport, "2", method, target, headers)
         exchange = self._exchanges[event.stream_id] = Http2Exchange(self, event.stream_id, scope)
-        self.connections.has_request(transport)
+        self.connections.has_request(self.transport)
         begin(exchange)
 
     async def end(self, exchange: "Http2Exchange") -> None:
@@ -187,7 +177,7 @@ class Http2Exchange(Exchange):
         if event["type"] == "http.response.start":
             self.has_begun = True
             self._has_body = self._has_body and event["status"] not in BODILESS
-            date = (b"date", self._connection.dates.now())
+            date = (b"date", http_date())
             http.send_headers(self.number, [(b":status", b"%d" % event["status"]), *event["headers"], date])
             if not any(name == b"content-length" for name, _ in event["headers"]):
                 await self._connection.flushed()

@@ -1,6 +1,7 @@
-"""How many of something one has at a time: answers to the holder of a key, connections of an address."""
+"""Limits on what one client has at a time: answers to the holder of a key, connections of an address."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.front.intake import Turnover
@@ -8,60 +9,57 @@ from actors.front.intake import Turnover
 MOST_IDLE = 1_000
 """Clients that have nothing now, and whose turnover is still known."""
 
-Leave = Callable[[], None]
+Release = Callable[[], None]
+"""Gives back what was acquired; called once."""
 
 
-class Full(Exception):
-    """One has as many as it may; there is room again in `room_in_s`."""
+class LimitReached(Exception):
+    """A client has as many as it may; it can expect to be let in again in `room_in_s`."""
 
     def __init__(self, room_in_s: float) -> None:
         super().__init__(f"full for {room_in_s:g} s")
         self.room_in_s = room_in_s
 
 
-class Seats(Protocol):
-    """Counted in this process, or for all doors of a server in one place."""
+class ConcurrencyLimits(Protocol):
+    """Counts for each client, in this process or for all HTTP processes of a server in one place."""
 
-    async def take(self, whose: str, most: int | None) -> Leave:
-        """One more for `whose`, who may have `most`, None for any number; returns what gives it back.
-
-        Raises Full.
-        """
+    async def acquire(self, client: str, most: int | None) -> Release:
+        """Count one more for `client`, which may have `most` (None: any number). Raises LimitReached."""
         ...
 
 
-class OwnSeats:
-    """Those of one process."""
+class LocalLimits:
+    """The counts of one process."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, _Row] = {}
-        self._idle: dict[str, _Row] = {}
+        self._active: dict[str, _Count] = {}
+        self._idle: dict[str, _Count] = {}
         """The longest idle first."""
 
-    async def take(self, whose: str, most: int | None) -> Leave:
-        return self.take_now(whose, most)
+    async def acquire(self, client: str, most: int | None) -> Release:
+        return self.acquire_now(client, most)
 
-    def take_now(self, whose: str, most: int | None) -> Leave:
-        """The same, at once."""
-        row = self._taken.get(whose) or self._idle.pop(whose, None) or _Row()
-        if most is not None and row.num >= most:
-            raise Full(row.turnover.room_in_s(1, row.num))
-        self._taken[whose] = row
-        row.turnover.begun(row.num)
-        row.num += 1
-        return lambda: self._leave(whose, row)
+    def acquire_now(self, client: str, most: int | None) -> Release:
+        """Count one more without waiting, as `acquire` does."""
+        count = self._active.get(client) or self._idle.pop(client, None) or _Count()
+        if most is not None and count.num >= most:
+            raise LimitReached(count.turnover.room_in_s(1, count.num))
+        self._active[client] = count
+        count.turnover.begun(count.num)
+        count.num += 1
+        return lambda: self._release(client, count)
 
-    def _leave(self, whose: str, row: "_Row") -> None:
-        row.num -= 1
-        row.turnover.ended(row.num)
-        if not row.num:
-            self._idle[whose] = self._taken.pop(whose)
+    def _release(self, client: str, count: "_Count") -> None:
+        count.num -= 1
+        count.turnover.ended(count.num)
+        if not count.num:
+            self._idle[client] = self._active.pop(client)
             if len(self._idle) > MOST_IDLE:
                 del self._idle[next(iter(self._idle))]
 
 
-class _Row:
-    __slots__ = ("num", "turnover")
-
-    def __init__(self) -> None:
-        self.num, self.turnover = 0, Turnover()
+@dataclass(slots=True)
+class _Count:
+    num: int = 0
+    turnover: Turnover = field(default_factory=Turnover)

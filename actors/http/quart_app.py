@@ -1,18 +1,20 @@
-"""Quart on this room's server: an app without files or timers, and requests that know their end.
+"""Quart on this room's server: an app without files or timers, its requests and its kinds of answer.
 
 Quart is entered by its public seam, `asgi_http_class`. quart-trio's class runs a nursery with two tasks
 for each request, one of which waits for its client's leaving; here the app's task is cancelled from outside.
 """
 
+import json
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
-from quart import request
+from quart import Response, request
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
-from quart_trio.wrappers import TrioRequest
+from quart_trio.wrappers import TrioRequest, TrioResponse
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from werkzeug.routing import MapAdapter
@@ -20,7 +22,7 @@ from werkzeug.routing import MapAdapter
 from actors.core.request import TraceHeaders
 from actors.http.exchange import ABORT, BEGAN, BODY, Receive, RequestBody, Send
 from actors.http.http1 import FEED
-from actors.http.responses import FedResponse
+from actors.http.streams import Feed
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
@@ -84,6 +86,12 @@ class ApiRequest(TrioRequest):
 def current_request() -> ApiRequest:
     """Return the request that the running handler serves."""
     return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy
+
+
+class FedResponse(TrioResponse):
+    """A streamed answer whose body is a feed; `actors.http.streams` writes it past Quart where it may."""
+
+    feed: Feed
 
 
 class AsgiRequest:
@@ -151,3 +159,49 @@ def new_app(name: str) -> ApiApp:
     app.url_map.merge_slashes = False  # or `//health` is redirected
     app.json.sort_keys = False  # type: ignore[attr-defined]  # the default provider has it
     return app
+
+
+def json_response(
+    body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return `body` as JSON, its keys in their order."""
+    text = json.dumps(body, separators=(",", ":"))
+    return TrioResponse(text, status, dict(headers or {}), content_type="application/json")
+
+
+def text_response(text: bytes, content_type: str) -> Response:
+    """Return an answer that is neither JSON nor a stream."""
+    return TrioResponse(text, 200, content_type=content_type)
+
+
+def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
+    """Return a streamed answer that no timer cuts and no proxy buffers."""
+    return _streamed(TrioResponse, events)
+
+
+def fed_response(feed: Feed) -> Response:
+    """Return a streamed answer whose body is a feed."""
+    response = _streamed(FedResponse, _pieces(feed))
+    response.feed = feed
+    return response
+
+
+R = TypeVar("R", bound=TrioResponse)
+
+
+def _streamed(kind: type[R], events: AsyncGenerator[bytes, None]) -> R:
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = kind(events, 200, headers, content_type="text/event-stream; charset=utf-8")
+    response.timeout = None
+    return response
+
+
+async def _pieces(feed: Feed) -> AsyncGenerator[bytes, None]:
+    """Yield what a feed brings, for answers that go through Quart."""
+    due = trio.Event()
+    feed.watch(lambda: due.set())
+    while not feed.is_over:
+        await due.wait()
+        due = trio.Event()
+        if piece := feed.take():
+            yield piece

@@ -6,16 +6,15 @@ The app has no lifespan hooks, so none are run.
 import logging
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import trio
 
-from actors.http.exchange import AsgiApp, Dates, Exchange
+from actors.http.exchange import AsgiApp, Exchange
 from actors.http.http1 import Http1Connection
 from actors.http.http2 import PREFACE, Http2Connection
-from actors.http.limits import Full, OwnSeats, Seats
+from actors.http.limits import ConcurrencyLimits, LimitReached, LocalLimits
 from actors.http.listener import accept_for_ever, listen
 from actors.http.streams import WritePass
 from actors.http.tls import Tls
@@ -76,15 +75,11 @@ class Server:
 
     def __init__(self, app: AsgiApp, settings: HttpSettings) -> None:
         self._app, self._settings = app, settings
-        self._tls = None if settings.tls is None else settings.tls.context()
+        self.tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
         self._waiting: deque[Exchange] = deque()
         self._has_waiting = trio.Event()
-        self._writes, self._dates = WritePass(), Dates()
+        self._writes = WritePass()
         self.connections = OpenConnections(settings.keep_alive_s)
-
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        return self._tls
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write streams and begin requests until cancelled."""
@@ -107,7 +102,7 @@ class Server:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end; never raises an Exception."""
-        transport = Transport(stream, self._tls)
+        transport = Transport(stream, self.tls)
         self.connections.add(transport)
         try:
             with transport.scope:
@@ -131,10 +126,10 @@ class Server:
             data += received
         if protocol == "h2" or data.startswith(PREFACE):
             limits = settings.stalled_answer_s, settings.max_head_bytes
-            await Http2Connection(*shared, self._dates, *limits).run(data, self.begin)
+            await Http2Connection(*shared, *limits).run(data, self.begin)
         else:
             limits = settings.head_s, settings.max_head_bytes
-            await Http1Connection(*shared, self._writes, self._dates, *limits).run(data, self.begin)
+            await Http1Connection(*shared, self._writes, *limits).run(data, self.begin)
 
 
 async def serve_http(
@@ -147,7 +142,7 @@ async def serve_http(
     drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
     settings: HttpSettings = USUAL,
-    seats: Seats | None = None,
+    limits: ConcurrencyLimits | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
@@ -155,14 +150,14 @@ async def serve_http(
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
     bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together,
-    and count connections in the same `seats`. Raises ConfigError if it cannot listen or has no certificate.
+    and count connections in the same `limits`. Raises ConfigError if it cannot listen or has no certificate.
     """
     server = Server(app, settings)
     listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
     bound_port: int = listener.socket.getsockname()[1]
     serve = server.serve
     if settings.max_connections is not None:
-        serve = Addresses(settings.max_connections, seats or OwnSeats(), server).serve
+        serve = AddressLimit(settings.max_connections, limits or LocalLimits(), server).serve
     with listener.socket:  # also where a cancel comes before anybody accepts
         async with trio.open_nursery() as running:
             await running.start(server.run)
@@ -178,37 +173,27 @@ async def serve_http(
             running.cancel_scope.cancel()
 
 
-class Addresses:
+class AddressLimit:
     """The limit on connections by the address that they come from."""
 
-    def __init__(self, most: int, seats: Seats, server: Server) -> None:
-        self._most, self._seats, self._server = most, seats, server
+    def __init__(self, most: int, limits: ConcurrencyLimits, server: Server) -> None:
+        self._most, self._limits, self._server = most, limits, server
         self._remark_at_s = float("-inf")
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection, or turn it away if its address has as many as it may."""
-        async with self._counted(stream) as is_welcome:
-            if is_welcome:
-                await self._server.serve(stream)
-            else:
-                await self._turn_away(stream)
-
-    @asynccontextmanager
-    async def _counted(self, stream: trio.SocketStream) -> AsyncIterator[bool]:
         address = _address_of(stream)
         try:
-            leave = await self._seats.take(f"connections of {address}", self._most)
-        except Full:
-            self._remark(address)
-            yield False
-            return
-        except ActorDied:  # of a server that ends, and its doors with it
-            yield False
+            release = await self._limits.acquire(f"connections of {address}", self._most)
+        except (LimitReached, ActorDied) as error:  # an actor dies with a server that ends, and its doors
+            if isinstance(error, LimitReached):
+                self._remark(address)
+            await self._turn_away(stream)
             return
         try:
-            yield True
+            await self._server.serve(stream)
         finally:
-            leave()
+            release()
 
     def _remark(self, address: str) -> None:
         if trio.current_time() >= self._remark_at_s:

@@ -3,8 +3,6 @@
 import ssl
 from dataclasses import dataclass
 
-import trio
-
 from actors.core.config import ConfigError
 
 ALPN = ("h2", "http/1.1")
@@ -24,7 +22,7 @@ class Tls:
     def of(
         cls, keyfile: str | None, certfile: str | None, ca_certs: str | None, cert_reqs: int
     ) -> "Tls | None":
-        """None where nothing asks for TLS; ConfigError for half of what it needs."""
+        """Return None where nothing asks for TLS; raises ConfigError for half of what it needs."""
         if certfile is None:
             for name, given in (("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs)):
                 if given is not None:
@@ -39,7 +37,7 @@ class Tls:
         return cls(certfile, keyfile, ca_certs, cert_reqs)
 
     def context(self) -> ssl.SSLContext:
-        """What connections are wrapped with; raises ConfigError that names the option and the file."""
+        """Return the context of connections; raises ConfigError that names the option and the file."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(ALPN)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -58,21 +56,6 @@ class Tls:
                 raise ConfigError(f"--ssl-ca-certs {self.ca_certs}: {wrong}") from None
         context.verify_mode = ssl.VerifyMode(self.cert_reqs)
         return context
-
-
-def below(stream: trio.SSLStream[trio.SocketStream] | trio.SocketStream) -> trio.SocketStream:
-    """The stream below TLS, if there is any."""
-    return stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-
-
-async def greeted(stream: trio.SSLStream[trio.SocketStream], within_s: float) -> bool:
-    """Whether the client speaks TLS, and in time."""
-    try:
-        with trio.fail_after(within_s):
-            await stream.do_handshake()
-    except (trio.BrokenResourceError, trio.TooSlowError):
-        return False
-    return True
 
 
 def _why(error: OSError | ValueError, otherwise: str) -> str:

@@ -11,10 +11,9 @@ from contextlib import suppress
 
 import trio
 
-from actors.http.exchange import Address
-
 log = logging.getLogger("sundog.api")
 
+Address = tuple[str, int] | None
 MOST_RECEIVED = 2**16
 FIRST_REQUEST_S = 5.0
 """The time that a new connection has for its first request before it may be closed to make room."""

@@ -12,25 +12,25 @@ from typing import Protocol, TypeVar
 import trio
 
 from actors.front.async_llm import FromClients
-from actors.http.limits import Full, Leave, OwnSeats
+from actors.http.limits import LimitReached, LocalLimits, Release
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.reply import Ask
 from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
 from runtime.doors.asking import Asked, Taken
 from runtime.doors.messages import (
+    AcquireLimit,
     Answered,
     Deltas,
     Failed,
     Fetch,
     Fetched,
-    LeaveSeat,
+    LimitAcquired,
     Number,
     Order,
     Part,
     Ready,
-    Seated,
-    TakeSeat,
+    ReleaseLimit,
     ToDoor,
     ToServer,
 )
@@ -51,7 +51,7 @@ class Server(Protocol):
     async def order(self, order: Order) -> Number: ...
 
     @property
-    def seats(self) -> OwnSeats: ...
+    def limits(self) -> LocalLimits: ...
 
     def count(self, answered: Answered) -> None: ...
 
@@ -68,7 +68,7 @@ class Doorman(Actor[ToServer]):
         self._streams: dict[int, tuple[str, DeltaStream]] = {}
         self._num_unfinished: dict[str, int] = {}
         """The choices of each request that have not ended."""
-        self._seats: dict[int, Leave] = {}
+        self._held_limits: dict[int, Release] = {}
         """What the door has taken, by its tickets."""
         self._due: list[int] = []
         self._is_due = trio.Event()
@@ -89,10 +89,10 @@ class Doorman(Actor[ToServer]):
                 return answer(message, self._later(partial(self._server.fetch, message)))
             case Order():
                 return answer(message, self._later(partial(self._server.order, message)))
-            case TakeSeat():
-                return answer(message, self._take_seat(message))
-            case LeaveSeat():
-                self._leave_seat(message.ticket)
+            case AcquireLimit():
+                return answer(message, self._acquire_limit(message))
+            case ReleaseLimit():
+                self._release_limit(message.ticket)
             case Answered():
                 self._server.count(message)
             case Ready() | Failed():
@@ -121,19 +121,19 @@ class Doorman(Actor[ToServer]):
             reply.fail(error)
             return reply
 
-    def _take_seat(self, message: TakeSeat) -> Reply[Seated]:
-        reply: Reply[Seated] = Reply()
+    def _acquire_limit(self, message: AcquireLimit) -> Reply[LimitAcquired]:
+        reply: Reply[LimitAcquired] = Reply()
         try:
-            self._seats[message.ticket] = self._server.seats.take_now(message.whose, message.most)
-        except Full as full:
-            reply.set(Seated(full.room_in_s))
+            self._held_limits[message.ticket] = self._server.limits.acquire_now(message.whose, message.most)
+        except LimitReached as full:
+            reply.set(LimitAcquired(full.room_in_s))
         else:
-            reply.set(Seated(None))
+            reply.set(LimitAcquired(None))
         return reply
 
-    def _leave_seat(self, ticket: int) -> None:
+    def _release_limit(self, ticket: int) -> None:
         """Unless it was given none."""
-        if (leave := self._seats.pop(ticket, None)) is not None:
+        if (leave := self._held_limits.pop(ticket, None)) is not None:
             leave()
 
     def _cancel(self, request_id: str) -> None:
@@ -191,8 +191,8 @@ class Doorman(Actor[ToServer]):
         """The door is gone, and `send_deltas` with it: cancel what it asked for, free what it took."""
         for name in list(self._num_unfinished):
             self._cancel(name)
-        for ticket in list(self._seats):
-            self._leave_seat(ticket)
+        for ticket in list(self._held_limits):
+            self._release_limit(ticket)
 
 
 def _name(asked: Asked) -> str:

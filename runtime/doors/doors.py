@@ -14,7 +14,7 @@ from actors.api.exposition import OwnExposition
 from actors.api.front import Behind
 from actors.config import ConfigError
 from actors.engine.supervisor import Backoff
-from actors.http.limits import OwnSeats
+from actors.http.limits import LocalLimits
 from actors.kernel.actor import ActorDied, Ref
 from runtime.doors.doorman import Doorman
 from runtime.doors.messages import (
@@ -209,7 +209,7 @@ class Shared:
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry)
         self._live, self._keys = behind.live, behind.keys
-        self.seats = OwnSeats()
+        self.limits = LocalLimits()
         self.order = doors.order
 
     async def fetch(self, fetch: Fetch) -> Fetched:

@@ -13,7 +13,7 @@ from actors.api.exposition import Exposition
 from actors.api.in_flight import Desk
 from actors.api.keys import Keys
 from actors.api.live import Watched
-from actors.http.limits import Full, Leave, Seats
+from actors.http.limits import ConcurrencyLimits, LimitReached, Release
 from actors.kernel.actor import ActorDied, Ref
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import (
@@ -29,7 +29,7 @@ from actors.messages import (
     ResetPrefixCache,
 )
 from runtime.doors.asking import Asked
-from runtime.doors.messages import Answered, Fetch, LeaveSeat, Order, TakeSeat, ToServer
+from runtime.doors.messages import AcquireLimit, Answered, Fetch, Order, ReleaseLimit, ToServer
 
 
 class Streams:
@@ -165,27 +165,27 @@ class FarLive:
         return (await self._server.ask(Fetch("live", ""))).content
 
 
-class FarSeats:
-    """What is counted for all doors together (`actors.http.limits.Seats`)."""
+class RemoteLimits:
+    """What is counted for all doors together (`actors.http.limits.ConcurrencyLimits`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
         self._tickets = itertools.count()
 
-    async def take(self, whose: str, most: int | None) -> Leave:
+    async def acquire(self, whose: str, most: int | None) -> Release:
         ticket = next(self._tickets)
         try:
-            seated = await self._server.ask(TakeSeat(ticket, whose, most))
+            acquired = await self._server.ask(AcquireLimit(ticket, whose, most))
         except trio.Cancelled:
             self._leave(ticket)
             raise
-        if seated.room_in_s is not None:
-            raise Full(seated.room_in_s)
+        if acquired.room_in_s is not None:
+            raise LimitReached(acquired.room_in_s)
         return partial(self._leave, ticket)
 
     def _leave(self, ticket: int) -> None:
         with suppress(ActorDied):
-            self._server.tell(LeaveSeat(ticket))
+            self._server.tell(ReleaseLimit(ticket))
 
 
 class Far:
@@ -198,7 +198,7 @@ class Far:
         self.desk: Desk = FarDesk(server)
         self.exposition: Exposition = FarExposition(server)
         self.live: Watched = FarLive(server, stop)
-        self.seats: Seats = FarSeats(server)
+        self.limits: ConcurrencyLimits = RemoteLimits(server)
         self.stop = stop
         self.open = on_open
         self._server = server

@@ -77,28 +77,28 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSeat:
-    """A door asks for one more of what `whose` may have `most` of, at all doors together (`Seats.take`)."""
+class AcquireLimit:
+    """A door counts one more for `whose`, which may have `most` at all doors (`ConcurrencyLimits`)."""
 
     ticket: int
     """The door's own number, by which it is given back."""
     whose: str
     most: int | None
 
-    def answered_by(self, answer: "Seated") -> "TakeSeat":
+    def answered_by(self, answer: "LimitAcquired") -> "AcquireLimit":
         """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
-    """It is taken; or there is room in so many seconds."""
+class LimitAcquired:
+    """Granted if `room_in_s` is None; else the limit is reached for about that long."""
 
     room_in_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveSeat:
+class ReleaseLimit:
     """A door gives back what it has taken under this ticket, if it was given any."""
 
     ticket: int
@@ -131,10 +131,23 @@ class Stop:
 
 
 FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
-ToServer = FromClient | Fetch | TakeSeat | LeaveSeat | Answered | Order | Ready | Failed
+ToServer = FromClient | Fetch | AcquireLimit | ReleaseLimit | Answered | Order | Ready | Failed
 ToDoor = Deltas | Order | Stop
 
 DOOR_MESSAGES: tuple[type, ...] = (
     *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Freeze, Drain, Done),
-    *(Fetch, Fetched, TakeSeat, Seated, LeaveSeat, Answered, Order, Number, Ready, Failed, Deltas, Stop),
+    *(
+        Fetch,
+        Fetched,
+        AcquireLimit,
+        LimitAcquired,
+        ReleaseLimit,
+        Answered,
+        Order,
+        Number,
+        Ready,
+        Failed,
+        Deltas,
+        Stop,
+    ),
 )

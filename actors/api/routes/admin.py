@@ -16,8 +16,7 @@ from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
 from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
 from actors.core.params.adapter import Adapter
-from actors.http.quart_app import current_request
-from actors.http.responses import json_response, text_response
+from actors.http.quart_app import current_request, json_response, text_response
 from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
 
 PAUSE_MODES = ("abort", "wait", "keep")

@@ -18,8 +18,7 @@ from actors.api.context import ApiContext
 from actors.api.errors import invalid
 from actors.api.routes.generate import PendingAnswer
 from actors.core.params.sampling import Sampling
-from actors.http.quart_app import ApiRequest, current_request
-from actors.http.responses import fed_response, json_response
+from actors.http.quart_app import ApiRequest, current_request, fed_response, json_response
 from actors.http.streams import Feed
 from actors.kernel.clock import run_blocking
 

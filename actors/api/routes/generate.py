@@ -20,9 +20,8 @@ from actors.api.keys import Client
 from actors.api.transfer import FIELD
 from actors.core.params.adapter import Adapter
 from actors.core.params.sampling import Sampling
-from actors.http.limits import Full, Leave
-from actors.http.quart_app import ApiRequest
-from actors.http.responses import fed_response, json_response
+from actors.http.limits import LimitReached, Release
+from actors.http.quart_app import ApiRequest, fed_response, json_response
 from actors.http.streams import Feed
 from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
@@ -141,8 +140,8 @@ async def ask(
     """
     await context.in_flight.pass_gate()
     client = request.client
-    if client is not None and client.seat is not None:
-        request.at_end.callback(await _seat(context, client, client.seat))
+    if client is not None and client.limited_as is not None:
+        request.at_end.callback(await _acquire(context, client, client.limited_as))
     if (emulation := context.emulation) is None:
         fault = no_fault(request.headers)
     else:
@@ -179,11 +178,11 @@ async def ask(
     return answer_id, choices
 
 
-async def _seat(context: ApiContext, client: Client, seat: str) -> Leave:
+async def _acquire(context: ApiContext, client: Client, limited_as: str) -> Release:
     """Have the answer counted for its client; returns what ends that. Raises a 429 if it has all it may."""
     try:
-        return await context.seats.take(seat, client.max_requests)
-    except Full as full:
+        return await context.limits.acquire(limited_as, client.max_requests)
+    except LimitReached as full:
         raise ApiError(
             429,
             f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",

@@ -15,7 +15,7 @@ from actors.api.errors import ApiError
 from actors.api.in_flight import InFlight
 from actors.api.live import EVERY_S, Watched
 from actors.api.openapi import document
-from actors.http.responses import event_stream_response, json_response, text_response
+from actors.http.quart_app import event_stream_response, json_response, text_response
 
 HTML = "text/html; charset=utf-8"
 

@@ -15,8 +15,7 @@ from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
 from actors.front.codec import TextCodec
-from actors.http.quart_app import current_request
-from actors.http.responses import json_response
+from actors.http.quart_app import current_request, json_response
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
 from actors.api.routes.completions import ChatAnswer
-from actors.http.quart_app import current_request
-from actors.http.responses import fed_response, json_response
+from actors.http.quart_app import current_request, fed_response, json_response
 from actors.kernel.clock import run_blocking
 from actors.messages import Cancel
 
