@@ -14,7 +14,7 @@ import xxhash
 
 from actors.core.blocks.kv_cache import BlockHasher
 from actors.core.config import ConfigError
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 
 NONE_SEED = "vllm-none-hash"
 

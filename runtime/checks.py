@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from runtime.checkpoint.facts import LoadError, check_blocks, check_context, read_facts, read_json
 from runtime.lora.peft import read_adapter
 

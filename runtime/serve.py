@@ -11,8 +11,8 @@ from actors.config import ConfigError, EngineConfig
 from actors.config.pooler import PoolerConfig
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
-from actors.core.params.adapter import Adapter
 from actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
+from actors.core.params.sampling import Adapter
 from actors.front.codec import Vocabulary
 from runtime.checkpoint.facts import LoadError, read_facts, read_json
 from runtime.checks import check_settings, check_speculation

@@ -16,7 +16,7 @@ from typing import Protocol
 from actors.config.speculative import Rates, SpeculativeConfig
 from actors.core.batch import Batch
 from actors.core.config import ConfigError
-from actors.core.draftable import may_draft
+from actors.core.params.sampling import may_draft
 from sim.backend import SampledSteps, TokenSource
 
 MASK = 2**64 - 1

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.engine.executor import Executor
-from actors.engine.runner import Runner
+from actors.engine.executor import Executor, Runner
 from actors.engine.scheduler import Scheduler
 from actors.engine.supervisor import Backoff
 from actors.kernel.actor import Ref

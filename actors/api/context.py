@@ -15,7 +15,7 @@ from actors.api.in_flight import LLM, Desk, InFlight
 from actors.api.live import Watched
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
 from actors.http.limits import ConcurrencyLimits, LocalLimits
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 
 
 @dataclass(slots=True)

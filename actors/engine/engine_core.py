@@ -15,11 +15,10 @@ from actors.core.policies import Policy
 from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
 from actors.core.step.state import SchedulerState
 from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
-from actors.engine.executor import Executor
+from actors.engine.executor import Executor, Runner
 from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.reports import Roster, report
-from actors.engine.runner import Runner
 from actors.engine.scheduler import Scheduler
 from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import Abort, Batch, EngineRefs, Freeze, Interrupt, Load, PolicyFailed, Submit

@@ -1,10 +1,82 @@
-"""The Executor: one batch out to every rank, one result back."""
+"""The Executor sends one batch to the Runner of every rank, and gives one result back."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from actors.engine.ranks import AllRanks, RanksDisagree
-from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from actors.engine.backend import Backend, DoesRuns
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+
+
+class Runner(Actor[Batch | Interrupt | Load]):
+    """The shell around the Backend of one rank: hands it the Executor's messages, one after another."""
+
+    def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
+        super().__init__(name, capacity=4, tap=tap)
+        self._backend = backend
+        self._does_runs = backend if isinstance(backend, DoesRuns) else None
+
+    def handle(self, message: Batch | Interrupt | Load) -> Handled:
+        match message:
+            case Batch():
+                return answer(message, self._backend.execute(message))
+            case Interrupt():
+                self._interrupt()
+            case Load():
+                return answer(message, self._backend.load())
+            case _:
+                self.unknown(message)
+        return None
+
+    def _interrupt(self) -> None:
+        if self._does_runs is not None:
+            self._does_runs.interrupt()
+
+
+class RankDied(ActorDied):
+    """A rank will not answer."""
+
+
+class RanksDisagree(Exception):
+    """A rank did other steps than rank 0: its state no longer agrees with the others'."""
+
+
+class AllRanks:
+    """Gathers the answers of all ranks to a batch: `reply` is rank 0's result, once all have come."""
+
+    __slots__ = ("_names", "_num_missing", "_results", "_step", "reply")
+
+    def __init__(self, step: int, names: Sequence[str], replies: Sequence[Reply[StepResult]]) -> None:
+        self._step = step
+        self._names = names
+        self._results: list[StepResult | None] = [None] * len(replies)
+        self._num_missing = len(replies)
+        self.reply: Reply[StepResult] = Reply()
+        for rank, reply in enumerate(replies):
+            reply.then(partial(self._collect, rank))
+
+    def _collect(self, rank: int, result: StepResult | None, error: BaseException | None) -> None:
+        if self.reply.is_settled:
+            return
+        if error is not None:
+            died = RankDied(f"rank {rank} ({self._names[rank]}) did not answer step {self._step}: {error}")
+            died.__cause__ = error
+            return self.reply.fail(died)
+        self._results[rank] = result
+        self._num_missing -= 1
+        if not self._num_missing:
+            self._compare([each for each in self._results if each is not None])
+
+    def _compare(self, results: Sequence[StepResult]) -> None:
+        first = results[0]
+        for rank, result in enumerate(results):
+            if (result.step, result.num_steps) != (first.step, first.num_steps):
+                error = (
+                    f"rank {rank} ({self._names[rank]}) did {result.num_steps} steps from step {result.step}"
+                    f" on, where rank 0 did {first.num_steps} from step {first.step} on"
+                )
+                return self.reply.fail(RanksDisagree(error))
+        self.reply.set(first)
 
 
 class Executor(Actor[Batch | Interrupt | Load]):
@@ -43,7 +115,7 @@ class Executor(Actor[Batch | Interrupt | Load]):
             runner.tell(interrupt)
 
     async def _load(self, load: Load) -> Capacity:
-        """The smallest capacity of all ranks."""
+        """Return the smallest capacity of all ranks; raises RanksDisagree over the size of a block."""
         replies = [runner.request(load) for runner in self._runners]
         capacities = [await reply.wait() for reply in replies]
         for runner, capacity in zip(self._runners, capacities, strict=True):

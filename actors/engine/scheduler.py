@@ -2,21 +2,39 @@
 
 New requests and resets take effect before a plan, aborts before a plan and before an update. With
 async scheduling step k+1 is planned while step k runs, and with stages of layers as many steps run at once;
-otherwise one runs at a time. All decisions are taken in `actors/core/`. The Scheduler's phases are in
-`phase.py`.
+otherwise one runs at a time. All decisions are taken in `actors/core/`. At any moment the Scheduler is in one
+phase:
+
+    IDLE ---message--> BEGINNING ---plan--> EXECUTING ---result--> BEGINNING, or IDLE without work
+                           |                    ^
+                           +--plan a run--> RUN +--message--> INTERRUPTED ---result--> (the same)
+
+| phase | what it waits for | a message comes | it ends with |
+|---|---|---|---|
+| IDLE | a message | `_begin_soon` | |
+| BEGINNING | its own BeginStep, later in this instant | is read then | `_begin_step` |
+| EXECUTING | the result of the oldest step | is read then | `_end_step` |
+| RUN | the result of a run of steps | `_interrupt` | `_end_step` |
+| INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
+
+With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
+each step of a run counts as planned while the one before it runs, so that no message changes the next step:
+when the run ends, that next step is planned as it would have been one step earlier, and then the one after
+it, which sees every message.
 """
 
+import enum
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from actors.core.batch import Blocked
 from actors.core.step.commit import extend
 from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import cut, update
 from actors.engine.inbox import Due, Hold, Inbox, Reset, Tracer
-from actors.engine.phase import Phase
-from actors.engine.planned import Planned
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import Event
 from actors.kernel.owner import MessageTimer
@@ -33,6 +51,30 @@ from actors.messages import (
     StepResult,
     Submit,
 )
+
+
+class Phase(enum.Enum):
+    IDLE = "idle"
+    BEGINNING = "beginning"
+    EXECUTING = "executing"
+    RUN = "run"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True)
+class Planned:
+    """A step whose result is to come.
+
+    `num_taken_blocks` is what its plan took from the pool, less what it gave back by preemption; of a run's
+    first step. The two other numbers are what the plan left.
+    """
+
+    batch: Batch
+    blocked: Blocked | None
+    num_taken_blocks: int
+    num_free_blocks: int
+    num_waiting: int
+    start_s: float
 
 
 class BeginStep:

@@ -8,7 +8,7 @@ in the prefix cache: each computes again the rest of the prompt alone, from one 
 import logging
 from dataclasses import replace
 
-from actors.core.params.repetition import Repetition
+from actors.core.params.sampling import Repetition
 from actors.core.params.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
 from actors.kernel.stream import Delta, DeltaStream

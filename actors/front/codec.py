@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from actors.core.params.constraint import Constraint
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Constraint, Sampling
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 
 BEGIN, END = "<think>", "</think>"

@@ -11,8 +11,7 @@ from collections import deque
 
 from actors.config import EngineConfig
 from actors.core.blocks.kv_cache import BlockHasher
-from actors.core.params.adapter import Adapter
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 from actors.front.active_request import ActiveRequest, choices_of
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought

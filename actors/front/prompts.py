@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from actors.core.params.constraint import Constraint
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Constraint, Sampling
 from actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
 from actors.messages import ChatMessage, Generate, Reading, Refused
 from actors.messages.client import Prompt

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.core.params.adapter import Adapter
-from actors.core.params.sampling import DEFAULTS, Sampling
+from actors.core.params.sampling import DEFAULTS, Adapter, Sampling
 from actors.core.request import TraceHeaders
 from actors.kernel.stream import DeltaStream
 from actors.messages.engine import Refused

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from actors.config.pooler import PoolingType
-from actors.core.params.pooling import Pooling
+from actors.core.params.sampling import Pooling
 from actors.kernel.clock import run_blocking
 from actors.messages import Admission, Batch, Capacity, StepResult
 from runtime.checkpoint.facts import LoadError, first_line, read_json

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled

@@ -26,7 +26,7 @@ import zmq
 from actors.config import ConfigError
 from actors.config.kv_events import KvEventsConfig, is_bound
 from actors.core.blocks.kv_events import KvBlocks
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from actors.kernel.actor import Actor
 from actors.messages import EngineDown, Heard, StepOutput
 

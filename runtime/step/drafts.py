@@ -12,8 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from actors.core.draftable import may_draft
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Sampling, may_draft
 from runtime.sampling.sampler import Sampled
 from runtime.step.step import Ints, Part, Step
 

@@ -13,7 +13,7 @@ import threading
 
 import llguidance
 
-from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.sampling import Constraint, ConstraintKind
 from runtime.structured.limits import STACK_BYTES, TRIAL_BYTES, limits, one_line
 from runtime.structured.text import grammar_of
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.sampling import Constraint, ConstraintKind
 from runtime.structured.trial import GrammarError, Trial
 
 if TYPE_CHECKING:

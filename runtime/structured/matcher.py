@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Constraint
 from runtime.structured.grammars import Grammars
 from runtime.structured.limits import one_line
 from runtime.structured.trial import GrammarError

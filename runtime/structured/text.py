@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import llguidance
 
-from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.sampling import Constraint, ConstraintKind
 from runtime.structured.tags import tags_grammar
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

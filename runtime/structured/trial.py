@@ -12,7 +12,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict
 
-from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Constraint
 from runtime.structured.limits import MOST_COMPILE_S, one_line
 
 

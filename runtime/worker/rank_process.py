@@ -12,8 +12,8 @@ import trio
 from actors.engine.backend import Backend
 from actors.engine.crash import root_cause
 from actors.engine.engine_core import CLOSE_S
+from actors.engine.executor import Runner
 from actors.engine.reports import report
-from actors.engine.runner import Runner
 from actors.kernel.actor import Ref, Reply
 from actors.kernel.clock import run_blocking
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult

@@ -16,11 +16,9 @@ import trio
 from actors.block_hash import block_hasher
 from actors.core.step.progress import Stalled, cannot_go_on, why_stalled
 from actors.core.step.state import SchedulerState
-from actors.engine.executor import Executor
+from actors.engine.executor import Executor, Runner
 from actors.engine.kv_cache_manager import KVCacheManager
-from actors.engine.phase import Phase
-from actors.engine.runner import Runner
-from actors.engine.scheduler import Scheduler
+from actors.engine.scheduler import Phase, Scheduler
 from actors.kernel.actor import Actor, Reply
 from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult

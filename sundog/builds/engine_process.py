@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from sundog.builds.served import adapters, with_kv_events
 from sundog.builds.torch_limits import check_quantization, planned_ahead
 from sundog.ends import log_to_stderr

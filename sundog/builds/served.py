@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.config.kv_events import parse_kv_events_config
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from sundog.ends import remark
 from sundog.options.serving import Serving, parse_lora_module
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
 
 RAY = "Ray"

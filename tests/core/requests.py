@@ -2,8 +2,7 @@
 
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.params.adapter import Adapter
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 from actors.core.policies import Fcfs, Policy
 from actors.core.request import Request, Submit
 from actors.core.step.state import SchedulerState

@@ -10,7 +10,7 @@ import pytest
 
 from actors.block_hash import ALGORITHMS, block_hasher, none_hash
 from actors.core.config import ConfigError
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from sim.schedule.decision_log import DecisionLog, dump
 from sim.schedule.step_trace import parse_trace
 

@@ -13,9 +13,12 @@ import runtime  # noqa: E402
 from actors.config.pooler import PoolingType  # noqa: E402
 from actors.config.speculative import SpeculativeConfig  # noqa: E402
 from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
-from actors.core.params.adapter import Adapter  # noqa: E402
-from actors.core.params.constraint import Constraint, ConstraintKind  # noqa: E402
-from actors.core.params.sampling import Sampling  # noqa: E402
+from actors.core.params.sampling import (  # noqa: E402
+    Adapter,
+    Constraint,
+    ConstraintKind,
+    Sampling,
+)
 from runtime.attention import paged_cache  # noqa: E402
 from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
 from runtime.embedding.backend import Encoder  # noqa: E402

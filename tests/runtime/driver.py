@@ -5,9 +5,8 @@ import random
 from dataclasses import dataclass, field
 
 from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 from actors.engine.backend import Backend
 
 GREEDY = Sampling(temperature=0.0)

@@ -11,9 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from actors.core.batch import Batch, StepResult
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
-from actors.core.params.adapter import Adapter
 from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 from actors.core.policies.orders import Fcfs
 from actors.core.request import Request, Submit
 from actors.core.step.plan import plan

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.draftable import may_draft
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Sampling, may_draft
 from runtime.sampling.choices import Choices
 from runtime.sampling.rows import SamplingRows
 from runtime.sampling.rules import ThinkingBudget

@@ -28,7 +28,7 @@ from actors.api.bodies.structured import (
     for_template,
 )
 from actors.api.errors import invalid, shown
-from actors.core.params.constraint import Constraint
+from actors.core.params.sampling import Constraint
 from actors.messages import ChatMessage, Reading
 
 BILLING = "x-anthropic-billing-header"

@@ -35,10 +35,8 @@ from actors.api.bodies.parsing import (
 from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
 from actors.api.errors import invalid
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.core.params.constraint import Constraint
 from actors.core.params.fields import INT32_MAX, MIN_P, PENALTY, REPETITION_PENALTY, SEED, THINKING
-from actors.core.params.repetition import Repetition
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Constraint, Repetition, Sampling
 from actors.messages import Reading
 
 

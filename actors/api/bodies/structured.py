@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator
 
 from actors.api.bodies.parsing import JsonObject, Name
 from actors.api.errors import invalid, shown
-from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.sampling import Constraint, ConstraintKind
 
 ANY_OBJECT = '{"type":"object"}'
 FORMATS = "text, json_object, json_schema or structural_tag"

@@ -11,8 +11,7 @@ from actors.api.bodies.sampling import NumLogprobsOrOff, SamplingBody, TermsBody
 from actors.api.errors import invalid
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.fields import INT32_MAX
-from actors.core.params.pooling import Pooling
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Pooling, Sampling
 from actors.messages import Reading
 
 DEFAULT_MAX_TOKENS = 16

@@ -15,7 +15,7 @@ from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapte
 from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
 from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from actors.http.quart_app import current_request, json_response, text_response
 from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
 

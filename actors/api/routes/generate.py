@@ -18,8 +18,7 @@ from actors.api.emulation import no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import Client
 from actors.api.transfer import FIELD
-from actors.core.params.adapter import Adapter
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Adapter, Sampling
 from actors.http.limits import LimitReached, Release
 from actors.http.quart_app import ApiRequest, fed_response, json_response
 from actors.http.streams import Feed

@@ -13,7 +13,7 @@ from actors.core.batch import Batch
 from actors.core.blocks.block_pool import BlockPool, Key
 from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
 from actors.core.config import SchedulerConfig
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from actors.core.request import Request
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 
 
 @dataclass(slots=True)

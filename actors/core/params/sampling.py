@@ -1,10 +1,86 @@
-"""How the tokens of one request are chosen."""
+"""Sampling parameters of one request, and the records that they are made of."""
 
-from dataclasses import dataclass
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from actors.core.params.constraint import Constraint
-from actors.core.params.pooling import Pooling
-from actors.core.params.repetition import Repetition
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: low-rank changes to a model's layers. `path` is its origin, and in its blocks' keys."""
+
+    name: str
+    path: str
+
+
+class ConstraintKind(enum.Enum):
+    """The language that the text of a constraint is written in."""
+
+    JSON = "json"
+    """A JSON schema."""
+    REGEX = "regex"
+    """A regular expression that the whole answer matches."""
+    CHOICE = "choice"
+    """A JSON list of strings, one of which the answer is."""
+    GRAMMAR = "grammar"
+    """A grammar in EBNF (GBNF) or Lark."""
+    STRUCTURAL_TAG = "structural_tag"
+    """A JSON object that says which tags may stand in free text, and what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A form that the answer of one request must have. The front checks it, the backend keeps to it.
+
+    `any_whitespace` allows whitespace between the tokens of JSON, `whitespace_pattern` says which;
+    `closed_objects` forbids properties that a schema does not name. `param` is the field that a client gave
+    it in, for refusals; it does not tell constraints apart.
+    """
+
+    kind: ConstraintKind
+    text: str
+    any_whitespace: bool = True
+    whitespace_pattern: str | None = None
+    closed_objects: bool = False
+    param: str = field(default="structured_outputs", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """The vector of a prompt: its first `dimensions` numbers (None: all), scaled to length 1 if `normalise`.
+
+    `normalise` None does what the model's own files say.
+    """
+
+    dimensions: int | None = None
+    normalise: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """An answer ends when its last tokens are `min_count` times the same `min_size` to `max_size` tokens.
+
+    This is vLLM's `repetition_detection`.
+    """
+
+    min_size: int
+    max_size: int
+    min_count: int
+
+    @property
+    def most_tokens(self) -> int:
+        """The number of last tokens that `ends` looks at."""
+        return self.max_size * self.min_count
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Return True if `tokens` end so. O(sizes), and O(`most_tokens`) for each that may be one."""
+        for size in range(self.min_size, self.max_size + 1):
+            length = size * self.min_count
+            if length > len(tokens):
+                return False
+            if tokens[-length:-size] == tokens[-length + size :]:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +136,28 @@ class Sampling:
 
 
 DEFAULTS = Sampling()
+
+_DRAFTABLE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "logit_bias",
+    "allowed_token_ids",
+)
+"""Parameters by which a token depends on its position, but not on the tokens right before it."""
+
+
+def may_draft(sampling: Sampling) -> bool:
+    """Return True if tokens of such a request can be verified side by side; others decode one by one.
+
+    Penalties, bad words and whatever else looks at the tokens so far would need each draft's own past;
+    log probabilities are given for one token a step.
+    """
+    return replace(sampling, **{name: getattr(DEFAULTS, name) for name in _DRAFTABLE}) == DEFAULTS

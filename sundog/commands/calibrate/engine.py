@@ -20,8 +20,7 @@ import trio
 from actors.config import ConfigError, EngineConfig
 from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.engine.backend import Backend
-from actors.engine.executor import Executor
-from actors.engine.runner import Runner
+from actors.engine.executor import Executor, Runner
 from actors.kernel.actor import Ref
 from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.serve import RealModel, torch_backends

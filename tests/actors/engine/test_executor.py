@@ -7,9 +7,7 @@ import trio
 
 from actors.core.batch import Batch, StepResult
 from actors.engine.engine_core import run_engine_core
-from actors.engine.executor import Executor
-from actors.engine.ranks import RankDied, RanksDisagree
-from actors.engine.runner import Runner
+from actors.engine.executor import Executor, RankDied, RanksDisagree, Runner
 from actors.kernel.actor import ActorDied, Ref, Reply
 from actors.kernel.clock import now_s
 from actors.messages import Capacity, EngineRefs, Interrupt, Load, Submit

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from actors.core.params.adapter import Adapter
-from actors.core.params.constraint import Constraint, ConstraintKind
 from actors.core.params.logprobs import TokenLogprobs
+from actors.core.params.sampling import Adapter, Constraint, ConstraintKind
 from actors.kernel.stream import Delta
 from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
 from runtime.doors.asking import Asked

@@ -15,7 +15,7 @@ import zmq
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.config.kv_events import parse_kv_events_config
-from actors.core.params.adapter import Adapter
+from actors.core.params.sampling import Adapter
 from sundog.builds.served import with_kv_events
 from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live

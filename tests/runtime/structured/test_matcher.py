@@ -9,8 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 
-from actors.core.params.constraint import Constraint, ConstraintKind
-from actors.core.params.sampling import Sampling
+from actors.core.params.sampling import Constraint, ConstraintKind, Sampling
 from runtime.serve import EMBEDDED_MODEL, RealModel
 from runtime.structured import grammars as kept
 from runtime.structured.grammars import Grammars

@@ -10,7 +10,7 @@ pytest.importorskip("llguidance", reason="the extra for structured output is not
 
 import llguidance
 
-from actors.core.params.constraint import Constraint, ConstraintKind
+from actors.core.params.sampling import Constraint, ConstraintKind
 from runtime.serve import EMBEDDED_MODEL
 from runtime.structured.text import closed, grammar_of
 

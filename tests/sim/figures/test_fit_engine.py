@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 import trio
 
-from actors.engine.executor import Executor
-from actors.engine.runner import Runner
+from actors.engine.executor import Executor, Runner
 from actors.kernel.actor import Ref
 from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
