@@ -12,7 +12,7 @@ from sundog.cli import cli
 from tests.test_layers import ROOT
 
 LAWS = ("docs/laws.md", "docs/kernel.md", "docs/fates.md")
-PAGES = ("README.md", "CONTRIBUTING.md", *LAWS)
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/house.md", "docs/walk.md", *LAWS)
 ROOMS_OF_TESTS = ("", "tests/", "tests/actors/")
 """A page may leave out the folder that it is about."""
 
@@ -69,7 +69,7 @@ def test_every_law_has_a_number_of_its_own_and_a_test() -> None:
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     """By its path from the root; a bare name is the page's own shorthand."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    rooms = r"actors|runtime|sim|sundog|tests|docs|traces"
+    rooms = r"actors|runtime|sim|sundog|tests|tools|docs|traces"
     paths = re.findall(rf"`((?:{rooms})/[\w/.-]*\w/?)`", text)
     assert not [path for path in paths if not (ROOT / path).exists()]
 

@@ -31,7 +31,7 @@ UNFITTED = 0.30
 1.38 of what a roofline says, in three batches of Qwen3-32B."""
 CALIBRATED = 0.05
 """On machines that were nearly quiet, shapes that were not fitted were explained to 3 to 5 % (median,
-docs/calibration.md). A file that says more of itself is doubted as much."""
+docs/measuring.md). A file that says more of itself is doubted as much."""
 PER_DOUBLING_OF_A_LOG = 0.05
 """Beyond the steps of a log a straight line is a guess: kernels change with their sizes."""
 BEYOND = 1.1

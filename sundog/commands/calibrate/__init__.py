@@ -27,7 +27,7 @@ def calibrate(measuring: MeasuringOptions, engine: EngineOptions, source: str, o
     """Fit a cost model to this machine's engine, or to a log.
 
     MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
-    sizes, and behind HTTP (docs/calibration.md). The other options are those of `sundog serve`.
+    sizes, and behind HTTP (docs/measuring.md). The other options are those of `sundog serve`.
 
     LOG is the folder of a run, or of a server's log of requests, which has meta.json and
     requests.jsonl.gz (sim/figures/validate/logs.py says which fields); or a file of forward-pass
