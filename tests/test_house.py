@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, int] = {
 }
 
 MODULES_A_LEVEL = 12
-CROWDED = {"actors/api": 16, "runtime/worker": 16, "sundog/commands": 14}
+CROWDED = {"actors/api": 16, "sundog/commands": 14}
 """Rooms of more modules than a reader surveys, and how many each may have; a number here only falls."""
 LINES = {"actors": 21_800, "runtime": 15_560, "sim": 20_490, "sundog": 7_445}
 """Lines of Python that each package may have. It grows only with a reason in the commit that raises it."""

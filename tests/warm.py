@@ -35,7 +35,7 @@ COMPUTING = (
     "runtime.embedding.backend",
     "runtime.worker.engine_process",
     "runtime.worker.host",
-    "runtime.worker.rank_forks",
+    "runtime.worker.rank_process",
     "runtime.worker.watchdog",
     "transformers.models.llama.modeling_llama",
 )

@@ -16,7 +16,7 @@ from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import LLM, Desk, InFlight, OwnDesk
+from actors.api.in_flight import LLM, AnswerControl, InFlight, LocalAnswerControl
 from actors.api.keys import Keys
 from actors.api.live import Watched
 from actors.api.routes.admin import admin_routes, lora_routes
@@ -78,7 +78,7 @@ def create_app(
     in_flight: InFlight | None = None,
     emulation: Emulation | None = None,
     http: HttpSettings = USUAL,
-    desk: Desk | None = None,
+    control: AnswerControl | None = None,
     limits: ConcurrencyLimits | None = None,
     keeps_responses: bool = True,
 ) -> ApiApp:
@@ -88,7 +88,7 @@ def create_app(
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
     /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
-    `http` says how many headers a request may have, and whose pages may call. Operators work at `desk`,
+    `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
     and `limits` count the answers of each key.
     """
     app = new_app(__name__)
@@ -105,9 +105,9 @@ def create_app(
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     flying = InFlight() if in_flight is None else in_flight
-    desk = desk or OwnDesk(flying, llm)
+    control = control or LocalAnswerControl(flying, llm)
     context = ApiContext(
-        *(llm, model, new_id, desk, codec, spell, answers, keys is not None, admin_key, live, emulation),
+        *(llm, model, new_id, control, codec, spell, answers, keys is not None, admin_key, live, emulation),
         adapters={adapter.name: adapter for adapter in model.adapters},
         keeps_responses=keeps_responses,
         in_flight=flying,

@@ -11,7 +11,7 @@ import trio
 
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
-from actors.api.in_flight import LLM, Desk, InFlight
+from actors.api.in_flight import LLM, AnswerControl, InFlight
 from actors.api.live import Watched
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
@@ -120,7 +120,7 @@ class ApiContext:
     llm: LLM
     model: ServedModel
     new_id: Callable[[], str]
-    desk: Desk
+    control: AnswerControl
     codec: TextCodec | None = None
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS

@@ -13,7 +13,7 @@ from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
-from actors.api.in_flight import LLM, Desk, InFlight, OwnDesk
+from actors.api.in_flight import LLM, AnswerControl, InFlight, LocalAnswerControl
 from actors.api.keys import Keys
 from actors.api.live import Live, Watched
 from actors.api.server_options import ServerOptions
@@ -118,11 +118,11 @@ class OwnFront:
         """They are the same object."""
 
 
-class Far(Protocol):
+class RemoteServer(Protocol):
     """What a door has of the server at the other end of its link."""
 
     llm: LLM
-    desk: Desk
+    control: AnswerControl
     exposition: Exposition
     live: Watched
     limits: ConcurrencyLimits
@@ -132,7 +132,7 @@ class Far(Protocol):
         """Whom the server lets in; they change when it says so."""
         ...
 
-    def open(self, desk: Desk) -> None:
+    def open(self, control: AnswerControl) -> None:
         """Have the server's orders done here."""
         ...
 
@@ -145,13 +145,13 @@ class Door:
     codec: TextCodec
     options: ServerOptions
 
-    async def serve(self, far: Far, *, task_status: trio.TaskStatus[int]) -> None:
+    async def serve(self, remote: RemoteServer, *, task_status: trio.TaskStatus[int]) -> None:
         """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
         in_flight, options = InFlight(), self.options
-        keys = await far.keys()
+        keys = await remote.keys()
         with spans_to(options.otlp_traces_endpoint, self.served.name) as spans:
             app = create_app(
-                far.llm,
+                remote.llm,
                 self.served,
                 codec=self.codec,
                 spell=SHAPES[options.compat],
@@ -161,18 +161,18 @@ class Door:
                 max_body_bytes=options.max_body_bytes,
                 http=options.http,
                 spans=spans,
-                live=far.live,
-                exposition=far.exposition,
+                live=remote.live,
+                exposition=remote.exposition,
                 in_flight=in_flight,
-                desk=far.desk,
-                limits=far.limits,
+                control=remote.control,
+                limits=remote.limits,
                 keeps_responses=False,
             )
-            far.open(OwnDesk(in_flight, far.llm))
+            remote.open(LocalAnswerControl(in_flight, remote.llm))
             await serve_app(
-                *(app, options, far.stop, in_flight),
+                *(app, options, remote.stop, in_flight),
                 shares_port=True,
-                limits=far.limits,
+                limits=remote.limits,
                 task_status=task_status,
             )
 

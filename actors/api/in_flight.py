@@ -127,7 +127,7 @@ def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
     return [request_id for group in groups for request_id in group]
 
 
-class Desk(Protocol):
+class AnswerControl(Protocol):
     """Ends answers, holds new ones up, lets them pass again, waits, counts."""
 
     async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
@@ -143,8 +143,8 @@ class Desk(Protocol):
     async def num_under_way(self) -> int: ...
 
 
-class OwnDesk:
-    """The desk of a server that is one process."""
+class LocalAnswerControl:
+    """The control of a server that is one process."""
 
     def __init__(self, in_flight: InFlight, llm: LLM) -> None:
         self._in_flight = in_flight

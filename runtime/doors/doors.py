@@ -16,7 +16,6 @@ from actors.config import ConfigError
 from actors.engine.supervisor import Backoff
 from actors.http.limits import LocalLimits
 from actors.kernel.actor import ActorDied, Ref
-from runtime.doors.doorman import Doorman
 from runtime.doors.messages import (
     DOOR_MESSAGES,
     Answered,
@@ -28,10 +27,11 @@ from runtime.doors.messages import (
     Stop,
     ToDoor,
 )
+from runtime.doors.session import DoorSession
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
 from runtime.worker.forks import ForkServerDied
-from runtime.worker.place import Begun, Place
+from runtime.worker.supervision import Launcher, RunningProcess
 
 log = logging.getLogger("sundog.api")
 
@@ -44,18 +44,18 @@ class DoorDied(Exception):
 
 
 class Doors:
-    """`num_doors` processes at one `port` (`actors.api.front.Front`); `place` is where they begin.
+    """`num_doors` processes at one `port` (`actors.api.front.Front`); `launcher` begins them.
 
     A door that has not answered for `stall_s` is replaced.
     """
 
-    def __init__(self, num_doors: int, place: Place, port: int, grace_s: float, stall_s: float) -> None:
+    def __init__(self, num_doors: int, launcher: Launcher, port: int, grace_s: float, stall_s: float) -> None:
         self._num_doors = num_doors
-        self._place = place
+        self._launcher = launcher
         self._port = port
         self._grace_s, self._stall_s = grace_s, stall_s
         self._backoff = Backoff()
-        self._receptions: dict[int, Ref[ToDoor]] = {}
+        self._receivers: dict[int, Ref[ToDoor]] = {}
         """Of the doors that are open."""
         self._is_held = self._has_keys = False
 
@@ -69,23 +69,23 @@ class Doors:
                     opening.start_soon(nursery.start, self._keep, number, behind, shared)
             task_status.started(self._port)
             await behind.stop.wait()
-            for reception in self._receptions.values():
-                reception.tell(Stop())
+            for receiver in self._receivers.values():
+                receiver.tell(Stop())
             nursery.cancel_scope.deadline = trio.current_time() + self._grace_s + SLOW_S
 
     async def order(self, order: Order) -> Number:
         """Have every door obey, and add up what they say; one that dies meanwhile has nothing under way."""
         numbers: list[int] = []
 
-        async def ask(reception: Ref[ToDoor]) -> None:
+        async def ask(receiver: Ref[ToDoor]) -> None:
             with suppress(ActorDied):
-                numbers.append((await reception.ask(order)).number)
+                numbers.append((await receiver.ask(order)).number)
 
         if order.what in ("hold", "release"):
             self._is_held = order.what == "hold"
         async with trio.open_nursery() as nursery:
-            for reception in self._receptions.values():
-                nursery.start_soon(ask, reception)
+            for receiver in self._receivers.values():
+                nursery.start_soon(ask, receiver)
         return Number(sum(numbers))
 
     async def keys_changed(self) -> None:
@@ -96,7 +96,7 @@ class Doors:
         self, number: int, behind: Behind, shared: "Shared", *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Run a door, and another when it has died, until told to stop. One that never opens ends the run."""
-        door = _Opening(task_status)
+        door = _Restarts(task_status)
         while not behind.stop.is_set():
             try:
                 await self._run(number, behind, shared, door.opened)
@@ -113,37 +113,37 @@ class Doors:
     async def _run(self, number: int, behind: Behind, shared: "Shared", opened: Callable[[], None]) -> None:
         """Run a door process to its end; raises DoorDied, ConfigError if it cannot listen."""
         try:
-            begun = await self._place.begin(number)
+            begun = await self._launcher.begin(number)
         except (WireError, ForkServerDied) as error:
             raise DoorDied(str(error)) from error
         link = Link(begun.connected, DOOR_MESSAGES, begun.name)
         try:
-            await self._run_link(link, Doorman(number, behind.llm, shared), number, behind.stop, opened)
+            await self._run_link(link, DoorSession(number, behind.llm, shared), number, behind.stop, opened)
         finally:
             how = await _end(begun, behind.stop)
         raise DoorDied(f"{begun.name} {how}; the link ended as {link.why_ended}")
 
     async def _run_link(
-        self, link: Link, doorman: Doorman, number: int, stop: trio.Event, opened: Callable[[], None]
+        self, link: Link, session: DoorSession, number: int, stop: trio.Event, opened: Callable[[], None]
     ) -> None:
-        link.export(doorman)
-        hold = doorman.ref("doors")
+        link.export(session)
+        hold = session.ref("doors")
         async with trio.open_nursery() as nursery:
-            doorman.nursery = nursery
-            await nursery.start(doorman.live)
-            nursery.start_soon(self._attend, link, doorman, number, stop, opened, nursery)
+            session.nursery = nursery
+            await nursery.start(session.live)
+            nursery.start_soon(self._attend, link, session, number, stop, opened, nursery)
             try:
                 await link.run()
             finally:
-                self._receptions.pop(number, None)
-                doorman.leave()
+                self._receivers.pop(number, None)
+                session.leave()
                 hold.close()
             nursery.cancel_scope.cancel()
 
     async def _attend(
         self,
         link: Link,
-        doorman: Doorman,
+        session: DoorSession,
         number: int,
         stop: trio.Event,
         opened: Callable[[], None],
@@ -151,31 +151,31 @@ class Doors:
     ) -> None:
         """Wait until a door is open, send it what is new, and see that it answers; until it is gone."""
         with suppress(ActorDied):
-            reception: Ref[ToDoor] = await link.open("reception", doorman.name)
-            if isinstance(ready := await doorman.ready.wait(), Failed):
+            receiver: Ref[ToDoor] = await link.open("door-receiver", session.name)
+            if isinstance(ready := await session.ready.wait(), Failed):
                 raise ConfigError(ready.why)
             if self._is_held:
-                await reception.ask(Order("hold"))
+                await receiver.ask(Order("hold"))
             if self._has_keys:  # they may have changed since it fetched them
-                await reception.ask(Order("keys"))
-            self._receptions[number] = reception
+                await receiver.ask(Order("keys"))
+            self._receivers[number] = receiver
             opened()
             if stop.is_set():
-                reception.tell(Stop())
-            nursery.start_soon(self._watch, link, reception)
-            await doorman.send_deltas(reception, link)
+                receiver.tell(Stop())
+            nursery.start_soon(self._watch, link, receiver)
+            await session.send_deltas(receiver, link)
 
-    async def _watch(self, link: Link, reception: Ref[ToDoor]) -> None:
+    async def _watch(self, link: Link, receiver: Ref[ToDoor]) -> None:
         while link.why_ended is None:
             await trio.sleep(self._stall_s / 2)
-            self._place.tend()
+            self._launcher.tend()
             with trio.move_on_after(self._stall_s) as waiting, suppress(ActorDied):
-                await reception.ask(Order("count"))
+                await receiver.ask(Order("count"))
             if waiting.cancelled_caught:
                 link.end(f"it has not answered for {self._stall_s:g} s")
 
 
-class _Opening:
+class _Restarts:
     """Whether a door has ever been open, and how often it has died since it was."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
@@ -194,7 +194,7 @@ class _Opening:
         return backoff.wait_s(self._num_crashes) if self._has_opened else None
 
 
-async def _end(begun: Begun, stop: trio.Event) -> str:
+async def _end(begun: RunningProcess, stop: trio.Event) -> str:
     """How a process ended; it is killed unless it ends by itself because it was told to."""
     with trio.CancelScope(shield=True):
         if not stop.is_set():
@@ -204,7 +204,7 @@ async def _end(begun: Begun, stop: trio.Event) -> str:
 
 
 class Shared:
-    """What all doors share (`runtime.doors.doorman.Server`)."""
+    """What all doors share (`runtime.doors.session.Server`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry)

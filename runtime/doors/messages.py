@@ -8,8 +8,38 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.kernel.stream import Delta
-from actors.messages import Cancel, CheckHealth, Done, Drain, Freeze, Health, Refused, ResetPrefixCache
-from runtime.doors.asking import Asked, Taken
+from actors.messages import (
+    Cancel,
+    CheckHealth,
+    Done,
+    Drain,
+    Freeze,
+    Generate,
+    Health,
+    Refused,
+    ResetPrefixCache,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A door asks for an answer; its streams have numbers from `first_stream` on, which the door gives."""
+
+    first_stream: int
+    generate: Generate
+
+    def answered_by(self, answer: "Taken | Refused") -> "Asked":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The graph has accepted what a door asked for (`Accepted`): its streams begin."""
+
+    num_prompt_tokens: int
+    may_be_refused: bool
+    prompt_token_ids: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

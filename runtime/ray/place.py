@@ -57,7 +57,7 @@ class Home:
 
 
 class RayPlace:
-    """The place of engine processes on a cluster (`Place`), until `close`.
+    """The place of engine processes on a cluster (`Launcher`), until `close`.
 
     Each is given what `demand` says, on one node, which is waited for `wait_s`. They connect to `host`, this
     machine's address for them.

@@ -20,7 +20,7 @@ KILL_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class RayProcess:
-    """An engine process on the cluster (`Begun`)."""
+    """An engine process on the cluster (`RunningProcess`)."""
 
     facts: Facts
     actor: Any

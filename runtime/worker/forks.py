@@ -31,7 +31,7 @@ class ForkServerDied(Exception):
 
 
 class Forks:
-    """The place of engine processes on this machine (`Place`).
+    """Launches engine processes on this machine (`Launcher`).
 
     `command` starts the fork server, and reads `orders` from its stdin. It gets two further arguments:
     the descriptor of its socket and this process's id. `messages` are what its processes exchange, `kind`
@@ -203,7 +203,7 @@ class Forks:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """An engine process of this machine (`Begun`)."""
+    """An engine process of this machine (`RunningProcess`)."""
 
     kind: str
     child: ChildProcess

@@ -4,9 +4,10 @@ It ends when the core does, and when the server is gone. Its clock is the server
 same on both sides.
 """
 
+import logging
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Never
 
@@ -18,14 +19,13 @@ from actors.engine.backend import Backend
 from actors.engine.crash import root_cause
 from actors.engine.engine_core import run_engine_core
 from actors.engine.reports import report
-from actors.kernel.actor import Actor, Handled, Ref, answer
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, answer
 from actors.messages import Capacity, EngineRefs
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.clock import ServerClock, offset_s
 from runtime.worker.life import PULSE_S, until_gone
-from runtime.worker.logs import told
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Heard, Pulse, Start, failed
+from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Logged, Pulse, Start, ToMonitor, failed
 from runtime.worker.ranks import Ranks
 
 
@@ -61,11 +61,40 @@ class Host(Actor[Start]):
 class Reached:
     """The server's end as a listener of the core."""
 
-    def __init__(self, door: Ref[Heard]) -> None:
-        self._door = door
+    def __init__(self, monitor: Ref[ToMonitor]) -> None:
+        self._monitor = monitor
 
-    def ref(self, sender: str, *, counted: bool = True) -> Ref[Heard]:
-        return self._door
+    def ref(self, sender: str, *, counted: bool = True) -> Ref[ToMonitor]:
+        return self._monitor
+
+
+class LogToServer(logging.Handler):
+    """Tells the monitor every record, from whichever thread, in order."""
+
+    def __init__(self, monitor: Ref[ToMonitor]) -> None:
+        super().__init__()
+        self._monitor = monitor
+        self._token = trio.lowlevel.current_trio_token()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = Logged(record.name, record.levelno, self.format(record))
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._tell, said)
+
+    def _tell(self, said: Logged) -> None:
+        with suppress(ActorDied):  # nobody is there to read it
+            self._monitor.tell(said)
+
+
+@contextmanager
+def logs_told(monitor: Ref[ToMonitor]) -> Iterator[None]:
+    """Have all that is logged in this process told to the Door."""
+    handler = LogToServer(monitor)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def run_host(
@@ -110,36 +139,44 @@ async def _host(
     link.export(host)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(until_gone, link, nursery.cancel_scope)
-        door: Ref[Heard] = await link.open(f"door-{replica}", f"host-{replica}", counted=False)
+        monitor: Ref[ToMonitor] = await link.open(f"monitor-{replica}", f"host-{replica}", counted=False)
         await nursery.start(host.live)
         actors: list[Actor[Never]] = []
-        nursery.start_soon(_beat, door, actors, ranks)
+        nursery.start_soon(_beat, monitor, actors, ranks)
 
         def on_actors(started: Sequence[Actor[Never]]) -> None:
             actors.extend(started)
             for actor in started:
                 link.export(actor)
-            door.tell(Pulse(report(actors)))
+            monitor.tell(Pulse(report(actors)))
 
         def on_up(engine: EngineRefs) -> None:
             ranks.is_up = True
             host.up(engine)
 
         try:
-            with told(door) if tells_logs else nullcontext():
+            with logs_told(monitor) if tells_logs else nullcontext():
                 backend = await trio.to_thread.run_sync(new_backend, replica)
-                async with ranks.running(lambda lost: door.tell(failed(lost))) as runners:
+                async with ranks.running(lambda lost: monitor.tell(failed(lost))) as runners:
                     await run_engine_core(
-                        replica, config, [Reached(door)], Fcfs(), None, [backend], on_up, on_actors, runners
+                        replica,
+                        config,
+                        [Reached(monitor)],
+                        Fcfs(),
+                        None,
+                        [backend],
+                        on_up,
+                        on_actors,
+                        runners,
                     )
-            door.tell(CoreEnded())
+            monitor.tell(CoreEnded())
         except Exception as error:  # noqa: BLE001  # whatever it is, the server says it
-            door.tell(failed(ranks.lost or root_cause(error)))
+            monitor.tell(failed(ranks.lost or root_cause(error)))
         await link.flush()
         nursery.cancel_scope.cancel()
 
 
-async def _beat(door: Ref[Heard], actors: Sequence[Actor[Never]], ranks: Ranks) -> None:
+async def _beat(monitor: Ref[ToMonitor], actors: Sequence[Actor[Never]], ranks: Ranks) -> None:
     while True:
-        door.tell(Pulse((*report(actors), *ranks.reports())))
+        monitor.tell(Pulse((*report(actors), *ranks.reports())))
         await trio.sleep(PULSE_S)

@@ -20,14 +20,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The Host tells the Door twice a second that its event loop runs, and what its actors are doing."""
+    """The Host tells the monitor twice a second that its event loop runs, and what its actors are doing."""
 
     actors: tuple[ActorReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The Host tells the Door what was logged, where nobody reads its stderr; `level` is Python's number."""
+    """The Host tells the monitor what was logged where its stderr is not read; `level` is Python's number."""
 
     logger: str
     level: int
@@ -36,12 +36,12 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class CoreEnded:
-    """The Host tells the Door that the core has ended, as all have hung up."""
+    """The Host tells the monitor that the core has ended, as all have hung up."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreFailed:
-    """The Host tells the Door why the core crashed, or could not start; `notes` say where.
+    """The Host tells the monitor why the core crashed, or could not start; `notes` say where.
 
     It `is_refusal` where what was asked for cannot work.
     """
@@ -51,8 +51,8 @@ class CoreFailed:
     is_refusal: bool
 
 
-Heard = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
-"""What the Door is told."""
+ToMonitor = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
+"""Messages to a `ProcessMonitor`."""
 
 WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
 

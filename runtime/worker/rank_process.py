@@ -1,14 +1,20 @@
-"""A rank's process: one Runner behind a link to the process of rank 0, whose Executor drives it.
+"""A rank's process: forked from that of rank 0, before it runs an event loop or computes anything.
 
-It ends when the Executor hangs up, when its Runner crashes, and when rank 0 is gone.
+One Runner lives there behind a link to rank 0, whose Executor drives it. The process ends when the Executor
+hangs up, when its Runner crashes, and when rank 0 is gone.
 """
 
+import os
+import signal
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from actors.config import EngineConfig
 from actors.engine.backend import Backend
 from actors.engine.crash import root_cause
 from actors.engine.engine_core import CLOSE_S
@@ -17,11 +23,20 @@ from actors.engine.reports import report
 from actors.kernel.actor import Ref, Reply
 from actors.kernel.clock import run_blocking
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from runtime.ranks.rank import Rank, first_of
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
-from runtime.worker.clock import ServerClock, offset_s
-from runtime.worker.life import PULSE_S, until_gone
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Heard, Pulse, failed
+from runtime.worker.clock import ServerClock, offset_s, set_clock
+from runtime.worker.life import PULSE_S, forked, how_it_ended, until_gone
+from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Pulse, ToMonitor, failed
+from runtime.worker.ranks import Ranks
+
+LEAVE_S = 2.0
+
+NewBackend = Callable[[Rank], Callable[[int], Backend]]
+"""What makes the backend of a rank of a replica."""
+RunHost = Callable[[EngineConfig, Callable[[int], Backend], int, socket.socket, Ranks], None]
+"""The life of an engine process (`runtime/worker/host.py`)."""
 
 
 class Late:
@@ -66,22 +81,119 @@ async def _rank(
     link.export(runner)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(until_gone, link, nursery.cancel_scope)
-        door: Ref[Heard] = await link.open(f"door-{replica}.{number}", name, counted=False)
-        nursery.start_soon(_beat, door, runner)
+        monitor: Ref[ToMonitor] = await link.open(f"monitor-{replica}.{number}", name, counted=False)
+        nursery.start_soon(_beat, monitor, runner)
         try:
             try:
                 await runner.live()
             finally:
                 with trio.move_on_after(CLOSE_S, shield=True):
                     await backend.close()
-            door.tell(CoreEnded())
+            monitor.tell(CoreEnded())
         except Exception as error:  # noqa: BLE001  # whatever it is, rank 0 says it
-            door.tell(failed(root_cause(error)))
+            monitor.tell(failed(root_cause(error)))
         await link.flush()
         nursery.cancel_scope.cancel()
 
 
-async def _beat(door: Ref[Heard], runner: Runner) -> None:
+async def _beat(monitor: Ref[ToMonitor], runner: Runner) -> None:
     while True:
-        door.tell(Pulse(report([runner])))
+        monitor.tell(Pulse(report([runner])))
         await trio.sleep(PULSE_S)
+
+
+@dataclass(slots=True)
+class ForkedRank:
+    """A rank's process on this machine (`RunningProcess`); the kernel kills it when that of rank 0 dies."""
+
+    number: int
+    process: int
+    connected: socket.socket
+    how: str | None = None
+    """How it ended, once that is known."""
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number} (process {self.process})"
+
+    def kill(self) -> None:
+        if self.how is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process, signal.SIGKILL)
+
+    async def ended(self) -> str:
+        with trio.move_on_after(LEAVE_S):
+            while not self._has_ended():  # noqa: ASYNC110  # once in the life of a process
+                await trio.sleep(0.005)
+        if self.how is None:
+            self.kill()
+            self.how = how_it_ended(os.waitpid(self.process, 0)[1])  # noqa: ASYNC222  # it is dead
+        return self.how
+
+    def _has_ended(self) -> bool:
+        if self.how is None:
+            process, status = os.waitpid(self.process, os.WNOHANG)
+            if process:
+                self.how = how_it_ended(status)
+        return self.how is not None
+
+
+class RankLauncher:
+    """Launches a replica's ranks (`Launcher`): they were forked when this was made."""
+
+    def __init__(self, new_backend: NewBackend, replica: int, first: Rank, not_theirs: socket.socket) -> None:
+        self._ranks: list[ForkedRank] = []
+        for number in range(1, first.count):
+            ours, theirs = socket.socketpair()
+            closed = [not_theirs, ours, *(each.connected for each in self._ranks)]
+            process = _fork(new_backend(first.other(number)), replica, first, number, theirs, closed)
+            theirs.close()
+            self._ranks.append(ForkedRank(number, process, ours))
+
+    async def begin(self, number: int) -> ForkedRank:
+        """The rank of this number, with hands shaken and its clock set."""
+        rank = self._ranks[number - 1]
+        await shake_hands(rank.connected, WORKER_MESSAGES, b"", called=False)
+        await set_clock(rank.connected, is_here=True)
+        return rank
+
+    def tend(self) -> None:
+        """All ranks have been forked: nothing is begun again."""
+
+
+def run_shared(
+    run: RunHost,
+    config: EngineConfig,
+    new_backend: NewBackend,
+    count: int,
+    stall_s: float,
+    replica: int,
+    connected: socket.socket,
+) -> None:
+    """The life of an engine process whose model `count` ranks share: it is rank 0, and forks the others.
+
+    `run` is the rest of it: that of a process that was just forked here, or elsewhere.
+    """
+    first = first_of(count)
+    launcher = RankLauncher(new_backend, replica, first, connected)
+    run(config, new_backend(first), replica, connected, Ranks(replica, count, launcher, stall_s))
+
+
+def _fork(
+    new_backend: Callable[[int], Backend],
+    replica: int,
+    first: Rank,
+    number: int,
+    connected: socket.socket,
+    closed: list[socket.socket],
+) -> int:
+    """The process id of a rank, which has no business with the sockets `closed`."""
+
+    def live() -> None:
+        for each in closed:
+            each.close()
+        assert first.listening is not None
+        os.close(first.listening)
+        run_rank(new_backend, replica, number, connected)
+
+    return forked(f"sundog rank {replica}.{number}", live)

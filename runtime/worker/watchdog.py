@@ -1,28 +1,43 @@
-"""The watchdog of an engine in the server's own process: a thread that says what it sees.
+"""Watchdogs of what runs in the server's own process: threads that see that something does not go on.
 
-It cannot end a step: nothing can from within a process. Law: what does not go on is said once it has lasted
-`stall_s`, again each time that has doubled, and so is that it goes on.
+`Watched` watches an engine's actors and only says so: nothing can end a step from within a process. Law: it
+says so once that has lasted `stall_s`, again each time that has doubled, and when the engine goes on.
+
+`LoopWatchdog` watches the event loop. A user's policy that never answers stops it, and with it every stream,
+`/health` and the obedience to SIGTERM. Law: a loop that takes no notice for `stall_s`, or for LOOP_LEAVE_S
+once it was told to stop, ends its process with one line that says where it is. Time in which the process
+itself was stopped does not count.
 """
 
 import logging
+import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Coroutine, Sequence
-from typing import Never
+from collections.abc import Callable, Coroutine, Sequence
+from types import FrameType
+from typing import Final, Never
+
+import trio
 
 from actors.engine.backend import Backend
 from actors.engine.reports import ActorReport, report
 from actors.kernel.actor import Actor, Reply
 from actors.kernel.clock import now_s
 from actors.messages import Batch, Capacity, Load, StepResult
+from actors.policy_file import MODULE
 from runtime.worker.life import PULSE_S
 
 log = logging.getLogger("sundog.engine")
 
 LOOK_S = PULSE_S / 2
 NUM_FRAMES = 3
+LOOP_LOOK_S: Final = 0.25
+LOOP_LEAVE_S: Final = 2.0
+"""A loop that takes no notice of a signal to stop for this long has stalled."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Watched:
@@ -86,3 +101,71 @@ def _where() -> list[str]:
             calls = [f"{each.filename}:{each.lineno} in {each.name}" for each in inner]
             where.append(f"thread {thread.name}: {', called at '.join(calls)}")
     return where
+
+
+class LoopWatchdog:
+    """Watches the loop that `start` is called in; `end` is called with the line, in the thread."""
+
+    def __init__(self, stall_s: float, end: Callable[[str], None]) -> None:
+        self._stall_s = stall_s
+        self._end = end
+        self._num_silent = 0
+        self._is_told = False
+
+    def start(self) -> None:
+        """Watch from now on, until the loop is over."""
+        token, loop_thread = trio.lowlevel.current_trio_token(), threading.get_ident()
+        for number in SIGNALS:
+            self._listen(number)
+        arguments = (token, loop_thread)
+        threading.Thread(target=self._look, args=arguments, name="loop watchdog", daemon=True).start()
+
+    def _listen(self, number: signal.Signals) -> None:
+        """Note a signal to stop, which Trio only hears when it goes on."""
+        handler = signal.getsignal(number)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._is_told = True
+            if callable(handler):
+                handler(number, frame)
+
+        if callable(handler):
+            signal.signal(number, note)
+
+    def _look(self, token: trio.lowlevel.TrioToken, loop_thread: int) -> None:
+        is_over = threading.Event()
+        while not is_over.wait(LOOP_LOOK_S):
+            self._num_silent += 1
+            silent_s = self._num_silent * LOOP_LOOK_S
+            if silent_s > (min(LOOP_LEAVE_S, self._stall_s) if self._is_told else self._stall_s):
+                return self._end(f"the server does not go on for {silent_s:g} s: {_policy_at(loop_thread)}")
+            try:
+                token.run_sync_soon(self._go_on, idempotent=True)
+            except trio.RunFinishedError:
+                return
+
+    def _go_on(self) -> None:
+        self._num_silent = 0
+
+
+def end_process(line: str) -> None:
+    """Say why, and end this process by force: nothing can end a call from within."""
+    sys.stderr.write(f"sundog: {line}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _policy_at(thread: int) -> str:
+    """The method of a user's policy or router that a thread is in; if it is in none, the line."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "its thread is gone"
+    place = f"{frame.f_code.co_filename}, line {frame.f_lineno}, is in {frame.f_code.co_name}"
+    line, method = 0, ""
+    while frame is not None:
+        kind = str(frame.f_globals.get("__name__")).split(".")
+        if kind[0] == MODULE:
+            line, method = line or frame.f_lineno, frame.f_code.co_name
+            place = f"{kind[1]} {frame.f_code.co_filename}: {method} does not answer (line {line})"
+        frame = frame.f_back
+    return place

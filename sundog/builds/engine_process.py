@@ -120,7 +120,7 @@ class OpenedModel:
     def life(self) -> "Run":
         """The life of an engine process, and of the ranks that it forks if there are several."""
         from runtime.worker.host import run_fork, run_host
-        from runtime.worker.rank_forks import run_shared
+        from runtime.worker.rank_process import run_shared
 
         num_ranks, serving = self.orders.engine.tensor_parallel_size, self.orders.serving
         is_late, is_here = _may_be_on_a_gpu(serving.device), serving.on is None
@@ -136,7 +136,7 @@ class OpenedModel:
 
     def _apart(self, run: "Run", num_ranks: int, is_late: bool) -> "Run":
         """The life of an engine process on GPUs or cores that no other replica has."""
-        from runtime.worker.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
+        from runtime.host.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
 
         if not is_late:
             return partial(self._on_own_cores, run)

@@ -32,7 +32,7 @@ def serve_until_stopped(
 
     from actors.api.serve_graph import serve_graph
     from actors.config.sampling_defaults import differing
-    from runtime.worker.loop_watchdog import LoopWatchdog, end_process
+    from runtime.worker.watchdog import LoopWatchdog, end_process
     from sim.ahead import Ahead
     from sundog.builds.door_process import front_of
     from sundog.builds.start_report import StartReport

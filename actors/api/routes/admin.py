@@ -26,7 +26,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 def admin_routes(context: ApiContext) -> Blueprint:
     """The routes, all behind the one key."""
     routes = Blueprint(OPERATORS, __name__)
-    desk = context.desk
+    control = context.control
 
     @routes.before_request
     async def check() -> None:
@@ -44,7 +44,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
     @routes.post("/abort_requests")
     async def abort_requests() -> Response:
         body = await parse_request(AbortBody, current_request(), context)
-        num_aborted = await desk.abort(tuple(body.request_ids or ()) or None)
+        num_aborted = await control.abort(tuple(body.request_ids or ()) or None)
         return json_response({"status": "aborted", "aborted": num_aborted})
 
     @routes.post("/pause")
@@ -61,7 +61,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
     @routes.post("/resume")
     async def resume() -> Response:
         await context.llm.ask(Freeze(is_frozen=False))
-        await desk.release()
+        await control.release()
         return json_response({"status": "resumed"})
 
     @routes.get("/is_paused")
@@ -81,13 +81,13 @@ def admin_routes(context: ApiContext) -> Blueprint:
 
 async def _pause(context: ApiContext, mode: str) -> None:
     """Return when nothing is under way any more; with `keep`, when no engine computes any more."""
-    await context.desk.hold()
+    await context.control.hold()
     if mode == "keep":
         await context.llm.ask(Freeze())
         return
     if mode == "abort":
-        await context.desk.abort(None)
-    await context.desk.until_empty()
+        await context.control.abort(None)
+    await context.control.until_empty()
 
 
 async def _drain(context: ApiContext, *, is_draining: bool) -> Response:

@@ -23,7 +23,7 @@ def operations_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/load")
     async def show_load() -> Json:
-        load: Json = {"server_load": await context.desk.num_under_way()}
+        load: Json = {"server_load": await context.control.num_under_way()}
         return load if context.emulation is None else load | {"emulation": context.emulation.lag.to_json()}
 
     @routes.route("/ping", methods=["GET", "POST"])

@@ -8,8 +8,7 @@ from actors.core.params.logprobs import TokenLogprobs
 from actors.core.params.sampling import Adapter, Constraint, ConstraintKind
 from actors.kernel.stream import Delta
 from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
-from runtime.doors.asking import Asked
-from runtime.doors.messages import DOOR_MESSAGES, Deltas, Part
+from runtime.doors.messages import DOOR_MESSAGES, Asked, Deltas, Part
 from runtime.wire.records import Packer, Unpacker
 
 

@@ -5,7 +5,7 @@ import socket
 import sys
 from functools import partial
 
-from runtime.worker.devices import VISIBLE, gpus_of, on_own_gpus
+from runtime.host.devices import VISIBLE, gpus_of, on_own_gpus
 from runtime.worker.fork_server import serve_forks
 from runtime.worker.life import begin_life
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.config import ConfigError
-from runtime.worker.devices import VISIBLE, gpus_of, num_gpus
+from runtime.host.devices import VISIBLE, gpus_of, num_gpus
 from runtime.worker.forks import Forks, module_command
 from tests import warm
 

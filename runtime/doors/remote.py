@@ -10,7 +10,7 @@ import trio
 
 from actors.api import LLM
 from actors.api.exposition import Exposition
-from actors.api.in_flight import Desk
+from actors.api.in_flight import AnswerControl
 from actors.api.keys import Keys
 from actors.api.live import Watched
 from actors.http.limits import ConcurrencyLimits, LimitReached, Release
@@ -28,8 +28,9 @@ from actors.messages import (
     Refused,
     ResetPrefixCache,
 )
-from runtime.doors.asking import Asked
-from runtime.doors.messages import AcquireLimit, Answered, Fetch, Order, ReleaseLimit, ToServer
+from runtime.doors.messages import AcquireLimit, Answered, Asked, Fetch, Order, ReleaseLimit, ToServer
+
+OnOpen = Callable[[AnswerControl], None]
 
 
 class Streams:
@@ -58,7 +59,7 @@ class Streams:
             self._streams.pop(number, None)
 
 
-class FarLLM:
+class RemoteLLM:
     """AsyncLLM at the other end (`actors.api.in_flight.LLM`)."""
 
     def __init__(self, server: Ref[ToServer], streams: Streams) -> None:
@@ -115,8 +116,8 @@ class FarLLM:
         )
 
 
-class FarDesk:
-    """What operators do, done at every door (`actors.api.in_flight.Desk`)."""
+class RemoteAnswerControl:
+    """What operators do, done at every door (`actors.api.in_flight.AnswerControl`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -137,7 +138,7 @@ class FarDesk:
         return (await self._server.ask(Order("count"))).number
 
 
-class FarExposition:
+class RemoteExposition:
     """/metrics, which the server counts for all doors (`actors.api.exposition.Exposition`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
@@ -154,7 +155,7 @@ class FarExposition:
         return fetched.content, fetched.content_type
 
 
-class FarLive:
+class RemoteLive:
     """The live page's events (`actors.api.live.Watched`)."""
 
     def __init__(self, server: Ref[ToServer], draining: trio.Event) -> None:
@@ -188,16 +189,20 @@ class RemoteLimits:
             self._server.tell(ReleaseLimit(ticket))
 
 
-class Far:
+class LinkedServer:
     """All that a door needs of the server."""
 
     def __init__(
-        self, server: Ref[ToServer], streams: Streams, stop: trio.Event, on_open: Callable[[Desk], None]
+        self,
+        server: Ref[ToServer],
+        streams: Streams,
+        stop: trio.Event,
+        on_open: Callable[[AnswerControl], None],
     ) -> None:
-        self.llm: LLM = FarLLM(server, streams)
-        self.desk: Desk = FarDesk(server)
-        self.exposition: Exposition = FarExposition(server)
-        self.live: Watched = FarLive(server, stop)
+        self.llm: LLM = RemoteLLM(server, streams)
+        self.control: AnswerControl = RemoteAnswerControl(server)
+        self.exposition: Exposition = RemoteExposition(server)
+        self.live: Watched = RemoteLive(server, stop)
         self.limits: ConcurrencyLimits = RemoteLimits(server)
         self.stop = stop
         self.open = on_open

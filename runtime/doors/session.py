@@ -1,4 +1,4 @@
-"""The Doorman: one door's address of the graph, in the server's process.
+"""The DoorSession: one door's address of the graph, in the server's process.
 
 Laws: the graph never waits for a door, whose unread deltas merge; what a door has asked for is cancelled when
 the door is gone.
@@ -17,10 +17,10 @@ from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.reply import Ask
 from actors.kernel.stream import DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
-from runtime.doors.asking import Asked, Taken
 from runtime.doors.messages import (
     AcquireLimit,
     Answered,
+    Asked,
     Deltas,
     Failed,
     Fetch,
@@ -31,6 +31,7 @@ from runtime.doors.messages import (
     Part,
     Ready,
     ReleaseLimit,
+    Taken,
     ToDoor,
     ToServer,
 )
@@ -56,11 +57,11 @@ class Server(Protocol):
     def count(self, answered: Answered) -> None: ...
 
 
-class Doorman(Actor[ToServer]):
+class DoorSession(Actor[ToServer]):
     """Asks the graph what its door asks, and sends what is new in the door's streams, once a step."""
 
     def __init__(self, number: int, llm: Ref[FromClients], server: Server) -> None:
-        super().__init__(f"doorman-{number}")
+        super().__init__(f"door-session-{number}")
         self._llm = llm
         self._server = server
         self.nursery: trio.Nursery | None = None
