@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Fate(enum.Enum):
-    """What becomes of a part that failed, and with it of the run."""
+    """The fate of a part that failed, and with it of the run."""
 
     ENDS_RUN = "ends the run"
     ENDS_ALONE = "ends alone, with a warning"
@@ -20,7 +20,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """One column of the table."""
+    """A column of the table of fates."""
 
     listener: Fate
     """A journal or recorder: an actor that hears what the graph does and is asked for nothing."""

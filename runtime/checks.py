@@ -1,6 +1,6 @@
-"""What can be refused before torch is imported: nobody waits seconds to hear of a mistake in the options.
+"""Checks of options before torch is imported, so that a mistake is refused within a second.
 
-What a draft model must be: a model of the same vocabulary, with the same context.
+A draft model must have the same vocabulary and the same context.
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
 
 def is_embedded(model: str) -> bool:
-    """Whether this is the embedded model's name, and no folder here is called so."""
+    """Return True if this is the embedded model's name, and no folder here is called so."""
     return model == EMBEDDED_MODEL.name and not Path(model).exists()
 
 
@@ -89,7 +89,7 @@ class RealModel:
         return cls(folder, name, tokenizer, vocabulary, grammars, context, settings, sizes)
 
     def sampling_defaults(self) -> SamplingDefaults:
-        """Those of the folder's `generation_config.json`; LoadError names a value that cannot be used."""
+        """Return the defaults of `generation_config.json`; LoadError names a value that cannot be used."""
         file = self.folder / "generation_config.json"
         values = {name: value for name, value in read_json(file).items() if value is not None}
         try:
@@ -128,7 +128,7 @@ def torch_backends(
     quantization: str | None = None,
     rank: Rank | None = None,
 ) -> Callable[[int], "TorchBackend"]:
-    """What makes the backend of a replica, or of a `rank` of it. Imports torch; ConfigError without it."""
+    """Return the maker of a replica's backend, or of a `rank` of it. Imports torch, or ConfigError."""
     limits = config.scheduler
     check_settings(
         model.folder,
@@ -181,7 +181,7 @@ def embedding_backends(
     dtype: str = "auto",
     num_threads: int | None = None,
 ) -> Callable[[int], "EmbeddingBackend"]:
-    """What makes the backend of a replica of a model that makes vectors. Imports torch."""
+    """Return the maker of the backend of a model that makes vectors. Imports torch."""
     settings, limits = model.embedding, config.scheduler
     assert settings is not None, "the model generates text"
     try:

@@ -2,8 +2,8 @@
 
 It starts from what is known of the server's requests, takes the scheduler's own decisions step by step,
 prices each step, and stops when the last waiting request has its first token. Unknown, and so guessed: how
-long answers will be, what waiting prompts will find in the prefix cache (nothing), and who is yet to arrive
-(nobody).
+long answers will be, what waiting prompts will find in the prefix cache (nothing), and what is yet to arrive
+(nothing).
 """
 
 from collections import deque
@@ -73,7 +73,7 @@ class Ahead(Actor[Heard]):
     def first_tokens_s(
         self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
     ) -> dict[str, float]:
-        """As `Forecast` says; empty before the engine is up, or has done enough steps to learn from."""
+        """Return the forecasts; none before the engine is up, or has done enough steps to learn from."""
         observed = list(self._observed)
         is_known = self._cost is not None or len(observed) >= FEWEST_OBSERVED
         num_blocks = self._num_blocks[replica]

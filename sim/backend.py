@@ -71,7 +71,7 @@ def to_s(ticks: float) -> float:
 
 @dataclass(slots=True)
 class SampledSteps:
-    """What some steps sampled: `tokens` None where they are only counted, else of one step.
+    """The tokens sampled by some steps: `tokens` None where they are only counted, else of one step.
 
     `ended` names the requests whose token in the last step was the end token. The rest is as in a StepResult.
     """
@@ -84,7 +84,7 @@ class SampledSteps:
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
     def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
-        """What the backend answers."""
+        """Return the backend's answer to a batch."""
         return StepResult(
             step,
             end_times_s,
@@ -100,7 +100,7 @@ class SampledSteps:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TokenSource:
-    """Where the tokens of a run come from, and with them the end of each request."""
+    """The source of a run's tokens, and with them of the end of each request."""
 
     __slots__ = ()
 
@@ -211,7 +211,7 @@ class CostBackend:
             self._wait()
 
     async def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing, as nothing was taken."""
 
     def _begin(self, batch: Batch, reply: Reply[StepResult]) -> None:
         self._batch, self._reply = batch, reply
@@ -257,7 +257,7 @@ class CostBackend:
 
 
 def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
-    """How many of the drafts of each request were accepted, by its tokens where they are named."""
+    """Return the number of accepted drafts of each request, by its tokens where they are named."""
     if not batch.drafts or result.tokens is None:
         return result.accepted
     counts = Counter(name for name, _ in result.tokens)
@@ -278,11 +278,11 @@ class Paced:
         self._fold = WorkFold()
 
     async def load(self) -> Capacity:
-        """The inner backend's capacity."""
+        """Return the inner backend's capacity."""
         return await self._inner.load()
 
     async def execute(self, batch: Batch) -> StepResult:
-        """One step: the inner backend's tokens, the cost model's end time."""
+        """Execute a step: the inner backend's tokens, the cost model's end time."""
         work = self._fold.begin(batch)
         end_times_s: Sequence[float] = ()
         if work.num_tokens:
@@ -295,5 +295,5 @@ class Paced:
         return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
 
     async def close(self) -> None:
-        """Close the inner backend."""
+        """Close the inner backend as well."""
         await self._inner.close()

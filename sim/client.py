@@ -29,13 +29,13 @@ class Ended:
 
 
 class Due(NamedTuple):
-    """What the Client schedules for itself: a row whose pause is over."""
+    """The Client tells itself that a row is due, its pause being over."""
 
     row: TraceRequest
 
 
 class GaveUp(NamedTuple):
-    """What the Client schedules for itself: the request's answer has taken too long."""
+    """The Client tells itself that the request's answer has taken too long."""
 
     request_id: str
 

@@ -81,7 +81,7 @@ class Wave:
             rank.fail(error)
 
     def end(self) -> None:
-        """All ranks are through."""
+        """Note that all ranks are through."""
         running, self._running = self._running, []
         self._pace.done(self._end_s)
         for rank in running:
@@ -114,7 +114,7 @@ class RankBackend:
         return reply
 
     async def close(self) -> None:
-        """Its engine is gone: what it asked for is done for nobody."""
+        """End with its engine: what it asked for is dropped."""
         self._queue.clear()
 
     @property
@@ -123,7 +123,7 @@ class RankBackend:
 
     @property
     def continues(self) -> bool:
-        """Whether it had work all the time up to the batch that was taken up last."""
+        """Return True if it had work all the time up to the batch that was taken up last."""
         return self._fold.continues
 
     def answer_empty(self, now_s: float) -> int:

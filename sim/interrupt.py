@@ -47,7 +47,7 @@ def ctrl_c() -> Iterator[Callable[[], bool]]:
 
 
 def is_stopping(error: BaseException) -> bool:
-    """Whether all that went wrong is that the client gave up."""
+    """Return True if all that went wrong is that the client gave up."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_stopping, error.exceptions))
     return isinstance(error, ReplayStopping)

@@ -137,7 +137,7 @@ class Predictor(Protocol):
     """Asked once per request, in order of arrival."""
 
     def predict(self, request: TraceRequest) -> int | None:
-        """How many output tokens the request may have; None is no idea."""
+        """Return a prediction of the request's output tokens; None without one."""
         ...
 
 

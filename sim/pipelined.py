@@ -101,7 +101,7 @@ class PipelinedBackend:
         return reply
 
     async def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing, as nothing was taken."""
 
     def answer(self) -> None:
         """Give the results that are due, in the order of their batches: a real clock may ring in another."""

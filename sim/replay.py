@@ -163,7 +163,7 @@ def _few_collections() -> Iterator[None]:
 def counting_tokens(
     block_size: int, predictor: Predictor | None = None
 ) -> Callable[[TraceRequest], Generate]:
-    """What a recorded request asks for where tokens are only counted.
+    """Return the request that a recorded one becomes where tokens are only counted.
 
     There is no limit on its output but the context: its length is the oracle's secret. A prediction of its
     length goes along only if there is a predictor.

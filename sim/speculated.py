@@ -38,7 +38,7 @@ class AcceptanceModel:
 
     @classmethod
     def of(cls, asked: SpeculativeConfig, seed: int = 0) -> "AcceptanceModel":
-        """As `--speculative-config` says; ConfigError where it does not say enough."""
+        """Return the model of `--speculative-config`; ConfigError where that does not say enough."""
         count, acceptance = asked.num_tokens, asked.acceptance
         if asked.measured is not None:
             names = {name: place for place, name in enumerate(asked.measured)}
@@ -57,13 +57,13 @@ class AcceptanceModel:
         return cls(((proposed, tuple(map(min, accepted, proposed))),), seed=seed)
 
     def key(self, request_id: str) -> tuple[int, int]:
-        """What tells the request's numbers from those of others, and whose rates it has."""
+        """Return a key of the request's random numbers, and of its rates."""
         digest = hashlib.blake2b(f"drafts {self.seed} {request_id}".encode(), digest_size=8).digest()
         number = int.from_bytes(digest, "big")
         return number, self.names.get(request_id, number % len(self.rates))
 
     def draw(self, key: tuple[int, int], num_tokens: int) -> tuple[int, int]:
-        """Drafts proposed, and accepted if all are verified, of a request that has so many output tokens."""
+        """Return the drafts proposed, and accepted if all are verified, at this number of output tokens."""
         # SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
         number, place = key
         x = (number + (num_tokens + 1) * 0x9E3779B97F4A7C15) & MASK
@@ -88,10 +88,10 @@ Key = tuple[int, int]
 
 
 class Future(Protocol):
-    """What requests will say, known to the backend alone."""
+    """The future tokens of requests, known to the backend alone."""
 
     def length(self, request_id: str) -> int | None:
-        """How many tokens there will be, the end token included; None: as many as the limit allows."""
+        """Return the number of tokens to come, the end token included; None: up to the limit."""
         ...
 
     def token(self, request_id: str, index: int) -> int | None:
@@ -99,19 +99,19 @@ class Future(Protocol):
         ...
 
     def forget(self, request_id: str) -> None:
-        """The request is over."""
+        """Forget a request that is over."""
         ...
 
 
 class Chances(Protocol):
-    """What becomes of drafts (`sim.speculated`)."""
+    """The chances of drafts to be proposed and accepted (`sim.speculated`)."""
 
     def key(self, request_id: str) -> Key:
-        """What tells the request's numbers from those of others."""
+        """Return a key of the request's random numbers."""
         ...
 
     def draw(self, key: Key, num_tokens: int) -> tuple[int, int]:
-        """Drafts proposed, and accepted if all are verified, of a request that has so many output tokens."""
+        """Return the drafts proposed, and accepted if all are verified, at this number of output tokens."""
         ...
 
 
@@ -145,7 +145,7 @@ class Texts:
         return tokens[index] if index < len(tokens) else self._eos_token_id
 
     def forget(self, request_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing, as nothing is kept."""
 
 
 class Speculated(TokenSource):

@@ -1,4 +1,4 @@
-"""What is simulated: a model on GPUs, with the limits that vLLM would choose for them."""
+"""The target of a simulation: a model on GPUs, with the limits that vLLM would choose for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ HUGE_GPU_BYTES = 160 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One replica's hardware; `dtype` None is the model's own.
+    """The hardware of one replica; `dtype` None is the model's own.
 
     `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
     are any, else the roofline), or the file of a calibrated model, with the host's share in it. A `draft`
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the cost of steps rests on where it is not measured kernels of this very model."""
+        """Return what the cost of steps rests on where that is not measured kernels of this very model."""
         model, found = self.model, list(self.model.remarks)
         if self.cost_model == "auto" and (lack := self._lacks_tables()):
             found.append(f"steps are priced by a roofline: {lack}")
@@ -82,7 +82,7 @@ class Target:
         return 2048, 256
 
     def with_limits(self, version: str, max_num_seqs: int, max_num_batched_tokens: int) -> "Target":
-        """The same with the graphs that this version of vLLM captures for these limits."""
+        """Return the target with the graphs that this version of vLLM captures for these limits."""
         captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)
         return replace(self, captured_tokens=captured)
 

@@ -82,12 +82,12 @@ def create_app(
     limits: ConcurrencyLimits | None = None,
     keeps_responses: bool = True,
 ) -> ApiApp:
-    """The OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
+    """Return the OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
     needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
     `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
-    /dashboard shows `live`. Answers are `spans`, if given; `in_flight` is for whoever sees what is under way.
+    /dashboard shows `live`. Answers are traced as `spans`, if given; `in_flight` holds what is under way.
     `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
     and `limits` count the answers of each key.
     """

@@ -17,7 +17,7 @@ OPERATORS = "admin"
 
 
 def needs_key(path: str) -> bool:
-    """True unless the path is open: a route that nobody has thought of needs the key."""
+    """True unless the path is open: a new route needs the key until it is listed as open."""
     return (path.rstrip("/") or "/") not in OPEN | PAGES
 
 

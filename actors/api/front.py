@@ -1,4 +1,4 @@
-"""What stands in front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
+"""The front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a front is in front of: the address of AsyncLLM, what /metrics collects, the live page's events.
+    """The graph behind a front: AsyncLLM's address, what /metrics collects, the live page's events.
 
     `keys` say whom it lets in, None all; `stop` is set when the server is to end.
     """
@@ -78,7 +78,7 @@ class Front(Protocol):
 
 
 class OwnFront:
-    """HTTP in this process."""
+    """The front that serves HTTP in this process."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class OwnFront:
 
 
 class RemoteServer(Protocol):
-    """What a door has of the server at the other end of its link."""
+    """The server as a door sees it at the other end of its link."""
 
     llm: LLM
     control: AnswerControl

@@ -41,7 +41,7 @@ class Keys:
 
     @classmethod
     def one(cls, key: str) -> "Keys":
-        """The same key for all."""
+        """Return a single key that all clients share."""
         return cls({_digest(key): Client()})
 
     @classmethod
@@ -85,7 +85,7 @@ class Keys:
 
     @classmethod
     def from_json(cls, data: bytes) -> "Keys":
-        """What `to_json` has written."""
+        """Read back the keys that `to_json` has written."""
         return cls({digest: Client(**fields) for digest, fields in json.loads(data).items()})
 
 

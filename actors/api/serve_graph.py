@@ -55,7 +55,7 @@ async def serve_graph(
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
-    `new_backend` makes a replica's backend, anew when its engine has crashed. A second signal cuts what runs
+    `new_backend` makes a backend for each replica, and after each crash. A second signal cuts what runs
     and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
     here. Raises ConfigError if it cannot.
     """

@@ -1,4 +1,4 @@
-"""Where a server listens, and whom it lets in."""
+"""Options of a server: its address, and the clients and requests that it lets in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from actors.http.server import USUAL, HttpSettings
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the server listens, in how many processes, and which requests it lets in; port 0 is a free one.
+    """The address of a server, its number of processes, and its limits on requests; port 0 is a free one.
 
     After a signal to stop, running streams have `grace_s` to finish. A larger body than
     `max_body_bytes` is refused. Errors are spelled as `compat` does, vllm or openai. With `log_requests` each
@@ -46,7 +46,7 @@ class ServerOptions:
         return None if self.api_key is None else Keys.one(self.api_key)
 
     def url(self, port: int) -> str:
-        """Where clients reach a server that listens at this port."""
+        """Return the URL at which clients reach a server that listens at this port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self.http.tls is None else 'https'}://{host}:{port}"
 

@@ -17,7 +17,7 @@ EXIT_CODE = 130
 
 
 class Stopping:
-    """How far a server's shutdown has come.
+    """The progress of a server's shutdown.
 
     `drain` is set by the first signal, or by the program that runs the server; `cut` is
     cancelled by the next one. Until `ready` is set nothing runs that could be drained.

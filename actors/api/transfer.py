@@ -18,7 +18,7 @@ Params = Mapping[str, object]
 
 
 class BlockTables(Protocol):
-    """Which blocks requests hold."""
+    """The blocks that requests hold."""
 
     def follow(self, request_id: str) -> None:
         """Remember the blocks of a request that is about to be submitted."""
@@ -31,7 +31,7 @@ class BlockTables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """What this server says of itself, and how long a token's keys and values are on their way."""
+    """The transfers of KV blocks to other servers: this server's name, and how long a token takes."""
 
     tables: BlockTables
     engine_id: str
@@ -60,7 +60,7 @@ class Transfers:
         return num_tokens * self.token_s
 
     def ended(self, params: Params, request_id: str, num_tokens: int) -> dict[str, object] | None:
-        """What the answer says of its blocks, which hold `num_tokens` tokens, if another is to fetch them."""
+        """Return the account of an answer's `num_tokens` tokens of blocks, if another server fetches them."""
         if not _is_on(params, "do_remote_decode"):
             return None
         return {

@@ -14,12 +14,12 @@ __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One deployment: `replicas` equal engines behind one `router`.
+    """The configuration of a deployment: `replicas` equal engines behind one `router`.
 
     `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. With `max_waiting`
     unfinished requests further ones are refused (HTTP 429); None sets no limit. With `refuse_never_fit` a KV
     cache too small for one request of the full context is no error: requests that could outgrow it are
-    refused one by one, where vLLM would queue them for ever. `max_logprobs` bounds how many likeliest tokens
+    refused one by one, where vLLM would queue them. `max_logprobs` bounds how many likeliest tokens
     a request may ask to be listed beside each token; -1 is no bound. `lockstep` and `decode_runs` change what
     a run costs and none of its results; the latter is for backends that only count tokens. The random numbers
     of a policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified

@@ -1,4 +1,4 @@
-"""What it costs to reach an engine core in a process of its own: numbers for the simulated graph."""
+"""The cost of reaching an engine core in a process of its own: numbers for the simulated graph."""
 
 from dataclasses import dataclass, fields
 
@@ -21,7 +21,7 @@ class HopCosts:
 
     @property
     def delays_requests(self) -> bool:
-        """Whether requests take any time to reach the Scheduler."""
+        """True if requests take any time to reach the Scheduler."""
         return self.submit > 0 or self.token > 0
 
 

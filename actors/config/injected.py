@@ -16,17 +16,17 @@ KNOWN = "429, 503, slow=SECONDS, cut=TOKENS, dead-engine"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a request; `amount` is in seconds of the run's clock or in tokens."""
+    """A fault that befalls a request; `amount` is in seconds of the run's clock or in tokens."""
 
     kind: str
     amount: float = 0.0
 
 
 class Faults(Protocol):
-    """What befalls the requests of a server."""
+    """The faults that befall the requests of a server."""
 
     def next(self) -> Fault | None:
-        """What befalls the next request that does not say."""
+        """Return the fault of the next request that does not name its own."""
         ...
 
     def kill(self) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class PoolingType(Enum):
-    """Which of a prompt's states make its vector: the first, the last, or the mean of all."""
+    """The states of a prompt that make its vector: the first, the last, or the mean of all."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -15,7 +15,7 @@ class PoolingType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolerConfig:
-    """What is said instead of the model's files; None leaves it to them. `dimensions` cuts every vector."""
+    """Settings that replace those of the model's files where given. `dimensions` cuts every vector."""
 
     pooling: PoolingType | None = None
     use_activation: bool | None = None

@@ -1,4 +1,4 @@
-"""What a model's own makers would have a request sampled with, where it does not say."""
+"""Sampling parameters that a model's makers recommend, for requests that do not give them."""
 
 from dataclasses import dataclass
 

@@ -35,7 +35,7 @@ Rates = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
-    """How drafts are made.
+    """The configuration of speculative decoding.
 
     A draft is proposed for up to `num_tokens` positions. `model` is the draft model's folder (or name, where
     it is simulated). N-grams of `lookup_min` to `lookup_max` tokens are looked up. `acceptance` is the chance

@@ -1,4 +1,4 @@
-"""How long the vectors of a model may be."""
+"""Bounds on the length of a model's vectors."""
 
 from dataclasses import dataclass
 

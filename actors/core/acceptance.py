@@ -1,4 +1,4 @@
-"""What became of drafts, counted as vLLM's `spec_decode` metrics count them."""
+"""Accepted and rejected drafts, counted as vLLM's `spec_decode` metrics count them."""
 
 from collections.abc import Sequence
 
@@ -42,7 +42,7 @@ class Acceptance:
 
     @property
     def rate(self) -> float:
-        """Accepted drafts, of all."""
+        """The accepted share of all drafts."""
         return self.num_accepted_tokens / max(self.num_draft_tokens, 1)
 
     @property

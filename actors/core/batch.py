@@ -1,4 +1,4 @@
-"""One step on the wire: what the Scheduler sends down and what comes back, as diffs.
+"""A step on the wire: what the Scheduler sends down and what comes back, as diffs.
 
 Both ends keep the decoding set by the same rule, so that a step in which nothing changes needs no words: a
 request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and from the next step on
@@ -56,7 +56,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Batch:
-    """What one step does, or the first of up to `max_steps` equal decode steps.
+    """The work of one step, or of the first of up to `max_steps` equal decode steps.
 
     `finished` may name requests that ended while they waited, of which the runner knows nothing.
     Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
@@ -82,7 +82,7 @@ class Batch:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Drafts that are verified."""
+        """The number of drafts that are verified."""
         return sum([num_drafts for _, num_drafts in self.drafts]) if self.drafts else 0
 
     @property
@@ -98,7 +98,7 @@ class Batch:
 
 @dataclass(slots=True)
 class StepResult:
-    """What the backend did with a batch.
+    """The result of a batch from its backend.
 
     `end_times_s` holds the end of each step done, on the run's clock; its length is the number
     of steps. `tokens` pairs every sampling request with its token, in any order; None in a world

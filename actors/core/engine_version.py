@@ -1,4 +1,4 @@
-"""Which vLLM is predicted, and what its versions do differently."""
+"""Versions of vLLM that can be predicted, and the differences between them."""
 
 from typing import Literal
 
@@ -29,15 +29,15 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_async(version: str, num_stages: int = 1) -> bool:
-    """Whether this version plans a step while the one before it runs, by default."""
+    """Return True if this version plans a step while the one before it runs, by default."""
     return parse_version(version) >= (ASYNC_SINCE if num_stages == 1 else ASYNC_STAGES_SINCE)
 
 
 def decisions_of(version: str) -> Literal["0.32", "0.33"]:
-    """Which of the versions that differ takes the same scheduling decisions as this one."""
+    """Return the version with the same scheduling decisions as this one."""
     return "0.33" if parse_version(version) >= (0, 33) else "0.32"
 
 
 def is_newer(version: str) -> bool:
-    """Whether nobody knew this version when this was written."""
+    """Return True if this version is newer than any that Sundog knows."""
     return parse_version(version) > parse_version(NEWEST)

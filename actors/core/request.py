@@ -1,4 +1,4 @@
-"""One request: as it arrives, and as the scheduler keeps it."""
+"""A request: as it arrives, and as the scheduler keeps it."""
 
 import enum
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Status(enum.Enum):
 
 
 class Request:
-    """What the scheduler knows of one request; owned by one `SchedulerState`.
+    """The scheduler's record of one request; owned by one `SchedulerState`.
 
     While `in_lockstep` the counts of tokens are as of the step in which it joined; ask
     `Lockstep.settle` for exact ones. Otherwise they are exact.

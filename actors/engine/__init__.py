@@ -1,1 +1,1 @@
-"""One replica: Scheduler, KVCacheManager, Executor and Runners, which start and end together."""
+"""The actors of a replica: Scheduler, KVCacheManager, Executor and Runners, which start and end together."""

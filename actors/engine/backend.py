@@ -9,7 +9,7 @@ from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutpu
 
 
 class Backend(Protocol):
-    """What computes: torch in `runtime/`, a cost model in `sim/`.
+    """The computing part of an engine: torch in `runtime/`, a cost model in `sim/`.
 
     A backend that can be asked for runs of many steps is a `DoesRuns`, too, and answers with a Reply.
     """
@@ -27,13 +27,13 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what `load` took."""
+        """Release all that `load` took."""
         ...
 
 
 @runtime_checkable
 class DoesRuns(Protocol):
-    """What a Backend also has if it may be asked for runs of many steps."""
+    """The interface of a Backend that may be asked for runs of many steps."""
 
     def interrupt(self) -> None:
         """End the run under way at the next step boundary."""
@@ -42,7 +42,7 @@ class DoesRuns(Protocol):
 
 @runtime_checkable
 class WatchesActors(Protocol):
-    """What a Backend also has if it watches whether the core that it is in goes on."""
+    """The interface of a Backend that watches whether the core that it is in goes on."""
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
         """Watch these, which have started."""
@@ -53,7 +53,7 @@ class Listener(Protocol):
     """Who hears of every step: an actor, or one that is reached elsewhere."""
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[StepOutput | PolicyFailed]:
-        """Its address for `sender`."""
+        """Return its address for `sender`."""
         ...
 
 
@@ -66,7 +66,7 @@ class RemoteCore(Protocol):
         ...
 
     def reports(self) -> Sequence[ActorReport]:
-        """What its actors were doing when it last said so."""
+        """Return the last reports of its actors."""
         ...
 
 

@@ -22,7 +22,7 @@ def summary(error: BaseException) -> str:
 
 
 def block(error: BaseException) -> str:
-    """Where the cause was raised, innermost last, and what its actor was doing."""
+    """Return where the cause was raised, innermost last, and what its actor was doing."""
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     lines += [_cut(note) for note in getattr(error, "__notes__", ())]

@@ -15,7 +15,7 @@ from actors.messages import Abort, Freeze, Submit
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What the Hop schedules for itself: a message has come across."""
+    """The Hop tells itself that a message has come across."""
 
     message: Submit | Abort
 

@@ -1,4 +1,4 @@
-"""What actors are doing: for whoever asks why an engine does not go on, and for the live page."""
+"""Reports of what actors are doing: to find why an engine does not go on, and for the live page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ActorReport:
 
 
 def report(actors: Sequence[Actor[Never]], at_s: float | None = None) -> tuple[ActorReport, ...]:
-    """What each of them is doing now; a thread that has no clock of the run says what time it is."""
+    """Return a report of each actor as of now; a thread that has no clock of the run gives `at_s`."""
     at_s = now_s() if at_s is None else at_s
     return tuple(_report(actor, at_s) for actor in actors)
 
@@ -51,7 +51,7 @@ class Roster:
         self._asked.pop(place, None)
 
     def reports(self) -> list[tuple[str, ActorReport]]:
-        """What all of them do, each with its place."""
+        """Return the reports of all actors, each with its place."""
         return [(place, each) for place, asked in self._asked.items() for each in asked()]
 
 

@@ -27,10 +27,10 @@ RunCore = Callable[[Engine, OnUp], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before an engine core is started again.
+    """The delays before an engine core is started again.
 
     The first wait is `first_s`, each further one twice as long, at most `longest_s`. A core that
-    was ready for `stable_s`, or has ended a request, begins anew. After `most_crashes` in succession there is
+    was ready for `stable_s`, or has ended a request, begins at the first. After `most_crashes` there is
     no further start: what fails that often is not cured by another try, and an operator who watches /health
     can act.
     """
@@ -41,7 +41,7 @@ class Backoff:
     most_crashes: int = 10
 
     def wait_s(self, num_crashes: int) -> float | None:
-        """Seconds to wait after the `num_crashes`-th crash in succession; None: for ever."""
+        """Return the seconds to wait after the `num_crashes`-th crash in succession; None: no start."""
         if num_crashes >= self.most_crashes:
             return None
         return min(self.first_s * 2.0 ** (num_crashes - 1), self.longest_s)
@@ -49,7 +49,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How a graph meets failures: a column of the table of fates, and what a restart needs.
+    """The way in which a graph meets failures: a column of the table of fates, and what a restart needs.
 
     `new_backend` makes a replica's next backend, for an engine that is restarted.
     """

@@ -1,4 +1,4 @@
-"""One request and its answer as ASGI's events, whatever version of HTTP carries them.
+"""A request and its answer as ASGI's events, whatever version of HTTP carries them.
 
 A client that leaves cancels the app's task; ASGI's `http.disconnect` is never sent.
 """
@@ -35,7 +35,7 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class RequestBody:
-    """What has come of a request's body and was not read: MOST_UNREAD_BYTES, and one piece."""
+    """The unread part of a request's body that has come: MOST_UNREAD_BYTES, and one piece."""
 
     __slots__ = ("_arrived", "_num_bytes", "_pieces", "_room", "is_whole")
 
@@ -76,7 +76,7 @@ class RequestBody:
 
 
 class Exchange(ABC):
-    """One request: `run` has the app answer it, `leave` ends it when its client has left."""
+    """A request: `run` has the app answer it, `leave` ends it when its client has left."""
 
     __slots__ = ("_is_read", "body", "cancel_scope", "has_begun", "is_over", "scope")
 

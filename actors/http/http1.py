@@ -23,7 +23,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Message:
-    """One request as llhttp reads it."""
+    """A request as llhttp reads it."""
 
     def __init__(self) -> None:
         self.target = b""
@@ -203,7 +203,7 @@ class Http1Connection:
 
 
 class Http1Exchange(Exchange):
-    """One request of a connection, and its answer in HTTP/1.1's framing."""
+    """A request of a connection, and its answer in HTTP/1.1's framing."""
 
     __slots__ = (
         "_connection",

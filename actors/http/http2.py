@@ -139,7 +139,7 @@ class Http2Connection:
 
 
 class Http2Exchange(Exchange):
-    """One stream of a connection: a request, and its answer as far as its reader's window lets it."""
+    """A stream of a connection: a request, and its answer as far as its reader's window lets it."""
 
     __slots__ = ("_connection", "_has_body", "_window_may_be_open", "num_unread_bytes", "number")
 

@@ -20,7 +20,7 @@ REMARK_EVERY_S = 60.0
 
 
 class PortInUse(ConfigError):
-    """Another process listens there."""
+    """Raised if another process listens at the port."""
 
 
 def raise_descriptor_limit() -> None:
@@ -82,7 +82,7 @@ def check_address(host: str, port: int) -> None:
 
 @contextmanager
 def reserved(host: str, port: int) -> Iterator[int]:
-    """A port for processes that share it, 0: a free one. Nobody else gets it, and nothing is accepted here.
+    """Reserve a port for processes that share it, 0: a free one. Nothing is accepted here.
 
     Raises like `listen`, also if other processes share it already.
     """

@@ -37,7 +37,7 @@ TURNED_AWAY = (
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How connections are treated.
+    """The limits and timeouts of connections.
 
     `backlog` connections may wait to be accepted. An idle connection is kept for `keep_alive_s` (5 s resets
     pooled clients). A client is dropped that takes nothing of what was sent for `stalled_client_s`, or whose

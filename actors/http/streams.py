@@ -6,7 +6,7 @@ has, one write a connection, and the stream's own task sleeps until its end. Law
 
 - A stream's bytes are those that would have gone through Quart.
 - First tokens go before others: their clients wait for all that was computed before, the others for a step.
-- Nobody waits for a reader. What a socket does not take is left to the stream's own task, and what comes
+- A slow reader holds up nothing. What a socket does not take is left to the stream's own task, and what comes
   meanwhile merges in its feed.
 """
 
@@ -67,7 +67,7 @@ class WritePass:
         self._has_some.set()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write what streams have until cancelled."""
         first, due = self._first, self._due
         while True:
             if not (first or due):

@@ -1,4 +1,4 @@
-"""One accepted socket, plain or under TLS, and the register of all of them.
+"""An accepted socket, plain or under TLS, and the register of all of them.
 
 A connection ends when its `scope` is cancelled: by its timer, its client's leaving, or the server's end.
 """

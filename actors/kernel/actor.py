@@ -58,7 +58,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         """Called before the first message; the start of the actor waits for it."""
 
     def handle(self, message: M_contra) -> Handled:
-        """One message: a `match` with a method per type, which ends with `self.unknown(message)`.
+        """Handle one message: a `match` with a method per type, which ends with `self.unknown(message)`.
 
         For a message that is asked it returns `answer(message, …)`: the answer itself, a Reply if the answer
         comes later or from another actor, or a coroutine if the actor must wait for it. Messages queue until
@@ -75,7 +75,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
     @property
     def idle(self) -> bool:
-        """Whether the actor may end once all callers have hung up; False while it owes an answer."""
+        """Return True if the actor may end once all callers have hung up; False while it owes an answer."""
         return True
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
@@ -92,7 +92,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         return timer
 
     def statistics(self) -> MailboxStatistics:
-        """What the mailbox has seen so far."""
+        """Return the mailbox's statistics so far."""
         return self.mailbox.statistics()
 
     def take_answer(self, value: object, error: BaseException | None) -> None:

@@ -35,7 +35,7 @@ class Event(enum.IntEnum):
 
 
 class Timer:
-    """What is due at an instant, unless it is stopped before; a subclass says what."""
+    """A call that is due at an instant, unless it is stopped before; a subclass says which."""
 
     __slots__ = ("is_stopped", "scope")
 
@@ -51,7 +51,7 @@ class Timer:
             self.scope.cancel()
 
     def call(self) -> None:
-        """The instant has come."""
+        """Do what is due: the instant has come."""
         raise NotImplementedError
 
     def ring(self) -> None:
@@ -229,7 +229,7 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: 
 
 
 def uses_threads() -> bool:
-    """Whether blocking work runs in threads: not on a virtual clock."""
+    """Return True if blocking work runs in threads: not on a virtual clock."""
     return _ordered_clock() is None
 
 

@@ -1,4 +1,4 @@
-"""What a crash says of where it happened: actor, message, request, and what the mailbox had seen."""
+"""The note of a crash: actor, message, request, and what the mailbox had seen."""
 
 import logging
 

@@ -25,7 +25,7 @@ class MailboxFull(Exception):
 
 
 class MailboxStatistics(NamedTuple):
-    """What a mailbox has seen: `last_s` is when the last message was taken, on the run's clock."""
+    """The history of a mailbox: `last_s` is when the last message was taken, on the run's clock."""
 
     num_handled: int
     num_waiting: int
@@ -107,7 +107,7 @@ class Mailbox(Generic[M]):
             self._writers.unpark()
 
     def take(self) -> tuple[M, Reply[object] | None]:
-        """The oldest message."""
+        """Return the oldest message, and its reply if it is asked."""
         oldest = self.queue.popleft()
         if self.capacity is not None:
             self.offer_room()

@@ -1,4 +1,4 @@
-"""Those whom a mailbox knows: its owner, and watchers that pass on what becomes of it."""
+"""The parties that a mailbox knows: its owner, and watchers that pass on what becomes of it."""
 
 from typing import Generic, TypeVar, cast
 

@@ -79,7 +79,7 @@ class Reply(Reader, Generic[R_co]):
         """The place of the task that waits among those that learn of one crash."""
 
     def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
-        """The answer."""
+        """Settle the reply with the answer."""
         self._settle(value, None)
 
     def fail(self, error: BaseException) -> None:
@@ -178,7 +178,7 @@ def answer(message: object, given: object) -> Answered:
 
 
 def must_wait(given: object) -> TypeGuard[Waiting]:
-    """Whether a handler gave a coroutine, told by a method: to ask for its class takes four times as long."""
+    """Return True for a coroutine, told by a method: asking for its class takes four times as long."""
     return hasattr(given, "throw")
 
 

@@ -66,7 +66,7 @@ MOST_UNREAD = 256
 
 
 class DeltaStream:
-    """One writer that never waits, one reader.
+    """A stream with one writer that never waits, and one reader.
 
     It is a task that reads `async for delta in stream` until the last, or one that is told by `watch` when
     there is something to `take`, and never waits itself.
@@ -118,7 +118,7 @@ class DeltaStream:
             on_unread()
 
     def take(self) -> Delta | None:
-        """What is unread, without waiting for it; None if nothing is."""
+        """Return what is unread, without waiting for it; None if nothing is."""
         return self._taken() if self._unread else None
 
     def _taken(self) -> Delta:

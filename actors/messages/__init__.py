@@ -1,7 +1,7 @@
 """The vocabulary: every message that an actor sends, grouped by wire.
 
-Messages are records without tensors, callables or handles (streams and addresses excepted), and nobody
-changes one: `dataclasses.replace` makes another. What is made in every step or for every request is
+Messages are records without tensors, callables or handles (streams and addresses excepted), and they
+are never changed: `dataclasses.replace` makes another. What is made in every step or for every request is
 written as `Submit` is: a dataclass with slots and an `__init__` of its own, which compilation makes a
 struct. A NamedTuple, or a dataclass that is frozen or has a generated `__init__`, is made by interpreted
 code even then, at four to twenty times the cost; for what is made seldom a frozen dataclass will do.

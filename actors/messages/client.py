@@ -15,7 +15,7 @@ from actors.messages.engine import Refused
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation, for the tokenizer's chat template.
+    """A turn of a conversation, for the tokenizer's chat template.
 
     `more` is what else the template is given: calls of tools, or which call a result answers.
     """
@@ -27,7 +27,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a prompt becomes tokens, under vLLM's names.
+    """The way in which a prompt becomes tokens, under vLLM's names.
 
     `add_special_tokens` None adds them to a plain prompt and not to a conversation, whose template writes
     them. `truncate_prompt_tokens` keeps that many tokens at the end of the prompt, or at its beginning where

@@ -31,7 +31,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a loaded backend offers; `num_blocks` includes the null block 0."""
+    """The capacity of a loaded backend; `num_blocks` includes the null block 0."""
 
     num_blocks: int
     block_size: int
@@ -86,7 +86,7 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked for has been done."""
+    """The answer that an order has been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class EngineRefs:
-    """Where to reach an engine core that is up. Closing both lets it end."""
+    """The addresses of an engine core that is up. Closing both lets it end."""
 
     scheduler: Ref[Submit | Abort | Freeze]
     kv_cache_manager: Ref[ResetPrefixCache]
@@ -207,7 +207,7 @@ ReplicaStatus = Literal["healthy", "draining", "restarting", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the engines are: `replicas` says healthy, draining, restarting or dead of each.
+    """The state of the engines: `replicas` says healthy, draining, restarting or dead of each.
 
     `healthy`: all are up. `degraded`: requests are served, but not by all replicas or not by the
     policy that was asked for. `restarting`: none is up, and one will be. `draining`: those that are up are
@@ -221,5 +221,5 @@ class Health:
 
     @property
     def serves(self) -> bool:
-        """Whether new requests are taken."""
+        """Return True if new requests are taken."""
         return self.status in ("healthy", "degraded")

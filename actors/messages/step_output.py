@@ -53,7 +53,7 @@ class StepOutput:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the step changed nothing that anybody would want to know."""
+        """Return True if the step changed nothing that any listener acts on."""
         batch = self.batch
         is_heard = self.finished or self.ranks or self.kv_events or batch.num_tokens
         return not (is_heard or batch.finished or batch.preempted)

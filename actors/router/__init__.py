@@ -1,1 +1,1 @@
-"""Which replica a request goes to."""
+"""The choice of a replica for each request."""

@@ -82,7 +82,7 @@ class Router(Actor[RouterMessage]):
 
     @property
     def follows_steps(self) -> bool:
-        """Whether it is to be told every StepOutput."""
+        """True if it is to be told every StepOutput."""
         return self._policy.follows_steps or self._policy.index == "events"
 
     def connect(self, engine: EngineRefs) -> None:
@@ -96,7 +96,7 @@ class Router(Actor[RouterMessage]):
         self._async_llm = async_llm
 
     def has_served(self, replica: int) -> bool:
-        """Whether a replica has ended a request since it came up. A call: whoever asks does so at once."""
+        """Return True if a replica has ended a request since it came up. A call, answered at once."""
         return self._state.has_ended[replica]
 
     def handle(self, message: RouterMessage) -> Handled:

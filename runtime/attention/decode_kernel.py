@@ -49,7 +49,7 @@ def attend_split(
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
-    """One split of one key head of one request: its weighted values, its largest score, its weights' sum."""
+    """Attend one split of a key head of a request: its weighted values, largest score, sum of weights."""
     n = tl.program_id(0)
     key_head = tl.program_id(1)
     split = tl.program_id(2)

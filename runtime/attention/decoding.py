@@ -31,7 +31,7 @@ class Decodes:
     _groups: dict[int, Group] | None = None
 
     def group(self, block_size: int) -> Group:
-        """The same for gathering; made once a step, whatever the number of layers."""
+        """Return these decodes for gathering; made once a step, whatever the number of layers."""
         if self._groups is None:
             position_N1 = (self.num_keys_N.long() - 1)[:, None]
             self._groups = {block_size: Group(0, self.table_NB.long(), position_N1, block_size)}
@@ -39,7 +39,7 @@ class Decodes:
 
 
 class DecodeAttention(Protocol):
-    """One way to compute it."""
+    """A way to compute the attention of decodes."""
 
     def __call__(
         self,

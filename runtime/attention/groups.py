@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Which blocks a layer reads, and what each query may see in them (0, or minus infinity)."""
+    """The blocks that a layer reads, and what each query may see in them (0, or minus infinity)."""
 
     table_NB: Tensor
     bias_NQL: Tensor
@@ -36,7 +36,7 @@ class Group:
         return slice(self.start, self.start + self.positions_NQ.numel())
 
     def keys(self, window: int | None, dtype: torch.dtype) -> Keys:
-        """What layers with this window read; made once a step, whatever the number of layers."""
+        """Return what layers with this window read; made once a step, whatever the number of layers."""
         if window not in self._keys:
             self._keys[window] = self._make_keys(window, dtype)
         return self._keys[window]

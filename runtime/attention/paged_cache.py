@@ -25,7 +25,7 @@ CPU_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer keeps of a token, and what asks for it."""
+    """The keys and values that one attention layer keeps of a token, and the queries that ask for them."""
 
     num_heads: int
     key_width: int
@@ -124,7 +124,7 @@ def choose_num_blocks(
     max_num_seqs: int,
     wanted: int | None = None,
 ) -> int:
-    """How many blocks to make, the null block included.
+    """Return the number of blocks to make, the null block included.
 
     `wanted` if given; else what fits in `has_bytes`, though never more than `max_num_seqs` requests
     of full length can use. Raises ConfigError when the memory does not hold that, or not even one

@@ -17,7 +17,7 @@ from runtime.attention.varlen import Sequences, attend_all, can_attend
 
 
 class Special(TypedDict):
-    """What a layer's attention is besides a softmax over its scores."""
+    """The additions of a layer's attention to a softmax over its scores."""
 
     scaling: float
     window: int | None

@@ -52,7 +52,7 @@ class Sequences:
 
 @functools.cache
 def parameters() -> frozenset[str]:
-    """What this torch's call takes; nothing if there is none, or no GPU for it."""
+    """Return the parameters of this torch's call; none if there is no call, or no GPU for it."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -63,12 +63,12 @@ def parameters() -> frozenset[str]:
 
 
 def is_available() -> bool:
-    """Whether there is a call that keeps to causal order and to windows."""
+    """Return True if there is a call that keeps to causal order and to windows."""
     return "window_size" in parameters()
 
 
 def reads_tables(block_size: int) -> bool:
-    """Whether the call reads blocks of this size through block tables, without copying keys."""
+    """Return True if the call reads blocks of this size through block tables, without copying keys."""
     has_tables = {"block_table", "seqused_k"} <= parameters()
     return has_tables and (block_size % FA2_PAGE == 0 or _is_fa3())
 
@@ -80,7 +80,7 @@ def _is_fa3() -> bool:
 
 
 def can_attend(q_THD: Tensor, values_SPKE: Tensor) -> bool:
-    """Whether the call can do this layer; other layers take the gathered path."""
+    """Return True if the call can do this layer; other layers take the gathered path."""
     width = q_THD.shape[-1]
     return (
         q_THD.is_cuda

@@ -1,4 +1,4 @@
-"""What a model folder says of itself, read without torch: its `config.json` and its weights' names.
+"""The facts of a model folder, read without torch: its `config.json` and its weights' names.
 
 Every folder that cannot be served ends in one `LoadError` that says why and what would help.
 """
@@ -28,7 +28,7 @@ class LoadError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model's `config.json` says that is needed before torch is imported.
+    """The facts of a model's `config.json` that are needed before torch is imported.
 
     `max_position_embeddings` is the longest context in tokens, None where the file has none.
     """

@@ -28,7 +28,7 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to store a linear layer: the tensor that names it, its companions, and how to read them.
+    """A way to store a linear layer: the tensor that names it, its companions, and how to read them.
 
     A tensor called `….` + `marks` makes a layer; `parts` are looked up beside it, and `left` are not needed.
     """

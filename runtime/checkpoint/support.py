@@ -1,4 +1,4 @@
-"""Which models of the library a paged cache can serve, decided from a folder's configuration alone.
+"""The models that a paged cache can serve, decided from a folder's configuration alone.
 
 Law: a model that is not served is refused by its name and the one true reason, before its weights are read.
 What only a pass can tell, such as a layer that attends twice, `runtime.model.model.probe_layers` finds.

@@ -21,7 +21,7 @@ MOST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor is, and what it is: `dtype` as the format calls it, such as BF16 or F8_E4M3."""
+    """The place and kind of a tensor: `dtype` as the format calls it, such as BF16 or F8_E4M3."""
 
     file: Path
     dtype: str

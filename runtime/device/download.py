@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 def make_current(device: torch.device) -> None:
-    """Of this thread, as each has its own: GPU 0 until it is told otherwise."""
+    """Make the device the current one of this thread: each thread has its own, GPU 0 at first."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
 
 class LastTokens:
-    """One token for each row of the requests' tables. Reads and writes are in the order of the steps."""
+    """The last token of each row of the requests' tables. Reads and writes are in the order of the steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._token = torch.zeros(0, dtype=torch.int64, device=device)

@@ -48,7 +48,7 @@ Array = NDArray[Any]
 
 
 class Inputs(NamedTuple, Generic[A]):
-    """What a step needs, each array of the kind A: numpy's on the host, torch's on the device.
+    """The inputs of a step, each an array of the kind A: numpy's on the host, torch's on the device.
 
     Requests are in the order of their rows; `first_query_N1` and `first_key_N1` say where each one's rows
     and keys begin, and where the last one's end. The last five are of the sampling rows, empty where all
@@ -93,7 +93,7 @@ def gathered(step: Step) -> Inputs[Array]:
 
 
 def padded_rows(inputs: Inputs[Array], size_of: Callable[[int], int]) -> Inputs[Array]:
-    """The same with more tokens and rows of logits, both zeros, which belong to no request."""
+    """Return the inputs with more tokens and rows of logits, both zeros, which belong to no request."""
     num_tokens, num_logits = size_of(len(inputs.token_T)), size_of(len(inputs.sample_rows_R))
     return inputs._replace(
         token_T=_padded(inputs.token_T, num_tokens),
@@ -118,7 +118,7 @@ def padded_requests(inputs: Inputs[Array], num_requests: int) -> Inputs[Array]:
 
 
 def columns(inputs: Inputs[Tensor]) -> Columns:
-    """How tokens are chosen."""
+    """Return the columns that say how tokens are chosen."""
     return Columns(*inputs[-len(Columns._fields) :])
 
 

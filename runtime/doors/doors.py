@@ -189,7 +189,7 @@ class _Restarts:
         self._has_opened, self._num_crashes = True, 0
 
     def died(self, backoff: Backoff) -> float | None:
-        """How long to wait before the next; None for no next one."""
+        """Return the seconds to wait before the next start; None for no further one."""
         self._num_crashes += 1
         return backoff.wait_s(self._num_crashes) if self._has_opened else None
 
@@ -204,7 +204,7 @@ async def _end(begun: RunningProcess, stop: trio.Event) -> str:
 
 
 class Shared:
-    """What all doors share (`runtime.doors.session.Server`)."""
+    """The parts of the server that all doors share (`runtime.doors.session.Server`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry)

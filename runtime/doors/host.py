@@ -18,7 +18,7 @@ from runtime.worker.life import until_gone
 
 
 class DoorReceiver(Actor[ToDoor]):
-    """What the server tells this door."""
+    """The address at which the server reaches this door."""
 
     def __init__(self, streams: Streams, stop: trio.Event, nursery: trio.Nursery) -> None:
         super().__init__("door-receiver")
@@ -30,7 +30,7 @@ class DoorReceiver(Actor[ToDoor]):
         self.remote: LinkedServer | None = None
 
     def obey_at(self, control: AnswerControl) -> None:
-        """The door is open."""
+        """Take orders for `control` from now on: the door is open."""
         self._control = control
 
     def handle(self, message: ToDoor) -> Handled:

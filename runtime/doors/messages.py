@@ -1,4 +1,4 @@
-"""What a door process and the server say to each other.
+"""The messages between a door process and the server.
 
 A question of a client's crosses as what the graph takes it for (`Generate`), its answer as deltas, those of a
 step in one frame. What every door must do crosses as `Order`: doors count what is under way with them.
@@ -44,7 +44,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is new in one stream."""
+    """The news of one stream: its unread deltas, merged."""
 
     stream: int
     delta: Delta
@@ -136,7 +136,7 @@ class ReleaseLimit:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """How many."""
+    """The answer to an order: a count."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""What a door has of the server, at the other end of its link."""
+"""The parts of the server that a door uses at the other end of its link."""
 
 import itertools
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Streams:
         return first, streams
 
     def put(self, number: int, delta: Delta) -> None:
-        """What is new in one; nobody reads what comes for a stream that is forgotten."""
+        """Add what is new to a stream; what comes for a stream that is forgotten is dropped."""
         if (stream := self._streams.get(number)) is not None:
             stream.put(delta)
             if delta.finish_reason is not None:
@@ -117,7 +117,7 @@ class RemoteLLM:
 
 
 class RemoteAnswerControl:
-    """What operators do, done at every door (`actors.api.in_flight.AnswerControl`)."""
+    """The orders of operators, carried out at every door (`actors.api.in_flight.AnswerControl`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -167,7 +167,7 @@ class RemoteLive:
 
 
 class RemoteLimits:
-    """What is counted for all doors together (`actors.http.limits.ConcurrencyLimits`)."""
+    """The limits that are counted for all doors together (`actors.http.limits.ConcurrencyLimits`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server

@@ -45,7 +45,7 @@ MOST_UNSENT_BYTES = 2**22
 
 
 class Server(Protocol):
-    """What all doors share."""
+    """The parts of a server that all doors share."""
 
     async def fetch(self, fetch: Fetch) -> Fetched: ...
 
@@ -168,7 +168,7 @@ class DoorSession(Actor[ToServer]):
         self._is_due.set()
 
     async def send_deltas(self, door: Ref[ToDoor], link: Link) -> None:
-        """Send what is new, as soon as whoever wrote it has written all, until cancelled."""
+        """Send what is new, as soon as its writer has written all of it, until cancelled."""
         while True:
             await self._is_due.wait()
             await link.flush(MOST_UNSENT_BYTES)

@@ -92,7 +92,7 @@ class Encoder:
 
 
 def pooled(states_NLH: Tensor, mask_NL: Tensor, pooling: PoolingType) -> Tensor:
-    """One state for each prompt [N, H]; `mask_NL` is 1 where there is a token, and prompts begin at 0."""
+    """Return a state for each prompt [N, H]; `mask_NL` is 1 where there is a token, prompts begin at 0."""
     if pooling is PoolingType.CLS:
         return states_NLH[:, 0]
     if pooling is PoolingType.LAST:
@@ -224,6 +224,6 @@ class EmbeddingBackend:
         return x_W.numpy().astype("<f4").tobytes() if bool(x_W.isfinite().all()) else None
 
     async def close(self) -> None:
-        """Release the weights."""
+        """Release the weights of the model."""
         self._encoder = None
         self._admitted.clear()

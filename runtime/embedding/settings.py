@@ -1,4 +1,4 @@
-"""How a folder makes vectors: sentence-transformers' files (`modules.json`, `1_Pooling`), or vLLM's defaults.
+"""The way a folder makes vectors: by sentence-transformers' files (`modules.json`, `1_Pooling`), or vLLM's.
 
 A folder that says more than pooling, products and scaling to length 1 is refused by name.
 """
@@ -36,7 +36,7 @@ MODE_NAMES = {"cls": PoolingType.CLS, "mean": PoolingType.MEAN, "lasttoken": Poo
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """What becomes of the last layer's states. `pooling` None: the architecture's default.
+    """The treatment of the last layer's states. `pooling` None: the architecture's default.
 
     `projections` are the folders of dense layers, in order; `dimensions` is for requests that do not say.
     """
@@ -50,7 +50,7 @@ class EmbeddingSettings:
 
 
 def makes_vectors(folder: Path) -> bool:
-    """Whether the folder is served for vectors unless told otherwise: as vLLM, by its files or its class."""
+    """True if the folder is served for vectors unless told otherwise: as vLLM, by its files or its class."""
     if any(kind == "Pooling" for kind, _ in _modules(folder)):
         return True
     names = read_json(folder / "config.json").get("architectures")
@@ -122,7 +122,7 @@ def _read_pooling(file: Path) -> PoolingType:
 
 
 def vector_sizes(folder: Path, settings: EmbeddingSettings) -> VectorSizes:
-    """How long the folder's vectors may be, by its files; ConfigError if `dimensions` is none of them."""
+    """Return the possible lengths of the folder's vectors; ConfigError if `dimensions` is none of them."""
     config = read_json(folder / "config.json")
     last = settings.projections[-1] if settings.projections else None
     width = read_json(last / "config.json").get("out_features") if last else _width(config)

@@ -21,7 +21,7 @@ from runtime.model.model import Model
 
 
 class Loaded(NamedTuple):
-    """What the backend holds from `load` to `close`."""
+    """The state that the backend holds from `load` to `close`."""
 
     engine: Engine
     model: Model
@@ -43,7 +43,7 @@ class TorchBackend(ModelLoader):
         return Capacity(num_blocks, self._block_size)
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
-        """One step of the batch, whatever its `max_steps`.
+        """Execute one step of the batch, whatever its `max_steps`.
 
         Gives each sampling request a token, or the reason why it alone has none.
         """
@@ -60,7 +60,7 @@ class TorchBackend(ModelLoader):
         return engine.finish(flight, trio.current_time())
 
     async def close(self) -> None:
-        """Release weights and cache."""
+        """Release the weights and the cache."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None and loaded.device_thread is not None:
             await run_blocking(loaded.device_thread.close)

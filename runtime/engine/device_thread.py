@@ -17,7 +17,7 @@ from runtime.engine.engine import Engine, Flight
 
 
 class AskedStep(NamedTuple):
-    """A step to launch."""
+    """A request to launch a step."""
 
     batch: Batch
     reply: Reply[StepResult]

@@ -58,7 +58,7 @@ class Prompts:
 
     @property
     def has_scored(self) -> bool:
-        """Whether any request wants log probabilities of its prompt."""
+        """True if any request wants log probabilities of its prompt."""
         return bool(self._num_top)
 
     def admit(self, admission: Admission) -> None:
@@ -198,7 +198,7 @@ class Requests:
 
     @property
     def looks_back(self) -> bool:
-        """Whether some request's next token depends on what its last ones were, beside the model."""
+        """True if some request's next token depends on its last ones otherwise than by the model."""
         return self._drafts is not None or self._sampling.looks_back
 
     def tables(self) -> Tables:
@@ -206,7 +206,7 @@ class Requests:
         return Tables(self._table, self._num_blocks, self._block_size)
 
     def choices(self, rows: Rows) -> Choices | None:
-        """How tokens are chosen in these rows."""
+        """Return how tokens are chosen in these rows."""
         return self._sampling.take(rows.row_R, rows.position_R)
 
     def row(self, request_id: str) -> int:
@@ -214,7 +214,7 @@ class Requests:
         return self._row[request_id]
 
     def num_computed(self, request_id: str) -> int:
-        """How many of its tokens are computed, and were accepted."""
+        """Return the number of its tokens that are computed, and were accepted."""
         return int(self._num_computed[self._row[request_id]])
 
     def _forget(self, request_id: str) -> None:

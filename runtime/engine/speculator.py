@@ -1,4 +1,4 @@
-"""What makes drafts after each step: prompt lookup, or a draft model on a paged cache of its own.
+"""Makers of drafts after each step: prompt lookup, or a draft model on a paged cache of its own.
 
 A draft model sees every token that the model computes, in the same blocks, so that it may draft for a
 request whose prefix another one has computed. What it guesses changes how many steps an answer takes, never
@@ -60,7 +60,7 @@ class PromptLookup:
         self._least, self._most = least, most
 
     def propose(self, batch: Batch, step: Step, requests: Requests) -> Pairs:
-        """As of the protocol. O(known tokens) for each request."""
+        """Propose drafts, as the protocol says. O(known tokens) for each request."""
         found = []
         for name in self._drafts.wanting(step.request_ids):
             tokens = self._drafts.tokens(name)

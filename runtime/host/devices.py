@@ -1,4 +1,4 @@
-"""Which GPUs a replica has: its own, as many as it has ranks, by CUDA_VISIBLE_DEVICES before torch starts.
+"""The GPUs of each replica: its own, one for each rank, by CUDA_VISIBLE_DEVICES before torch starts.
 
 Law: no two replicas have a GPU in common, and no driver is asked before a fork.
 """
@@ -16,9 +16,9 @@ DEVICES = Path("/dev")
 
 
 def gpus_of(replicas: int, ranks: int, visible: str | None, num_gpus: int | None) -> tuple[str, ...]:
-    """What each replica has for VISIBLE: of `visible`, if the server was given that, or else of all.
+    """Return each replica's VISIBLE: of `visible`, if the server was given that, or else of all GPUs.
 
-    `num_gpus` None means that nobody knows how many there are. Raises ConfigError where they are too few.
+    `num_gpus` None means that their number is unknown. Raises ConfigError where they are too few.
     """
     needed = replicas * ranks
     if visible is not None:

@@ -1,4 +1,4 @@
-"""How the process takes memory for tensors: what a step frees is kept for the next.
+"""The process's memory for tensors: what a step frees is kept for the next.
 
 Not on huge pages from the start, as torch can (`THP_MEM_ALLOC_ENABLE=1`): that makes loading half as slow
 again where the host gives a virtual machine its memory page by page. Weights move later (huge_pages.py).

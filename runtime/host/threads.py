@@ -1,4 +1,4 @@
-"""How many threads torch computes with, and on which cores."""
+"""The number of threads that torch computes with, and their cores."""
 
 import os
 from pathlib import Path

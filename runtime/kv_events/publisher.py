@@ -139,14 +139,14 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True, omit_defaults=True):
-    """None can."""
+    """The event that no block is cached any longer: none can be found."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What happened in a step; `ts` is in Unix seconds."""
+    """The events of a step; `ts` is in Unix seconds."""
 
     ts: float
     events: list[Event]

@@ -55,7 +55,7 @@ class _Reader:
         self.is_done = False
 
     def take(self, event: bytes, now_s: float) -> None:
-        """One event of the stream."""
+        """Take in one event of the stream."""
         if event == b"[DONE]":
             self.is_done = True
             return
@@ -72,7 +72,7 @@ class _Reader:
             self._reason = choice.get("finish_reason") or self._reason
 
     def finish(self) -> None:
-        """The stream is over."""
+        """Take in the end of the stream."""
         outcome = self._outcome
         if self._reason is None:
             raise Failed(CUT if outcome.num_chunks else CONNECTION_LOST, "it ended before its answer did")
@@ -131,7 +131,7 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 
 def said_by(body: bytes) -> str:
-    """What an error's body says, in one line."""
+    """Return the message in an error's body, in one line."""
     try:
         return message_of(parsed(body))
     except Failed:

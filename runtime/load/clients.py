@@ -36,7 +36,7 @@ class Listener(Protocol[Told]):
 
 
 class ServerGone(Exception):
-    """Nobody can connect any more."""
+    """Raised when no client can connect any longer."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Clients(Generic[R]):
 
 
 def headers_of(row: Row) -> dict[str, str]:
-    """What a policy may know of a request, in headers that other servers pass over."""
+    """Return headers for a policy's knowledge of a request, which other servers pass over."""
     ttft_s, tpot_s, e2e_s = row.limits_s
     given = {
         "X-Request-Id": row.request_id,

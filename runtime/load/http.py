@@ -32,7 +32,7 @@ CONNECTION_LOST = "connection lost"
 
 
 class Head(NamedTuple):
-    """How an answer begins; names of headers are lower case."""
+    """The head of an answer; names of headers are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a server is; `path` stands before every route."""
+    """The address of a server; `path` stands before every route."""
 
     host: str
     port: int
@@ -68,14 +68,14 @@ class Site:
 
 
 class Connection:
-    """One connection, which has one request at a time."""
+    """A connection, which has one request at a time."""
 
     def __init__(self, stream: trio.abc.Stream, site: Site) -> None:
         self._stream, self._site = stream, site
         self._http = h11.Connection(h11.CLIENT)
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        """One request, in one write."""
+        """Send one request, in one write."""
         lines = {"Host": self._site.authority, "Content-Length": str(len(body)), **headers}
         begin = h11.Request(method=method, target=self._site.path + path, headers=list(lines.items()))
         parts = (begin, h11.Data(data=body), h11.EndOfMessage())
@@ -185,7 +185,7 @@ class Connections:
         return Connection(await self.connect(self.site), self.site)
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[Head, bytes]:
-        """One request, and its whole answer. Raises Failed."""
+        """Send one request, and return its whole answer. Raises Failed."""
         async with self.lend() as connection:
             await connection.send(method, path, self.typed if body else self.headers, body)
             head, parts = await connection.head(), []

@@ -26,7 +26,7 @@ WORDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What prompts are made of: ids of tokens, or words, each `tokens_each` tokens on average.
+    """The parts that prompts are made of: ids of tokens, or words of `tokens_each` tokens on average.
 
     A server adds `fixed_tokens` to each prompt: those of its chat template, say.
     """
@@ -37,7 +37,7 @@ class Units:
     fixed_tokens: int = 0
 
     def count(self, num_tokens: int) -> int:
-        """How many make a prompt of that many tokens; at least 1."""
+        """Return the number of parts in a prompt of that many tokens; at least 1."""
         return max(1, round((num_tokens - self.fixed_tokens) / self.tokens_each))
 
 

@@ -1,4 +1,4 @@
-"""What the clients read of a row of a trace, and what each request came to."""
+"""The clients' view of a row of a trace, and the outcome of each request."""
 
 import math
 from array import array
@@ -10,7 +10,7 @@ End = Literal["stop", "length", "refused", "abort", "error"]
 
 
 class Row(Protocol):
-    """One request of a trace; see `sim.trace.record.TraceRequest`."""
+    """A request of a trace; see `sim.trace.record.TraceRequest`."""
 
     @property
     def request_id(self) -> str: ...
@@ -40,7 +40,7 @@ class Row(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What the client of one request saw; seconds since the run began, NaN for what never came.
+    """The client's record of one request; seconds since the run began, NaN for what never came.
 
     It was due at `due_s`, sent at `sent_s`, and ended with its last chunk, or when it broke or was given up.
     `gaps_s` lie between chunks of the answer; a chunk may hold several tokens. The server counted
@@ -65,7 +65,7 @@ class Outcome:
     retry_after_s: float | None = None
 
     def chunk(self, now_s: float) -> None:
-        """One more part of the answer came."""
+        """Note that one more part of the answer came."""
         if self.num_chunks:
             self.gaps_s.append(now_s - self.last_s)
         else:
@@ -74,7 +74,7 @@ class Outcome:
         self.num_chunks += 1
 
     def chunks_were(self, times_s: "array[float]") -> None:
-        """Those that came at these instants alone were of tokens."""
+        """Note that only the chunks at these instants held tokens."""
         self.num_chunks, self.gaps_s = 0, array("d")
         for time_s in times_s:
             self.chunk(time_s)

@@ -36,7 +36,7 @@ NO_KEY = ("HTTP 401", "HTTP 403")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server takes."""
+    """The abilities of a server, found out by asking it."""
 
     connections: Connections
     model: str
@@ -70,7 +70,7 @@ async def find_server(
 
 
 async def find_model(connections: Connections, timeout_s: float) -> str:
-    """What the server calls its first model; raises ConfigError, in one line, where it says none."""
+    """Return the name of the server's first model; raises ConfigError, in one line, if there is none."""
     with _refusing(connections, timeout_s):
         return await _model(connections)
 

@@ -24,14 +24,14 @@ from runtime.lora.peft import AdapterFiles, read_adapter
 
 @dataclass(slots=True)
 class Rows:
-    """Which rows of the pass under way have which adapter, by its number; all adapted layers share it."""
+    """The rows of the pass under way by adapter number; all adapted layers share it."""
 
     of_adapter: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an adapter adds to one layer: `up @ (down @ x)`, with its scale in `up`."""
+    """The change of an adapter to one layer: `up @ (down @ x)`, with its scale in `up`."""
 
     down_RI: Tensor
     up_OR: Tensor

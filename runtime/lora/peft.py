@@ -53,7 +53,7 @@ class AdapterConfig:
     alora_invocation_tokens: object = None
 
     def scale(self, layer: str, rank: int) -> float:
-        """What a layer's product is multiplied by; a pattern that its name ends in has its own alpha."""
+        """Return the factor of a layer's product; a pattern that its name ends in has its own alpha."""
         alpha = _of_layer(self.alpha_pattern, layer, self.lora_alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
@@ -62,7 +62,7 @@ class AdapterConfig:
         return _of_layer(self.rank_pattern, layer, self.r)
 
     def unsupported(self) -> str | None:
-        """What the adapter has beyond low-rank changes of linear layers."""
+        """Return what the adapter has beyond low-rank changes of linear layers, if anything."""
         if self.peft_type != "LORA":
             return f"peft_type is {self.peft_type}, and only LORA is served"
         for name in UNSUPPORTED:

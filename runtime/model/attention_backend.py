@@ -1,4 +1,4 @@
-"""What attends on a device: chosen once, when a model is loaded, from what this torch and this device have.
+"""The attention of a device: chosen once, when a model is loaded, from what torch and the device have.
 
 Each way is tried on a few random keys first, and taken only if it answers as gathering does.
 
@@ -32,7 +32,7 @@ TRIED_SOFTCAP = 20.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackend:
-    """How decodes attend (None: gathered, grouped by length), and whether one call takes the other rows."""
+    """The call for decodes (None: gathered, grouped by length), and whether one call takes the other rows."""
 
     decode: DecodeAttention | None = None
     has_varlen: bool = False
@@ -40,7 +40,7 @@ class AttentionBackend:
 
     @property
     def is_static(self) -> bool:
-        """Whether a step of decodes does the same work on the host, whatever the lengths are."""
+        """True if a step of decodes does the same work on the host, whatever the lengths are."""
         return self.decode is not None
 
     def step(self, cache: PagedKVCache, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> PagedStep:
@@ -98,7 +98,7 @@ def _sequences(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...]) -> S
 
 
 def choose(cache: PagedKVCache) -> AttentionBackend:
-    """What this cache's device has, as far as it answers rightly; one line in the log says what it is."""
+    """Return what this cache's device has, as far as it answers rightly; one line in the log says what."""
     if cache.keys_SPKD[0].device.type != "cuda":
         return AttentionBackend()
     layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
@@ -170,7 +170,7 @@ class Trial:
         return attend_all(*given, scaling=0.1, window=special["window"])
 
     def passes(self, name: str, attend: Callable[[], Tensor]) -> bool:
-        """Whether it answers as gathering does; a line says why not."""
+        """Return True if it answers as gathering does; a line says why not."""
         try:
             is_right, reason = self._is_right(attend()), "it answers otherwise"
         except Exception as error:  # whatever a compiler, a driver or a kernel raises

@@ -24,7 +24,7 @@ Forward = Callable[[Inputs[Tensor], tuple[Span, ...]], Tensor]
 
 
 def replayed(work: Work) -> Work:
-    """A recording that computes everything anew."""
+    """Return a recording that computes everything again."""
     work()
     return work
 
@@ -94,7 +94,7 @@ class DecodeGraphs:
         self._play = {size: record(self._work(size)) for size in sizes}
 
     def size(self, step: Step) -> int | None:
-        """What this step is padded to; None if it is no such step."""
+        """Return the size that this step is padded to; None if it is no such step."""
         num_rows = len(step.token_T)
         if step.scored or num_rows != len(step.sample_rows_R):
             return None

@@ -111,7 +111,7 @@ def chosen_device(device: str) -> str:
 
 
 class Found(TypedDict):
-    """What the library says of the weights that it read; shapes are the file's and the model's."""
+    """The library's findings about the weights that it read; shapes are the file's and the model's."""
 
     missing_keys: set[str]
     unexpected_keys: set[str]

@@ -1,4 +1,4 @@
-"""One forward pass of a step on the device: tokens in, logits of the sampling rows out.
+"""A forward pass of a step on the device: tokens in, logits of the sampling rows out.
 
 Shapes: T tokens of the step; N requests of a span, Q query tokens of each, B blocks of the
 longest; R sampling requests; V tokens of the vocabulary.
@@ -37,7 +37,7 @@ MOST_APART = 0.05
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
-    """What each attention layer keeps, learnt from a pass without requests, which also warms up.
+    """Return what each attention layer keeps, learnt from a pass without requests, which also warms up.
 
     The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it
     takes as much memory besides the weights as the largest step.
@@ -78,7 +78,7 @@ def probe_logits(model: PreTrainedModel) -> Tensor:
 
 
 def answers_as(model: PreTrainedModel, expected: Tensor) -> bool:
-    """Whether the probe's logits are these, up to rounding in another order of sums."""
+    """Return True if the probe's logits are these, up to rounding in another order of sums."""
     try:
         logits = probe_logits(model)
     except RuntimeError:  # such as a view of what is no longer contiguous

@@ -1,4 +1,4 @@
-"""What the largest step takes of a GPU besides weights and cache, found by computing one.
+"""The memory that the largest step takes of a GPU besides weights and cache, found by computing one.
 
 Shapes: R sampling rows, V tokens of the vocabulary.
 """

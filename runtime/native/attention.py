@@ -57,7 +57,7 @@ class NativeAttention:
 
     @staticmethod
     def can(cache: PagedKVCache) -> bool:
-        """Whether the kernel knows what the cache holds."""
+        """Return True if the kernel can attend to what the cache holds."""
         return all(keys.device.type == "cpu" and keys.dtype in FORMATS for keys in cache.keys_SPKD)
 
     def step(self, spans: Sequence[Span], slot_T: Ints) -> "NativeStep":

@@ -1,7 +1,7 @@
 """Compiles the C++ of this folder into one library for one instruction set, and keeps it.
 
-A library's name holds a hash of the sources and flags, so that a library that is there is the right one,
-whoever built it. It is looked for beside the sources, where an installation puts it (setup.py), then in the
+A library's name holds a hash of the sources and flags, so that a library that is there is the right one.
+It is looked for beside the sources, where an installation puts it (setup.py), then in the
 user's cache, where the first use puts it. Two processes may build at once: each writes a file of its own and
 moves it into place whole.
 """
@@ -52,7 +52,7 @@ def variants_of(cpu_flags: set[str]) -> list[str]:
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What this CPU can, in Linux's names; empty where Linux does not tell."""
+    """Return the features of this CPU in Linux's names; none where Linux does not tell."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -69,7 +69,7 @@ def library_name(variant: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where the user's libraries are kept."""
+    """Return the folder that keeps the user's libraries."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sundog" / "native"
 
 
@@ -92,7 +92,7 @@ def built(variant: str) -> Path:
 
 
 def is_temporary(library: Path) -> bool:
-    """Whether the library lies outside of installation and cache."""
+    """True if the library lies outside of installation and cache."""
     return library.parent.name.startswith(TEMPORARY)
 
 

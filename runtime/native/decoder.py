@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 
 class Modules(NamedTuple):
-    """Where the library keeps the parts of a decoder."""
+    """The names under which the library keeps the parts of a decoder."""
 
     embedding: nn.Embedding
     layers: nn.ModuleList
@@ -88,7 +88,7 @@ class NativeDecoder:
         self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if left_to_torch else None
 
     def takes(self, num_rows: int) -> bool:
-        """Whether so many rows are computed sooner here than layer by layer."""
+        """True if a step of this many rows is computed sooner here than layer by layer."""
         return self.most_rows is None or num_rows <= self.most_rows
 
     @property

@@ -83,7 +83,7 @@ class FewBitsLinear(nn.Module):
 
     @property
     def numbers_at(self) -> tuple[int, int]:
-        """Where the whole numbers lie in memory, and how many bytes they are."""
+        """Return the address of the whole numbers in memory, and their number of bytes."""
         return self._numbers.data_ptr(), self._numbers.nbytes
 
     def forward(self, x: Tensor) -> Tensor:

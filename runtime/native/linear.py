@@ -35,12 +35,12 @@ class Packed:
 
     @property
     def address(self) -> int:
-        """Where the weights begin in memory."""
+        """The address at which the weights begin in memory."""
         return int(torch.ops.mkldnn.data_ptr(self._packed))
 
     @property
     def num_bytes(self) -> int:
-        """How many of them there are, those that fill up blocks included."""
+        """The number of bytes, those that fill up blocks included."""
         return int(torch.ops.mkldnn._nbytes(self._packed))
 
     def of(self, x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class SharedProduct:
 
 
 class PartOfProduct(nn.Module):
-    """One of the layers of a shared product."""
+    """A layer whose product is part of a shared one."""
 
     def __init__(self, product: SharedProduct, part: slice) -> None:
         super().__init__()

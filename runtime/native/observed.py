@@ -1,4 +1,4 @@
-"""One pass of the library's own layers over a few tokens, written down: what a decoder of ours must compute.
+"""A pass of the library's own layers over a few tokens, written down: what our decoder must compute.
 
 Shapes: T tokens of the pass; H query heads, K key/value heads; D key width, E value width; W hidden width.
 """
@@ -22,7 +22,7 @@ MOST_TOKENS = 12
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What one layer attended with."""
+    """The inputs of one layer's attention."""
 
     k_TKD: Tensor
     v_TKE: Tensor

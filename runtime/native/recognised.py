@@ -1,4 +1,4 @@
-"""Which models are computed by the kernels as a whole: those that the kernels answer as the library does.
+"""Models that the kernels compute as a whole: those that they answer as the library does.
 
 Law: the library's modules stay the definition. Parts are taken from them, every layer is compared with what
 the library's own made of the same input, and a model that differs anywhere is left to the library.

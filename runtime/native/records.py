@@ -1,4 +1,4 @@
-"""What the compiled kernels are told, as plain records; `attention.h` and `decoder.h` have the same."""
+"""The arguments of the compiled kernels, as plain records; `attention.h` and `decoder.h` have the same."""
 
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 
@@ -8,7 +8,7 @@ FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class Layer(Structure):
-    """One attention layer and its keys and values."""
+    """An attention layer and its keys and values."""
 
     _fields_ = (
         ("keys", c_void_p),
@@ -65,7 +65,7 @@ class Norm(Structure):
 
 
 class DecoderLayer(Structure):
-    """One layer of a decoder."""
+    """A layer of a decoder, with its weights."""
 
     _fields_ = (
         ("attention", Layer),

@@ -1,4 +1,4 @@
-"""Whether ranks can share a model, decided from its folder before any of them starts.
+"""The check whether ranks can share a model, from its folder, before any of them starts.
 
 The styles of the library's plans that ranks follow, and what they mean. Nothing here imports torch.
 """

@@ -1,8 +1,8 @@
-"""What the ranks of a replica say to each other about tensors, over torch.distributed: gloo, or NCCL on CUDA.
+"""The collectives of a replica's ranks over torch.distributed: gloo, or NCCL on CUDA.
 
 Law: every rank takes the same steps in the same order, so the collectives of one meet those of the others.
-One that fails, or dies, breaks the group: the others' collectives raise (gloo), or their processes are ended
-by what watches them (`runtime/worker/ranks.py`).
+A rank that fails or dies breaks the group: collectives of the others raise (gloo), or their processes are
+ended by what watches them (`runtime/worker/ranks.py`).
 
 Shapes: R sampling rows of a step.
 """
@@ -75,7 +75,7 @@ class Group:
         return int(numbers)
 
     def all_agree(self, holds: bool) -> bool:
-        """Whether it holds at every rank."""
+        """Return True if it holds at every rank."""
         return bool(self.least(int(holds)))
 
     def follow(self, token_R: Tensor) -> None:
@@ -83,7 +83,7 @@ class Group:
         dist.broadcast(token_R, 0)
 
     def share(self, sampled: Sampled, num_rows: int) -> Sampled:
-        """What rank 0 sampled; the others, which give nothing, learn tokens and which rows have none."""
+        """Return what rank 0 sampled; the others give nothing, and learn tokens and rows without one."""
         if not self.rank.leads:
             token_R = torch.empty(num_rows, dtype=torch.int64, device=self.device)
             self.follow(token_R)

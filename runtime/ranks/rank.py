@@ -1,4 +1,4 @@
-"""Which of a replica's ranks a process is, and where they meet. Nothing here imports torch."""
+"""The number of a process among a replica's ranks, and where they meet. Nothing here imports torch."""
 
 import socket
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Rank:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that samples."""
+        """True if this is the rank that samples."""
         return self.number == 0
 
     def other(self, number: int) -> "Rank":

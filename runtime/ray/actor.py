@@ -25,7 +25,7 @@ from runtime.worker.messages import WORKER_MESSAGES
 
 
 class Facts(NamedTuple):
-    """What a replica's actor says of itself before an engine begins."""
+    """The facts about a replica's actor before an engine begins."""
 
     host: str
     node: str
@@ -52,7 +52,7 @@ class EngineActor:
         self._engines: dict[int, ChildProcess] = {}
 
     def facts(self) -> Facts:
-        """Where it is, and what it was made of; waits until its fork server has imported everything."""
+        """Return where it is, and what it was made of, once its fork server has imported everything."""
         refusal = None
         try:
             trio.run(self._forks.ready)
@@ -78,14 +78,14 @@ class EngineActor:
             self._engines[process].kill()
 
     def reap(self, process: int) -> str:
-        """How an engine process ended, in words; it is killed if that takes long."""
+        """Return how an engine process ended, in words; it is killed if that takes long."""
         if process not in self._engines:
             return "ended with the process of Ray that it was forked from"
         return trio.run(self._engines.pop(process).ended)
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """What must be the same at both ends, by name."""
+    """Return the versions that must be the same at both ends, by name."""
     try:
         ours = version("sundog")
     except PackageNotFoundError:

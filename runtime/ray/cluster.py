@@ -1,7 +1,7 @@
-"""The Ray cluster that a command uses: one that is there, or a local one that begins and ends with it.
+"""The Ray cluster that a command uses: an existing one, or a local one that begins and ends with it.
 
 Law: a cluster that was there is left as it was found; of one that began here nothing is left, however its
-command ends (`keeper.py`). A local one can be used with a token alone, which nobody else has.
+command ends (`keeper.py`). A local one can be used with a secret token alone.
 """
 
 import logging
@@ -35,13 +35,13 @@ class Cluster:
     is_ours: bool
 
     def num(self, resource: str) -> float:
-        """What all nodes have of it together."""
+        """Return the amount that all nodes have of it together."""
         import ray
 
         return float(ray.cluster_resources().get(resource, 0.0))
 
     def fits(self, demand: Mapping[str, float]) -> bool:
-        """Whether a node has as much, if nothing else ran on it."""
+        """Return True if a node has as much, if nothing else ran on it."""
         import ray
 
         return any(

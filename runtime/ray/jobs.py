@@ -27,7 +27,7 @@ class JobActor(Generic[J, R]):
 
 
 class RayWorker(Generic[J, R, D]):
-    """One process, on a CPU of whichever node has one free; its results are small enough for Ray to carry.
+    """A process on a CPU that some node has free; its results are small enough for Ray to carry.
 
     A job whose process dies has the result `died(how)`.
     """
@@ -53,6 +53,6 @@ class RayWorker(Generic[J, R, D]):
 
 
 def wait(promises: list[Any]) -> list[Any]:
-    """Those that are kept or broken; waits until there is one."""
+    """Return the promises that are kept or broken; waits until there is one."""
     done, _ = ray.wait(promises, num_returns=1)
     return list(done)

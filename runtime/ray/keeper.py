@@ -21,7 +21,7 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 
 def main(folder: str, num_cpus: int) -> None:
-    """Keep the cluster until nobody holds the other end of stdin."""
+    """Keep the cluster until the other end of stdin is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -42,7 +42,7 @@ MEET_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What an actor is given: `module`, started with `packed`, is the fork server of its engines."""
+    """The orders of an actor: `module`, started with `packed`, is the fork server of its engines."""
 
     module: str
     packed: bytes

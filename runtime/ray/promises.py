@@ -10,7 +10,7 @@ from runtime.ray.words import why
 
 
 async def answered(promise: Any) -> Any:
-    """What Ray's promise holds, once it is fulfilled; raises what broke it."""
+    """Return the value of Ray's promise, once it is fulfilled; raises what broke it."""
     token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
 
     def tell(_: object) -> None:
@@ -24,7 +24,7 @@ async def answered(promise: Any) -> Any:
 
 
 async def end_of(reaped: Any) -> str:
-    """How a process ended, in words: as was promised, or as the promise was broken."""
+    """Return how a process ended, in words: as was promised, or as the promise was broken."""
     try:
         return str(await answered(reaped))
     except ray.exceptions.RayError as error:

@@ -1,4 +1,4 @@
-"""What Ray says at length, in a line."""
+"""Ray's long messages, cut to a line."""
 
 
 def why(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of logits: a token for each request, and its log probabilities.
+"""From logits to a token for each request, and its log probabilities.
 
 The order is vLLM V1's (docs.vllm.ai, `vllm.v1.sample.sampler`, 0.22): a grammar's mask; log probabilities
 of the model itself; allowed tokens; bad words; end tokens before `min_tokens`; logit bias; penalties for

@@ -1,4 +1,4 @@
-"""How the next tokens of a step's requests are chosen, as columns on the host, and on a device.
+"""The choice of the next tokens of a step's requests, as columns on the host, and on a device.
 
 Shapes: R requests that sample in this step.
 """
@@ -23,7 +23,7 @@ Likely = int | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How the next tokens of R requests are chosen; `top_k_R` 0 is off.
+    """The choice of the next tokens of R requests; `top_k_R` 0 is off.
 
     `edits` change single logits first. `logprobs` says of which tokens a row's log probabilities are wanted
     beside those of its own, `matchers` keep rows to a grammar, `failed` says why a row's request
@@ -42,11 +42,11 @@ class Choices:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the columns say it all, so that a device can choose without the host."""
+        """True if the columns say it all, so that a device can choose without the host."""
         return not (self.edits or self.logprobs or self.matchers or self.failed)
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """What a device needs of them, in the order of `Columns`."""
+        """Return what a device needs of them, in the order of `Columns`."""
         with np.errstate(divide="ignore"):
             log_min_p_R = np.log(self.min_p_R)
         return self.temperature_R, self.top_k_R, self.top_p_R, log_min_p_R, self.uniform_R

@@ -10,7 +10,7 @@ from runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 
 def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
-    """One token a row, as `sample` does, by the grammars of those that have one.
+    """Return a token for each row, as `sample` does, by the grammars of those that have one.
 
     On a GPU the logits are still to come: the masks are computed while the model runs.
     """

@@ -19,7 +19,7 @@ NO_COUNTS: NDArray[np.int32] = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What changes in one row of logits. Ids beyond the vocabulary, which nobody can choose, are left out.
+    """The changes in one row of logits. Ids beyond the vocabulary are left out.
 
     `allowed` None allows all tokens. `bias` belongs to `biased`. `seen` are the tokens that penalties weigh,
     each once, and `count` says how often the answer has each: 0 for those of the prompt alone. With `forced`

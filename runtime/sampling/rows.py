@@ -2,7 +2,7 @@
 
 Randomness has no state: the number that decides a token is a hash of the request's seed and the token's
 position. So a seed gives the same stream whatever else is in the batch, and a preempted request goes on as if
-nothing had happened. Penalties and bad words depend on what has been said; that is made anew from the
+nothing had happened. Penalties and bad words depend on what has been said; that is made again from the
 request's tokens whenever it is admitted, and grows by one token a step.
 
 Shapes: R requests that sample in this step.
@@ -54,7 +54,7 @@ class SamplingRows:
 
     @property
     def looks_back(self) -> bool:
-        """Whether some row's choice depends on the tokens that it has been given."""
+        """True if some row's choice depends on the tokens that it has been given."""
         return bool(self._rules or self._matchers)
 
     def grow(self, num_rows: int) -> None:

@@ -18,7 +18,7 @@ from runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
 
 
 class ThinkingBudget:
-    """Where a request stands in its reasoning, which begins with the token `begin` and ends with `end`.
+    """The state of a request's reasoning, which begins with the token `begin` and ends with `end`.
 
     As in vLLM, the prompt's last mark says whether it opens reasoning, and what stands behind that mark
     counts. Each section of the answer has the whole budget; a mark that begins reasoning within one is a
@@ -59,7 +59,7 @@ Ints = NDArray[np.int64]
 
 
 class TokenCounts:
-    """How often each token has been said; `num` different ones, in the order in which they came.
+    """The count of each token that was said; `num` different ones, in the order in which they came.
 
     Tokens of the prompt are in it with a count of 0, if they are given.
     """
@@ -119,7 +119,7 @@ class BadWords:
         del self._said[: -self._most]
 
     def banned(self) -> list[int]:
-        """What may not come next."""
+        """Return the tokens that may not come next."""
         found, said = list(self._always), self._said
         for length in self._lengths:
             if length <= len(said):
@@ -189,7 +189,7 @@ class Rules:
             self._thinking.add(token)
 
     def edit(self, is_early: bool) -> Edit | None:
-        """What changes for the next token, one of the first `min_tokens` if it `is_early`; None: nothing."""
+        """Return the edit for the next token, one of the first `min_tokens` if it `is_early`, or None."""
         if self._thinking is not None and (forced := self._thinking.forced) is not None:
             return Edit(forced=forced)
         banned = NO_IDS if self._bad_words is None else _ids(self._bad_words.banned())

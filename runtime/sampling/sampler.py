@@ -142,7 +142,7 @@ def _by_numpy(logits_RV: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Bitmasks:
-    """Which tokens the rows `row_M` may choose.
+    """The tokens that the rows `row_M` may choose, as bits.
 
     Bit t % 32 of `word_MW[:, t // 32]`, counted from the lowest, is 1 if token t is allowed. Tokens beyond
     the last word are not allowed.
@@ -183,7 +183,7 @@ class Sampled:
 
 
 def sample(logits_RV: Tensor, choices: Choices | None, masks: Bitmasks | None = None) -> Sampled:
-    """One token a row; with `choices` None the likeliest. Writes `masks` into the logits, else nothing."""
+    """Return a token for each row; with `choices` None the likeliest. Writes `masks` into the logits."""
     if masks is not None:
         masks.apply(logits_RV)
     if choices is None:
@@ -276,7 +276,7 @@ def pick(logits_RV: Tensor, choices: Choices | None, columns: Columns | None) ->
 
 
 def named(tokens: list[int]) -> Sampled:
-    """Those of `pick`, once they have come to the host."""
+    """Return the tokens of `pick`, once they have come to the host."""
     failed = {row: NO_TOKEN for row, token in enumerate(tokens) if token < 0}
     return Sampled([max(token, 0) for token in tokens] if failed else tokens, failed)
 

@@ -67,7 +67,7 @@ class Drafts:
         return self._tokens[request_id][: self._length[request_id]]
 
     def wanting(self, request_ids: Iterable[str]) -> list[str]:
-        """Those of these requests that may have drafts, each once."""
+        """Return those of these requests that may have drafts, each once."""
         return [name for name in dict.fromkeys(request_ids) if name in self._drafted]
 
     def keep(self, request_id: str, drafts: Sequence[int]) -> None:
@@ -89,7 +89,7 @@ class Drafts:
     def parts(
         self, verified: Sequence[tuple[str, int]], rows: Mapping[str, int], num_computed: Ints
     ) -> Iterator[Part]:
-        """What a step computes of requests whose drafts it verifies: their last token and these drafts."""
+        """Yield the parts of requests whose drafts are verified: their last token and these drafts."""
         for num_drafts, pairs in groupby(sorted(verified, key=_count), key=_count):
             names = tuple(name for name, _ in pairs)
             row_N = np.array([rows[name] for name in names], np.int64)

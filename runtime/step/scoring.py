@@ -39,7 +39,7 @@ class Scored:
 
 @dataclass(slots=True)
 class States:
-    """What the layers of a model leave for its head; None before they have."""
+    """The states that the layers of a model leave for its head; None before they have."""
 
     output: Any = None
 
@@ -65,7 +65,7 @@ def kept_states(model: PreTrainedModel) -> Iterator[States]:
 
 
 def score(model: PreTrainedModel, states: States, scored: tuple[Scored, ...]) -> tuple[PromptLogprobs, ...]:
-    """Those of the step whose states these are. In inference mode; memory is bounded, O(tokens × V) time."""
+    """Return the log probabilities of the step's prompts. Memory is bounded, time is O(tokens × V)."""
     with _leaving(_layers(model), states.output):
         return tuple(
             PromptLogprobs(each.request_id, each.position, _tokens(model, states, each)) for each in scored
@@ -73,7 +73,7 @@ def score(model: PreTrainedModel, states: States, scored: tuple[Scored, ...]) ->
 
 
 def can_score(model: PreTrainedModel) -> bool:
-    """Whether the head gives the same logits when its model's layers do not run again, shown by a pass."""
+    """Return True if the head gives the same logits when the layers do not run again, shown by a pass."""
     ids_1T = torch.arange(3, device=model.device)[None]
     try:
         with kept_states(model) as states:

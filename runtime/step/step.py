@@ -1,4 +1,4 @@
-"""One forward pass as numbers: what it computes, where its keys go, and which rows sample.
+"""A forward pass as numbers: what it computes, where its keys go, and which rows sample.
 
 A step is put together from parts: neighbouring rows of requests that compute equally many tokens.
 
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass: the tokens, their positions, where their keys go, and which rows sample.
+    """A forward pass: the tokens, their positions, where their keys go, and which rows sample.
 
     `request_ids`, `sample_rows_R` (row of the step), and `choices` go together. A request whose drafts are
     verified has neighbouring sample rows: that of its last known token, then one for each draft. `wiped_B`
@@ -83,7 +83,7 @@ class Tables:
     block_size: int
 
     def slots(self, row_T: Ints, position_T: Ints) -> Ints:
-        """Where keys of these positions are kept. Raises IndexError where a request has no block for one."""
+        """Return the slots of keys at these positions. Raises IndexError if a request has no block."""
         block_T, offset_T = np.divmod(position_T, self.block_size)
         if (block_T >= self.num_blocks[row_T]).any():
             raise IndexError(np.unique(row_T[block_T >= self.num_blocks[row_T]]).tolist())

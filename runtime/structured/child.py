@@ -1,7 +1,7 @@
 """The process in which grammars are tried: one line of JSON in, one line of JSON out, until its input ends.
 
 A schema may take minutes to compile, all memory, or more stack than there is, and a compiler in native code
-cannot be stopped. Here it can: whoever waits for this process ends it (`trial`).
+cannot be stopped. Here it can: the process that waits for this one ends it (`trial`).
 """
 
 import json
@@ -26,7 +26,7 @@ PLACE = re.compile(
 
 
 def main() -> None:
-    """Answer every line."""
+    """Answer every line of the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -51,7 +51,7 @@ class Grammars:
             self._open_tokenizer()
 
     def knows(self, constraint: Constraint) -> bool:
-        """Whether it is compiled, so that checking it takes no time."""
+        """Return True if it is compiled, so that checking it takes no time."""
         return constraint in self._kept
 
     def check(self, constraint: Constraint) -> None:

@@ -1,4 +1,4 @@
-"""How large a grammar may be, and how long anything about it may take."""
+"""Limits on the size of a grammar, and on the time that anything about it may take."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""One request's place in its grammar, from token to token.
+"""The place of a request in its grammar, from token to token.
 
 Law: it fails by itself. What goes wrong is kept in `failed`, in words for the client, and its request alone
 ends by it.
@@ -22,7 +22,7 @@ BROKEN = "its answer cannot be kept to its grammar"
 
 
 class Matcher:
-    """What one request may say next; `outputs` are the tokens that it has said before it was preempted.
+    """The possible next tokens of one request; `outputs` were said before it was preempted.
 
     `ends` are the tokens that may end the answer once it is complete. Used by one thread at a time; the first
     use makes the library's own matcher, so that this is done where the model computes. Until the token

@@ -39,7 +39,7 @@ class Writer:
         return "\n".join([f"start: {self._in_rule(start)}", *self._lines])
 
     def token(self, token: object) -> Piece:
-        """One token, by its number or, if it is a special one, by its text."""
+        """Return a piece for one token, by its number or, if it is a special one, by its text."""
         if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
             return Piece(f"<[{token}]>")
         if isinstance(token, str) and token in self._special:
@@ -47,7 +47,7 @@ class Writer:
         raise ValueError(f"the token {token!r} is neither a number nor a special token of this model")
 
     def literal(self, text: str) -> Piece:
-        """This very text."""
+        """Return a piece for this very text."""
         if self._split is None or self._split.search(text) is None:
             return Piece(json.dumps(text), is_terminal=True)
         parts = [part for part in self._split.split(text) if part]
@@ -82,7 +82,7 @@ class Writer:
         return self.either(pieces)
 
     def joined(self, pieces: Sequence[Piece]) -> Piece:
-        """One after the other."""
+        """Return these pieces one after the other."""
         kept = [piece for piece in pieces if piece != NOTHING] or [NOTHING]
         if all(piece.is_terminal for piece in kept):
             text = " ".join(f"({piece.text})" for piece in kept)
@@ -97,7 +97,7 @@ class Writer:
         return Piece(self._rule(" ".join(texts)), is_open=kept[-1].is_open)
 
     def either(self, pieces: Sequence[Piece]) -> Piece:
-        """One of them."""
+        """Return a choice of these pieces."""
         if len(pieces) == 1:
             return pieces[0]
         is_open = any(piece.is_open for piece in pieces)
@@ -106,7 +106,7 @@ class Writer:
         return Piece(self._rule(" | ".join(map(self._in_rule, pieces))), is_open=is_open)
 
     def repeated(self, piece: Piece, times: str) -> Piece:
-        """As often as Lark's sign `times` says."""
+        """Return the piece repeated as often as Lark's sign `times` says."""
         if piece.is_terminal:
             return Piece(self._terminal(f"({piece.text}){times}"), is_terminal=True)
         return Piece(self._rule(f"({self._in_rule(piece)}){times}"))

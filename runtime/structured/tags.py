@@ -159,7 +159,7 @@ class _Reader:
         }
 
     def read(self, form: object, ends: Ends) -> Piece:
-        """What matches the format; raises ValueError if nothing here can say it."""
+        """Return what matches the format; raises ValueError if nothing here can say it."""
         if not isinstance(form, Mapping):
             raise ValueError("a format must be an object with a type")
         kind = form.get("type")

@@ -1,4 +1,4 @@
-"""Trying grammars in a process of its own, so that one that hangs, crashes or eats memory harms nobody.
+"""The trial of grammars in a process of its own, so that one that hangs, crashes or eats memory does no harm.
 
 The process starts with the first grammar (0.1 s), serves one after another, and ends with this one.
 """

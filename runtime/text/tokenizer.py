@@ -186,7 +186,7 @@ class Tokenizer:
         return self._template is not None
 
     def to_json(self) -> str:
-        """As tokenizer.json has it."""
+        """Return the tokenizer as the text of tokenizer.json."""
         return str(self._fast.to_str())
 
     def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
@@ -260,7 +260,7 @@ class Tokenizer:
         return loaded | {name: _as_text(value) for name, value in self._config.items()}
 
     def token_name(self, token_id: int) -> str | None:
-        """How the vocabulary spells a token; None if it has none."""
+        """Return the vocabulary's spelling of a token; None if it has none."""
         name: str | None = self._fast.id_to_token(token_id)
         return name
 

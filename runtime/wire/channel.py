@@ -10,7 +10,7 @@ from runtime.wire.frames import Kind
 
 
 class Carrier(Protocol):
-    """What a channel needs of its link."""
+    """The calls of a channel to its link."""
 
     def send(self, kind: Kind, channel: int, message: object, reply: Reply[Any] | None = None) -> None: ...
 
@@ -99,6 +99,6 @@ class Inlet(Watcher):
         self._link.signal(Kind.ENDED, self._channel)
 
     def hang_up(self) -> None:
-        """The sender has gone."""
+        """Note that the sender has gone."""
         self._mailbox.watchers.remove(self)
         self._ref.close()

@@ -28,7 +28,7 @@ class WireError(Exception):
 
 
 class Kind(enum.IntEnum):
-    """What a frame is for. The first five go to the end that has the actor, others come from it."""
+    """The purpose of a frame. The first five go to the end that has the actor, others come from it."""
 
     OPEN = 1
     """Asks for a channel to an actor, which the body names."""
@@ -56,7 +56,7 @@ KINDS = frozenset(map(int, Kind))
 
 
 class Frame(NamedTuple):
-    """One frame; `body` is still packed."""
+    """A frame whose `body` is still packed."""
 
     kind: Kind
     channel: int

@@ -1,4 +1,4 @@
-"""How two ends of a connection get to trust each other, before the first frame.
+"""The handshake by which two ends of a connection get to trust each other, before the first frame.
 
 Both send a greeting of 57 bytes: `SUNDOG`, the version of the wire, the fingerprint of the messages, which
 end it is, and 32 random bytes. Then each proves that it knows the secret, by an HMAC over its own greeting

@@ -28,7 +28,7 @@ MOST_UNSENT_BYTES = 2**31
 
 
 class Link:
-    """One end of a connection; `peer` says who is at the other, for people.
+    """An end of a connection; `peer` says who is at the other, for people.
 
     `messages` are the types that cross, the same at both ends.
     """
@@ -84,7 +84,7 @@ class Link:
             self.end("the link was closed")
 
     async def flush(self, most_bytes: int = 0) -> None:
-        """Wait until all that was said has been sent, but for so many bytes, or the link has ended."""
+        """Wait until all but `most_bytes` of what was said has been sent, or the link has ended."""
         while len(self._unsent) > most_bytes and self.why_ended is None:  # noqa: ASYNC110  # once in the life of a process
             await trio.sleep(0.001)
 

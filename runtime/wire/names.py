@@ -18,7 +18,7 @@ class Spoken:
         self._next = 0
 
     def pack(self, name: str) -> str | int:
-        """What is sent for it. The name that was numbered longest ago is forgotten for a new one."""
+        """Return what is sent for it. The name that was numbered longest ago is forgotten for a new one."""
         number = self._numbers.get(name)
         if number is not None:
             return number
@@ -33,7 +33,7 @@ class Spoken:
         return name
 
     def forget(self) -> None:
-        """Begin anew, as the other end does when it is told."""
+        """Forget all names, as the other end does when it is told."""
         self._numbers, self._names, self._next = {}, [], 0
 
 
@@ -57,5 +57,5 @@ class Heard:
         return said
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget all names that were heard."""
         self._names, self._next = [], 0

@@ -35,7 +35,7 @@ Turn = Callable[[Any], Any] | None
 
 
 class Packer:
-    """What is to be sent, as bytes."""
+    """The messages that are to be sent, as bytes."""
 
     def __init__(self, types: Sequence[type]) -> None:
         self._spoken = Spoken()
@@ -55,7 +55,7 @@ class Packer:
             raise WireError(f"{type(message).__name__} cannot be sent: {error}") from error
 
     def forget(self) -> None:
-        """What was said is as if it had not been: the other end is told so."""
+        """Forget all names that were said; the other end is told so."""
         self._spoken.forget()
         self._last.clear()
 
@@ -75,7 +75,7 @@ class Packer:
 
 
 class Unpacker:
-    """What came, as messages."""
+    """The bytes that came, as messages."""
 
     def __init__(self, types: Sequence[type]) -> None:
         self._heard = Heard()
@@ -100,7 +100,7 @@ class Unpacker:
             raise WireError(f"a {record.__name__} that is none: {error}") from error
 
     def forget(self) -> None:
-        """The other end has begun anew."""
+        """Forget all names, as the other end has done."""
         self._heard.forget()
         self._last.clear()
 

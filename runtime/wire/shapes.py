@@ -1,4 +1,4 @@
-"""How the fields of a record are typed, also where compilation has erased what stands in brackets."""
+"""The types of a record's fields, also where compilation has erased what stands in brackets."""
 
 import ast
 import sys
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_record(hint: object) -> bool:
-    """Whether a type is one of our records: a dataclass, or a NamedTuple."""
+    """Return True for one of our records: a dataclass, or a NamedTuple."""
     return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
 
 
@@ -54,7 +54,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def optional(hint: object) -> Any:
-    """What may be None, if it is one type that may; None for whatever else."""
+    """Return the type that may be None instead; None for any other hint."""
     if get_origin(hint) not in (Union, UnionType):
         return None
     others = [each for each in get_args(hint) if each is not NoneType]
@@ -62,7 +62,7 @@ def optional(hint: object) -> Any:
 
 
 def element(hint: object) -> Any:
-    """Of what a sequence of any length consists; None for whatever else."""
+    """Return the type of the elements of a sequence of any length; None for any other hint."""
     args = get_args(hint)
     if get_origin(hint) is tuple and len(args) == 2 and args[1] is Ellipsis:
         return args[0]
@@ -70,7 +70,7 @@ def element(hint: object) -> Any:
 
 
 def wire_type(hint: Any) -> Any:
-    """What msgspec reads for a value of this type: records are tuples of their fields."""
+    """Return the type that msgspec reads for a value of this type: records are tuples of their fields."""
     if hint is RankValue or hint is object:
         return Any
     if hint == Prompt:

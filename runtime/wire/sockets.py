@@ -1,4 +1,4 @@
-"""Where links come from: a pair of sockets, a Unix socket in a private folder, TCP with a secret."""
+"""The sockets of links: a pair of sockets, a Unix socket in a private folder, TCP with a secret."""
 
 import os
 import socket
@@ -45,7 +45,7 @@ async def accept(listening: socket.socket, messages: Sequence[type], secret: byt
 
 
 async def connect(address: Address, messages: Sequence[type], secret: bytes, peer: str) -> Link:
-    """A link to whoever listens there; WireError if that is not one of ours."""
+    """Return a link to the process that listens there; WireError if that is not one of ours."""
     return Link(await connected(address, messages, secret), messages, peer)
 
 
@@ -78,7 +78,7 @@ async def first_accepted(
 
 
 async def connected(address: Address, messages: Sequence[type], secret: bytes) -> socket.socket:
-    """A connection to whoever listens there, hands shaken; WireError if that is not one of ours."""
+    """Return a connection to the process that listens there, hands shaken; WireError if it is not ours."""
     if isinstance(address, Path):
         trio_socket = trio.socket.socket(socket.AF_UNIX)
         await trio_socket.connect(os.fspath(address))

@@ -1,4 +1,4 @@
-"""What crosses between processes: every message of the graph that may, in the order of its tags."""
+"""The messages of the graph that may cross between processes, in the order of their tags."""
 
 from actors.messages import (
     Abort,

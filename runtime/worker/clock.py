@@ -27,7 +27,7 @@ class ServerClock(trio.abc.Clock):
         self._offset_s = offset_s
 
     def start_clock(self) -> None:
-        """It runs already."""
+        """Do nothing, as the clock runs already."""
 
     def current_time(self) -> float:
         return self._offset_s + time.perf_counter()
@@ -71,7 +71,7 @@ async def _reading(stream: trio.socket.SocketType) -> tuple[float, float]:
 
 
 def offset_s(connected: socket.socket) -> float:
-    """What this process's clock is behind the server's, as the server says; EOFError if it is gone."""
+    """Return the offset to the server's clock in s, as the server says; EOFError if it is gone."""
     connected.setblocking(True)
     while True:
         said = connected.recv(SAID.size, socket.MSG_WAITALL)

@@ -55,7 +55,7 @@ class EngineProcess:
         self._is_up = False
 
     def reports(self) -> Sequence[ActorReport]:
-        """What its actors, and those of its ranks, were doing when it last gave a sign of life."""
+        """Return the last reports of its actors, and of those of its ranks."""
         return () if self._monitor is None else self._monitor.actors
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the way to an engine in a process of its own takes on this machine, by a process that answers at once.
+"""The cost of the way to an engine in a process of its own, by a process that answers at once.
 
 `python -m runtime.worker.hop_probe FD PARENT` is that process. A request is packed, sent, read, unpacked and
 handed to an actor there, and a small answer comes back the same way: each way is taken to be half of both.

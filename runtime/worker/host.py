@@ -40,7 +40,7 @@ class Host(Actor[Start]):
         self._is_up = trio.Event()
 
     def up(self, engine: EngineRefs) -> None:
-        """The core is up."""
+        """Answer with this core, which is up."""
         self._engine = engine
         self._is_up.set()
 
@@ -122,7 +122,7 @@ def run_fork(
     connected: socket.socket,
     ranks: Ranks | None = None,
 ) -> None:
-    """The same of a process that was forked; nobody else can reach its link, which needs no secret."""
+    """Run the host in a forked process; no other process can reach its link, which needs no secret."""
     trio.run(partial(shake_hands, connected, WORKER_MESSAGES, b"", called=True))
     run_host(config, new_backend, replica, connected, ranks)
 

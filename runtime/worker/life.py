@@ -114,7 +114,7 @@ def killed_loading(name: str, how: str) -> ConfigError | None:
 
 
 def how_it_ended(status: int) -> str:
-    """What `waitpid` says, in words."""
+    """Return the status of `waitpid` in words."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exited with code {code}"
@@ -168,7 +168,7 @@ class ChildProcess:
 async def ended_or_killed(
     end: Callable[[], Awaitable[T]], kill: Callable[[], None], leave_s: float, kill_s: float
 ) -> T | None:
-    """How a process ended: by itself within `leave_s`, or killed within `kill_s`; None if it does not end."""
+    """Return how a process ended, within `leave_s` or killed within `kill_s`; None if it does not end."""
     with trio.move_on_after(leave_s):
         return await end()
     kill()

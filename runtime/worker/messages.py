@@ -1,4 +1,4 @@
-"""What an engine process and its server say to each other, beside the messages of the graph."""
+"""The messages of an engine process and its server to each other, besides those of the graph."""
 
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, Logged, CoreEnded,
 
 
 def failed(error: BaseException) -> CoreFailed:
-    """What is said of an error that ends a process."""
+    """Return the message for an error that ends a process."""
     if isinstance(error, ConfigError):
         return CoreFailed(str(error), (), is_refusal=True)
     return CoreFailed(summary(error), tuple(block(error).splitlines()), is_refusal=False)

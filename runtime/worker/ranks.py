@@ -1,7 +1,7 @@
 """The ranks of a replica beside rank 0: processes that begin with it, are watched by it, and end with it.
 
 Law: when one of them fails, dies or stalls, all are killed, and it is named. A rank that waits for the dead
-one in a collective is thereby let go, or is killed itself: nobody waits for ever.
+one in a collective is thereby let go, or is killed itself, so that no wait is endless.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -60,7 +60,7 @@ class Ranks:
         """The error of the one that ended the replica, if one has."""
 
     def reports(self) -> tuple[ActorReport, ...]:
-        """What their actors were doing when they last gave a sign of life."""
+        """Return the last reports of their actors."""
         return tuple(each for monitor in self._monitors for each in monitor.actors)
 
     @asynccontextmanager

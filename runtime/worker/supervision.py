@@ -31,7 +31,7 @@ class RunningProcess(Protocol):
 
     @property
     def connected(self) -> socket.socket:
-        """This end of the link to it; whoever is given the process closes it."""
+        """The near end of the link; the supervisor that is given the process closes it."""
         ...
 
     def kill(self) -> None:

@@ -64,7 +64,7 @@ class Watched:
         await self._backend.close()
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
-        """Watch these, too."""
+        """Watch these actors, too, until the backend is closed."""
         self._actors.extend(actors)
         if self._thread is None:
             offset_s = now_s() - time.perf_counter()

@@ -21,7 +21,7 @@ L2 = 2
 
 @dataclass(slots=True)
 class StepWork:
-    """What one step computes.
+    """The work that one step computes.
 
     `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values
     in all, their new ones included. Each of `chunks` is (new tokens, tokens computed before).
@@ -99,7 +99,7 @@ class CostModel:
     __slots__ = ()
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step."""
+        """Return the seconds that one step takes."""
         raise NotImplementedError
 
     def few_s(self, work: StepWork, num_steps: int) -> list[float]:
@@ -120,7 +120,7 @@ class CostModel:
 
 @dataclass(slots=True)
 class Coverage:
-    """How far outside the measured sizes each operator was asked: the largest factor."""
+    """The largest factor by which each operator was asked outside the measured sizes."""
 
     factors: dict[str, float] = field(default_factory=dict)
 

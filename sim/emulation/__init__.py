@@ -1,1 +1,1 @@
-"""Emulation: the real server in front of a GPU that is not there, with answers that nobody computed."""
+"""Emulation: the real server in front of a GPU that is not there, with answers that are not computed."""

@@ -1,4 +1,4 @@
-"""What an emulated model says: texts that came with Sundog, a file of answers, or the prompt again.
+"""The texts of an emulated model: some that came with Sundog, a file of answers, or the prompt again.
 
 Law: every prompt has one answer, whatever else runs: the same seed and the same prompt, the same tokens. An
 answer is followed by the end token, or by more text for a request that wants no end.
@@ -27,7 +27,7 @@ Choose = Callable[[Admission], Tokens]
 
 
 class Spelling(Protocol):
-    """What answers need of a tokenizer."""
+    """The calls that answers need of a tokenizer."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -40,7 +40,7 @@ class Spelling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """How a request is answered, and what follows, for ever, where it wants more than the answer."""
+    """The answer to a request, and the text that follows without end where it wants more than the answer."""
 
     choose: Choose
     more: Tokens
@@ -55,7 +55,7 @@ class Answers:
 
 
 def canned(spelling: Spelling, seed: int = 0) -> Answers:
-    """One of the texts, picked by the prompt."""
+    """Return one of the texts, picked by the prompt."""
     return Answers(picked([_plain(spelling, text) for text in TEXTS], seed), _more(spelling))
 
 
@@ -129,7 +129,7 @@ def _row(line: str, where: str) -> tuple[str | None, str]:
 
 
 def picked(answers: Sequence[Tokens], seed: int) -> Choose:
-    """One of the answers, by a hash of the seeds and the prompt."""
+    """Return one of the answers, by a hash of the seeds and the prompt."""
 
     def choose(admission: Admission) -> Tokens:
         digest = hashlib.blake2b(f"{seed}:{admission.sampling.seed}:".encode(), digest_size=8)

@@ -1,4 +1,4 @@
-"""What an emulated replica runs on: the cost model's pace, and answers in the place of a model's."""
+"""The backends of emulated replicas: the cost model's pace, and answers in the place of a model's."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def emulated_backends(
     speculation: SpeculativeConfig | None = None,
     before_step: Callable[[], None] = lambda: None,
 ) -> Callable[[int], CostBackend | PipelinedBackend | RankBackend]:
-    """What makes the backend of a replica, which answers at the pace of `cost` and tells `lag` of its own.
+    """Return the maker of a replica's backend, which has the pace of `cost` and tells `lag` of its own.
 
     What `before_step` raises crashes the engine, and with it those that go in step with it.
     """

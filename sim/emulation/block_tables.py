@@ -1,4 +1,4 @@
-"""Which KV blocks requests hold whose prompts another server is to fetch."""
+"""The KV blocks of requests whose prompts another server is to fetch."""
 
 from actors.kernel.actor import Actor
 from actors.messages import Heard, StepOutput

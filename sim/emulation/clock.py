@@ -24,5 +24,5 @@ class ScaledClock(trio.abc.Clock):
         return (time.perf_counter() - self._begin_s) * self._scale
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """How long to sleep on the wall."""
+        """Return the seconds to sleep on the wall."""
         return max(deadline - self.current_time(), 0.0) / self._scale

@@ -1,4 +1,4 @@
-"""Which requests of an emulated server meet an injected failure: the same ones for the same seed."""
+"""The choice of requests that meet an injected failure: the same ones for the same seed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Injections(Generic[F]):
         self._shall_die = False
 
     def next(self) -> F | None:
-        """What befalls the next request: the first of the faults that is drawn, by its own rate."""
+        """Return the fault of the next request: the first that is drawn, by its own rate."""
         number, self._number = self._number, self._number + 1
         for index, (fault, rate) in enumerate(self._faults):
             digest = hashlib.blake2b(f"{self._seed}:{number}:{index}".encode(), digest_size=8).digest()

@@ -1,7 +1,7 @@
 """Log probabilities for an emulated server, which has no model: made up, the same for every token.
 
 The token that is said has probability 1/2, rank 1, and stands first among the likeliest; those behind it are
-the tokens with the next ids, with 1/4, 1/8 and so on. So a client can be tried, and nobody takes them for a
+the tokens with the next ids, with 1/4, 1/8 and so on. So a client can be tried, and they are not taken for a
 model's.
 """
 
@@ -32,7 +32,7 @@ class MadeUpLogprobs(TokenSource):
         self._due: list[Admission] = []
 
     def begin(self, batch: Batch) -> int:
-        """Note who wants what."""
+        """Note which requests want log probabilities."""
         if self._wanted or self._prompts:
             for request_id in (*batch.finished, *batch.preempted):
                 self._wanted.pop(request_id, None)

@@ -26,7 +26,7 @@ WORTH_SAYING = 0.01
 
 @dataclass(slots=True)
 class Told:
-    """What the log was told last."""
+    """The state when the log was last written."""
 
     time_s: float = field(default_factory=trio.current_time)
     lost_s: float = 0.0
@@ -60,7 +60,7 @@ class LivePace(Pace):
         return (max(to_s(start + to_ticks(self.cost.step_s(work))), now_s),)
 
     def planned_tick(self, now_s: float, continues: bool) -> float:
-        """Where there was work all the time, when the last step ended; what cannot be caught up is lost."""
+        """Return when the last step ended, if there was work all the time; a delay beyond repair is lost."""
         self._before_step()
         now = instant(now_s)
         if not continues or self._end_tick >= now:

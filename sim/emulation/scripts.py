@@ -8,7 +8,7 @@ from sim.emulation.answers import Answers
 
 
 class Scripts:
-    """Which tokens each request will say, kept while it is unfinished."""
+    """The tokens that each request will say, kept while it is unfinished."""
 
     __slots__ = ("_answers", "_eos_token_id", "_said", "_scripts")
 
@@ -36,7 +36,7 @@ class Scripts:
         return said[index]
 
     def forget(self, request_id: str) -> None:
-        """The request is over."""
+        """Forget a request that is over."""
         self._scripts.pop(request_id, None)
         self._said.pop(request_id, None)
 
@@ -75,7 +75,7 @@ class Scripted(TokenSource):
         return 1
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """One token for each request that samples in the step."""
+        """Return a token for each request that samples in the step."""
         if self._source is not None:
             return self._source.sample(num_steps)
         decoding, token = self._decoding, self._scripts.token

@@ -20,7 +20,7 @@ KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 @dataclass(slots=True)
 class Phase:
-    """One stretch of a request's time. Of a wait: `reason`, and whether the request lacked it itself (`own`).
+    """A stretch of a request's time. A wait has a `reason`, and `own` if the request lacked it itself.
 
     `heads` are the requests that were next in the queue instead, with the seconds of each. `needed_blocks`
     is what the (first) one of them, or itself, needed at most; `free_blocks` and `num_running` are

@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether a difference is shown."""
+        """True if the interval shows a difference."""
         return self.low > 0 or self.high < 0
 
 
@@ -99,7 +99,7 @@ def batch_means(values: Floats, num_batches: int = NUM_BATCHES) -> Floats:
 
 
 def num_independent(batches: Floats) -> float:
-    """How many independent values the mean of these is worth: all of them, if none is like the next."""
+    """Return the number of independent values that their mean is worth: all, if none is like the next."""
     count, scatter = len(batches), scatter_of(batches)
     squares = float(scatter @ scatter)
     if squares == 0:
@@ -112,7 +112,7 @@ def num_independent(batches: Floats) -> float:
 
 
 def scatter_of(batches: Floats) -> Floats:
-    """How far values lie from their mean; from their straight line, if that is most of it.
+    """Return the distances of values from their mean; from their line, if that is most of it.
 
     Waits that grow from first to last, as of a server that gets more than it can do, are no work of chance.
     """

@@ -30,7 +30,7 @@ from sim.record.rows import RequestTimes, Rows, joined, latencies, step_interval
 
 
 class Source(Protocol):
-    """Where the rows of a run are: in memory, or on disk."""
+    """The rows of a run: in memory, or on disk."""
 
     def requests(self) -> Iterator[Rows]:
         """All requests in order, in parts."""
@@ -136,7 +136,7 @@ class ClientFigures:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run in figures; seconds, tokens and fractions. A distribution of nothing is None.
+    """The figures of a run; seconds, tokens and fractions. A distribution of nothing is None.
 
     Throughput counts finished requests over the span from the first arrival to the last finish.
     `saturation` is requests in the server over those it can run at once, on average; from 1 on the

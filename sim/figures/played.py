@@ -1,4 +1,4 @@
-"""One run as an experiment keeps it: its requests as columns, and what its engines did before each.
+"""A run as an experiment keeps it: its requests as columns, and what its engines did before each.
 
 A run is made in one process and measured in another, when it is known which requests of its seed are
 warm-up: so it carries what every figure of the rest needs, and no step. A run that
@@ -153,14 +153,14 @@ class Played:
         )
 
     def is_same_run(self, other: "Played") -> bool:
-        """Whether every request met the same fate at the same instants."""
+        """True if every request met the same fate at the same instants."""
         return self.request_ids == other.request_ids and all(
             np.array_equal(getattr(self.rows, name), getattr(other.rows, name), equal_nan=True)
             for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
         )
 
     def kept(self, left_out: Collection[str]) -> NDArray[np.bool_]:
-        """Which requests are none of these."""
+        """Return a mask of the requests that are none of these."""
         return np.array([name not in left_out for name in self.request_ids], dtype=bool)
 
 
@@ -187,7 +187,7 @@ def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
 
 
 def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    """Some of the requests."""
+    """Return only the requests that are kept."""
     where = np.flatnonzero(kept).tolist()
     columns = (c[kept] if isinstance(c, np.ndarray) else [c[i] for i in where] for c in rows)
     return Rows._make(columns)

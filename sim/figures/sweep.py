@@ -119,7 +119,7 @@ RunAll = Callable[[Sequence[Job]], Iterable[Measures | FailedRun]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How many replications: at least, at most, and when `metric` is known well enough.
+    """The rule for replications: at least, at most, and when `metric` is known well enough.
 
     With `precision` None the first `num_first` are all. With `is_one_recording` seeds draw from one trace.
     """
@@ -134,7 +134,7 @@ class Rule:
 
 @dataclass(slots=True)
 class Cell:
-    """One setting, and what each seed gave: `runs[s]` is of seed s.
+    """The results of a setting by seed: `runs[s]` is of seed s.
 
     With `is_fixed` every seed gives the same run, with `is_one_recording` draws from one trace, which tell of
     other recordings alone how much they vary. `failed` says why there is none.

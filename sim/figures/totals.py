@@ -100,7 +100,7 @@ Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
 
 
 def regime_of(saturation: float) -> Regime:
-    """Whether requests wait briefly, perhaps long, or ever longer while the load lasts."""
+    """Return the regime: requests wait briefly, perhaps long, or ever longer while the load lasts."""
     if saturation < KNEE:
         return "below the knee"
     return "near the knee" if saturation < 1 else "beyond the knee"

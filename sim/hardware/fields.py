@@ -99,7 +99,7 @@ EXPERT_KEYS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
 def dense(fields: Fields, index: int) -> Mlp | Experts:
-    """A gated MLP."""
+    """Return the gated MLP of a dense layer."""
     return Mlp(fields.count("intermediate_size"))
 
 
@@ -228,7 +228,7 @@ def every_nth_is_full(fields: Fields) -> Windows:
 
 
 def by_pattern(fields: Fields) -> Windows:
-    """As `sliding_window_pattern` says, `LLLG` or a number; without a window, none (EXAONE 4)."""
+    """Return windows by `sliding_window_pattern`, `LLLG` or a number; without a window, none (EXAONE 4)."""
     window, pattern = fields.maybe("sliding_window"), fields.get("sliding_window_pattern")
     if window is None:
         return [None] * fields.num_layers

@@ -1,4 +1,4 @@
-"""How a model is split over GPUs, and how many KV blocks fit next to its weights, by vLLM's rule."""
+"""The split of a model over GPUs, and the KV blocks that fit next to its weights, by vLLM's rule."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -148,7 +148,7 @@ def _splits(model: ModelShape, ranks: int) -> bool:
 
 
 def layers_of_stages(num_layers: int, num_stages: int) -> list[int]:
-    """How many layers each stage has: what is left over goes to the stages before the last, from the back.
+    """Return each stage's number of layers: what is left over goes to stages before the last, from the back.
 
     The last has the output head, and the first, where others can take what is left over, the embedding
     (vLLM's `get_pp_indices`).
@@ -188,7 +188,7 @@ def stages_of(model: ModelShape, num_stages: int) -> tuple[ModelShape, ...]:
 
 
 def sharing_ranks(model: ModelShape, num_ranks: int, whole_experts: bool, num_stages: int) -> int:
-    """How many data-parallel ranks go in step, for they share experts; 1 where each goes alone.
+    """Return the data-parallel ranks that go in step, for they share experts; 1 where each goes alone.
 
     Raises ConfigError for experts in parts, and for stages.
     """

@@ -24,7 +24,7 @@ class Heads:
     is_chunked: bool = False
 
     def num_weights(self, hidden: int) -> int:
-        """Of the query, key, value and output projections."""
+        """Return the weights of the query, key, value and output projections."""
         return hidden * (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     def projections(self, hidden: int) -> dict[str, int]:
@@ -33,7 +33,7 @@ class Heads:
         return {"q": query, "k": key, "v": key, "o": query}
 
     def replicated_weights(self, hidden: int, ranks: int) -> int:
-        """What the ranks hold in all beyond one copy: keys and values of heads that are too few."""
+        """Return the weights of all ranks beyond one copy: keys and values of heads that are too few."""
         heads = max(ranks, self.num_kv_heads) - self.num_kv_heads
         return 2 * hidden * heads * self.head_dim
 
@@ -60,7 +60,7 @@ class Latent:
     is_chunked: bool = False
 
     def num_weights(self, hidden: int) -> int:
-        """Of the projections down to the latents, up from them, and of the output."""
+        """Return the weights of the projections down to the latents, up from them, and of the output."""
         query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
         return query + self._down_weights(hidden) + self.up_weights + self._output_weights(hidden)
 
@@ -77,7 +77,7 @@ class Latent:
         return self.kv_rank * self.num_heads * (self.nope_dim + self.value_dim)
 
     def replicated_weights(self, hidden: int, ranks: int) -> int:
-        """What the ranks hold in all beyond one copy: the projections down to the latents."""
+        """Return the weights of all ranks beyond one copy: the projections down to the latents."""
         return (ranks - 1) * self._down_weights(hidden)
 
     def kv_values(self, ranks: int = 1) -> int:
@@ -114,11 +114,11 @@ class Mlp:
         return 3 * hidden * self.inner
 
     def expert_weights(self, hidden: int) -> int:
-        """Of one routed expert: there is none."""
+        """Return 0, as there is no routed expert."""
         return 0
 
     def router_weights(self, hidden: int) -> int:
-        """There is none."""
+        """Return 0, as there is no router."""
         return 0
 
 
@@ -141,7 +141,7 @@ class Experts:
         return self.inner * self.per_token + self.shared
 
     def dense_weights(self, hidden: int) -> int:
-        """Of the shared experts."""
+        """Return the weights of the shared experts."""
         return 3 * hidden * self.shared
 
     def expert_weights(self, hidden: int) -> int:
@@ -149,7 +149,7 @@ class Experts:
         return 3 * hidden * self.inner
 
     def router_weights(self, hidden: int) -> int:
-        """Of the choice of experts."""
+        """Return the weights of the router that chooses experts."""
         return hidden * (self.num_experts + self.gates_shared)
 
 
@@ -159,7 +159,7 @@ MLP_PROJECTIONS = {"gate": 1, "up": 1, "down": 1}
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer; `num_small` counts the weights of its norms and biases.
+    """A decoder layer; `num_small` counts the weights of its norms and biases.
 
     `unquantised` are those of its `parts`, or of their projections (`attention.q`, `dense.down`), that the
     model's format leaves in 16 bits in this layer.
@@ -172,7 +172,7 @@ class Layer:
 
     @property
     def parts(self) -> frozenset[str]:
-        """What it has of what a format may be of: `attention`, a `dense` or shared MLP, routed `experts`."""
+        """Return the parts that a format may be of: `attention`, a `dense` or shared MLP, `experts`."""
         mlp = self.mlp
         kinds = {"attention": True, "dense": mlp.shared > 0, "experts": mlp.num_experts > 1}
         return frozenset(part for part, has in kinds.items() if has)
@@ -224,7 +224,7 @@ class ModelShape:
 
     @property
     def num_layers(self) -> int:
-        """All layers."""
+        """The number of decoder layers."""
         return sum(count for _, count in self.layers)
 
     @property
@@ -234,7 +234,7 @@ class ModelShape:
 
     @property
     def num_params(self) -> int:
-        """All parameters."""
+        """The number of all parameters."""
         hidden = self.hidden_size
         return self._outer_params + sum(
             count * layer.num_weights(hidden, layer.mlp.num_experts) for layer, count in self.layers
@@ -264,12 +264,12 @@ class ModelShape:
 
     @property
     def has_experts(self) -> bool:
-        """Whether any layer routes."""
+        """True if any layer routes tokens to experts."""
         return any(layer.mlp.num_experts > 1 for layer, _ in self.layers)
 
     @property
     def has_windows(self) -> bool:
-        """Whether any layer sees only a window of the context."""
+        """True if any layer sees only a window of the context."""
         return any(layer.attention.window is not None for layer, _ in self.layers)
 
     @property
@@ -321,7 +321,7 @@ class ModelShape:
         return values * DTYPE_BYTES[kv_dtype or self.dtype]
 
     def stored_as(self, weights: WeightFormat | None) -> "ModelShape":
-        """The same model with weights of another format."""
+        """Return the same model with weights of another format."""
         return replace(self, weights=weights)
 
     @property

@@ -38,7 +38,7 @@ class Unkept:
         return None
 
     def finish(self, summary: str) -> None:
-        """Leave no files behind."""
+        """Leave no files of the run behind."""
 
     def finish_part(self, summary: str, until_s: float) -> None:
         """Leave no files of a part behind."""

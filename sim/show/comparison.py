@@ -112,7 +112,7 @@ KINDS = ("mean", "p50", "p99")
 
 
 class Figure(NamedTuple):
-    """One figure of both, in the unit that its name says; `span` is what others predict, if there are any."""
+    """A figure of both runs, in the unit that its name says; `span` is what others predict, if any."""
 
     name: str
     measured: float

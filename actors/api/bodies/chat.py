@@ -152,7 +152,7 @@ def _text_of_part(index: int, part: object) -> str:
 
 
 class MessageBody(JsonObject):
-    """One turn; an assistant's turn may come back as it was sent, with its null and empty fields."""
+    """A turn of a conversation; an assistant's may come back as it was sent, with null and empty fields."""
 
     role: Name
     """Any that the model's chat template knows."""
@@ -289,7 +289,7 @@ class TokenizeBody(Templated):
 
 
 class DetokenizeBody(JsonObject):
-    """Tokens to be read."""
+    """The body of /detokenize: tokens to be read."""
 
     model: ModelName | None = None
     tokens: ManyTokenIds

@@ -106,7 +106,7 @@ BUDGET = "thinking.budget_tokens"
 
 
 class Thinking(JsonObject):
-    """Whether the model thinks aloud; `budget_tokens` goes with the type enabled alone."""
+    """The switch of the model's reasoning; `budget_tokens` goes with the type enabled alone."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX), WHOLE] | None = None
@@ -129,7 +129,7 @@ class Thinking(JsonObject):
 
 
 class Turn(JsonObject):
-    """One turn."""
+    """A turn of the conversation: text or blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Content
@@ -145,7 +145,7 @@ class Tool(JsonObject):
 
 
 class Choice(JsonObject):
-    """Whether and what the model calls."""
+    """The choice of tools: none, any, one by name, or the model's own."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
@@ -153,21 +153,21 @@ class Choice(JsonObject):
 
 
 class OutputFormat(JsonObject):
-    """What the text of the answer must look like."""
+    """The format that the text of the answer must have."""
 
     type: Literal["json_schema"]
     schema_: dict[str, object] = Field(alias="schema")
 
 
 class OutputConfig(JsonObject):
-    """How much the model thinks, and what its answer looks like."""
+    """The effort of the model's reasoning, and the format of its answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
 class PromptBody(JsonObject):
-    """What POST /v1/messages/count_tokens takes: the prompt alone."""
+    """The body of POST /v1/messages/count_tokens: the prompt alone."""
 
     passed: ClassVar[frozenset[str]] = SHARED
 

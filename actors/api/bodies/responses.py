@@ -64,7 +64,7 @@ class Function(JsonObject):
 
 
 class Format(JsonObject):
-    """What the text of the answer must look like."""
+    """The format that the text of the answer must have."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: Name | None = None
@@ -74,14 +74,14 @@ class Format(JsonObject):
 
 
 class TextOptions(JsonObject):
-    """How the answer's text is written."""
+    """The options of the answer's text."""
 
     format: Format = Format.model_construct()
     verbosity: Literal["medium"] | None = None
 
 
 class Reasoning(JsonObject):
-    """How much the model thinks; all of it is shown, whatever `summary` is."""
+    """The effort of the model's reasoning; all of it is shown, whatever `summary` is."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None

@@ -60,7 +60,7 @@ UsageWanted = Literal["never", "last", "always"]
 
 
 class StreamOptions(JsonObject):
-    """What a stream says about usage."""
+    """The options of a stream: whether its chunks say the usage."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False

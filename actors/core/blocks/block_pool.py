@@ -4,8 +4,8 @@ Law: every block but the null block 0 is either free (in the free queue once) or
 what a block holds; only reuse does. Every operation costs O(1) per block, averaged over a run, and one slice
 where nothing is shared. The order of reuse is vLLM V1's, as the golden logs show it.
 
-Only what somebody may find is written down by block: its key, its readers while requests share it, and its
-place in the free queue. A block that nobody can find has one holder or none, which its holder's table says.
+Only what can be found is written down by block: its key, its readers while requests share it, and its
+place in the free queue. Any other block has one holder or none, which its holder's table says.
 
 The free queue is an array with a head: what is taken or put back at the front only moves the head. From
 `_kept_from` on lie the blocks that hold something, before it the empty ones. A block that is shared out of
@@ -185,7 +185,7 @@ class BlockPool:
             self._keys[block] = owner
 
     def is_owned(self, block: int, owner: object) -> bool:
-        """Whether the block still holds what `owner` left in it."""
+        """True while the block still holds what `owner` left in it."""
         return self._keys.get(block) is owner
 
     def find(self, key: Key) -> int | None:
@@ -194,15 +194,15 @@ class BlockPool:
         return None if blocks is None else next(iter(blocks))
 
     def is_free(self, block: int) -> bool:
-        """Whether no request holds a block that was found."""
+        """True if no request holds a block that was found."""
         return block in self._place
 
     def num_refs(self, block: int) -> int:
-        """How many requests hold the block, of which at least one does."""
+        """Return the number of requests that hold the block, of which at least one does."""
         return self._readers.get(block, 1)
 
     def forget(self, block: int) -> None:
-        """Forget what a block holds that has a key: nobody finds it any more."""
+        """Forget the key and the content of a block: it is no longer found."""
         key = self._keys.pop(block)
         blocks = self._cached.get(key)
         if blocks is None:

@@ -21,7 +21,7 @@ BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None]
 
 
 class KVCache:
-    """One scheduler's KV space: the pool, and how keys of decoded blocks are made."""
+    """The KV space of one scheduler: the pool, and how keys of decoded blocks are made."""
 
     __slots__ = ("block_size", "caching", "hash_block", "pool", "watermark_blocks")
 
@@ -78,7 +78,7 @@ class KVCache:
         return -(-num_tokens // self.block_size)
 
     def fits(self, hit: list[int], num_tokens: int, reserved_blocks: int) -> bool:
-        """Whether a request that shares `hit` can have `num_tokens` tokens in all.
+        """Return True if a request that shares `hit` can have `num_tokens` tokens in all.
 
         Shared blocks that no request holds count as taken: they leave the free queue.
         """
@@ -90,7 +90,7 @@ class KVCache:
     def fits_without(
         self, victims: list[Request], hit: list[int], num_tokens: int, reserved_blocks: int
     ) -> bool:
-        """Whether the request would fit if all of `victims` were preempted. O(their blocks)."""
+        """Return True if the request would fit without all of `victims`. O(their blocks)."""
         pool = self.pool
         counts = Counter(block for victim in victims for block in victim.block_ids)
         freed = {block for block, count in counts.items() if pool.num_refs(block) == count}
@@ -99,7 +99,7 @@ class KVCache:
         return needed + reserved_blocks <= pool.num_free + len(freed)
 
     def num_shared_blocks(self, request: Request) -> int:
-        """How many blocks of a running request others hold too: always its first ones."""
+        """Return the number of a running request's blocks that others hold too: always its first ones."""
         num_refs = self.pool.num_refs
         shared = takewhile(lambda block: num_refs(block) > 1, request.block_ids)
         return sum(1 for _ in shared)
@@ -166,10 +166,10 @@ class KVCache:
         request.num_registered_blocks = min(request.num_registered_blocks, num_full)
 
     def take_events(self, batch: Batch, has_ended: bool) -> KvEvents | None:
-        """What has changed in the prefix cache, at the end of a step that does more than decode on.
+        """Return the changes of the prefix cache, at the end of a step that does more than decode on.
 
         What decodes take comes with the next such step: so events come at the same instants whether or not a
-        run of decodes is one event. What is published comes with every step: nobody publishes what runs hold.
+        run of decodes is one event. Where events are published, they come with every step, without runs.
         """
         changes = self.pool.changes
         if changes is None:

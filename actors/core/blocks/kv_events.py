@@ -1,4 +1,4 @@
-"""What changes in a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
+"""Changes of a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
 
 from dataclasses import dataclass
 
@@ -48,13 +48,13 @@ class KvChanges:
         self.blocks: list[KvBlocks] = []
 
     def forgets(self, key: object) -> None:
-        """Nobody finds the key any more."""
+        """Note that the key is no longer found."""
         self.is_stored[key] = False
         if self.publishes:
             self.blocks.append(KvBlocks(False, (key,)))
 
     def forgets_all(self, keys: list[object]) -> None:
-        """Nobody finds any of these, which are all there were."""
+        """Note that none of these keys, which are all there were, is found any longer."""
         self.is_stored.update(dict.fromkeys(keys, False))
         if self.publishes:
             self.blocks.append(KvBlocks(False))

@@ -1,1 +1,1 @@
-"""What a client asks of one request: sampling, constraints, log probabilities, adapters."""
+"""Parameters of one request: sampling, constraints, log probabilities, adapters."""

@@ -56,7 +56,7 @@ def _integers(least: int, most: int, http: tuple[int, int] | None = None) -> Ran
 
 @dataclass(frozen=True, slots=True)
 class SamplingField:
-    """One field, as a client and the page about sampling see it."""
+    """A field of a request, as a client and the page about sampling see it."""
 
     honoured_by: HonouredBy
     default: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TokenLogprobs:
-    """One token's log probability and rank, and the likeliest tokens in its place.
+    """The log probability and rank of one token, and the likeliest tokens in its place.
 
     `rank` is the number of tokens at least as likely, itself included. `top_ids` and `top_logprobs` go
     together, the likeliest first: as many as were asked for, whether the token is one of them or not.

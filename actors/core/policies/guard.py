@@ -71,7 +71,7 @@ class Guard(Generic[P]):
         self.inner = inner
 
     def for_replica(self) -> Self:
-        """The same policy, sharing nothing with this one."""
+        """Return a copy for one replica, which shares nothing with this one."""
         return type(self)(copy.deepcopy(self.inner), self.name)
 
     def replace_when_slow(self, clock: Callable[[], float]) -> None:

@@ -1,1 +1,1 @@
-"""One step of the scheduler: plan a batch, then update the requests with its result."""
+"""A step of the scheduler: plan a batch, then update the requests with its result."""

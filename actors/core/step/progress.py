@@ -1,4 +1,4 @@
-"""Whether a scheduler's steps lead anywhere.
+"""The progress of a scheduler: whether its steps lead anywhere.
 
 Law: every request comes to its end, or it is said which cannot, and why. Progress is a token sampled or a
 request ended. Steps that compute nothing may wait for a result, and steps that only compute prompts lead to
@@ -36,7 +36,7 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """There was progress."""
+        """Note that there was progress."""
         self._num_empty_steps = 0
         self._num_tokens = 0
         self._num_tokens_looked_at = FEW_TOKENS
@@ -56,7 +56,7 @@ class Progress:
             self._num_empty_steps += 1
 
     def is_stalled(self, state: SchedulerState) -> bool:
-        """Whether it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
+        """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
         if not state.requests:
             self._num_tokens = 0
             return False
@@ -98,7 +98,7 @@ def cannot_go_on(state: SchedulerState) -> str | None:
 
 
 def why_stalled(state: SchedulerState, blocked: Blocked | None, *, is_named: bool = False) -> str:
-    """What no step will change, in one line; under which policy, unless that `is_named` already."""
+    """Return in one line what no step will change; under which policy, unless that `is_named` already."""
     policy = state.policy
     if isinstance(policy, GuardedPolicy):
         name = policy.name if policy.failure is None else name_of(policy.inner)

@@ -20,7 +20,7 @@ from actors.core.request import Request, Status, Submit
 
 
 class SchedulerState:
-    """One scheduler's state.
+    """The state of one scheduler: its queues, its KV cache and its policy.
 
     `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
     stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`.
@@ -97,7 +97,7 @@ class SchedulerState:
 
     @property
     def has_work(self) -> bool:
-        """Whether another plan is due: something is unfinished, or ended without a batch since."""
+        """True if another plan is due: something is unfinished, or ended without a batch since."""
         return bool(self.requests or self.finished_ids)
 
     def arrive(self, submit: Submit) -> Finish | None:

@@ -79,7 +79,7 @@ class Deployment:
 
     @property
     def num_blocks(self) -> int:
-        """Of all ranks."""
+        """The number of blocks of all ranks."""
         return self.config.replicas * self.capacity.num_blocks
 
     def played_cost(self, cost: CostModel, factor: float = 1.0) -> CostModel:
