@@ -41,32 +41,31 @@ class Scripts:
         self._said.pop(request_id, None)
 
 
-class Scripted(TokenSource):
-    """Every request says what its script has: one token for each that samples, O(those) a step.
+class NamedTokens(TokenSource):
+    """Names a token for each request that samples, by its number in the answer: `token(request_id, index)`.
 
-    A `source` that names tokens by the same scripts, as one with drafts does, samples in its place.
+    A request resumed after a preemption goes on where it was. O(decoding requests) a step.
     """
 
-    __slots__ = ("_decoding", "_idle", "_joining", "_prefilling", "_scripts", "_source")
+    __slots__ = ("_decoding", "_idle", "_joining", "_prefilling")
 
-    def __init__(self, scripts: Scripts, source: TokenSource | None = None) -> None:
-        self._scripts, self._source = scripts, source
+    def __init__(self) -> None:
         self._prefilling: dict[str, int] = {}
-        """Of each request that prefills, how many tokens it has said."""
+        """For each request that prefills, the number of tokens that it has said."""
         self._decoding: dict[str, int] = {}
+        """For each request that decodes, the number of its next token."""
         self._joining: list[str] = []
         self._idle: frozenset[str] = frozenset()
 
+    def token(self, request_id: str, index: int) -> int:
+        """Return the request's token of this number."""
+        raise NotImplementedError
+
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in; one step at a time."""
-        self._scripts.begin(batch)
-        if self._source is not None:
-            return self._source.begin(batch)
+        """Fold the diff in; one step at a time, so that every token is named."""
         for request_id in (*batch.finished, *batch.preempted):
             self._decoding.pop(request_id, None)
             self._prefilling.pop(request_id, None)
-        for request_id in batch.finished:
-            self._scripts.forget(request_id)
         for admission in batch.admitted:
             known = admission.num_tokens - admission.num_prompt_tokens
             self._prefilling[admission.request_id] = known
@@ -76,14 +75,38 @@ class Scripted(TokenSource):
 
     def sample(self, num_steps: int) -> SampledSteps:
         """Return a token for each request that samples in the step."""
-        if self._source is not None:
-            return self._source.sample(num_steps)
-        decoding, token = self._decoding, self._scripts.token
+        decoding, tokens = self._decoding, []
         for request_id in self._joining:
             decoding[request_id] = self._prefilling.pop(request_id)
-        tokens = []
         for request_id, index in decoding.items():
             if request_id not in self._idle:
-                tokens.append((request_id, token(request_id, index)))
+                tokens.append((request_id, self.token(request_id, index)))
                 decoding[request_id] = index + 1
         return SampledSteps(tuple(tokens), ())
+
+
+class Scripted(NamedTokens):
+    """Names the tokens of each request's script.
+
+    A `source` that names tokens by the same scripts, as one with drafts does, samples in its place.
+    """
+
+    __slots__ = ("_scripts", "_source")
+
+    def __init__(self, scripts: Scripts, source: TokenSource | None = None) -> None:
+        super().__init__()
+        self._scripts, self._source = scripts, source
+
+    def token(self, request_id: str, index: int) -> int:
+        return self._scripts.token(request_id, index)
+
+    def begin(self, batch: Batch) -> int:
+        self._scripts.begin(batch)
+        if self._source is not None:
+            return self._source.begin(batch)
+        for request_id in batch.finished:
+            self._scripts.forget(request_id)
+        return super().begin(batch)
+
+    def sample(self, num_steps: int) -> SampledSteps:
+        return super().sample(num_steps) if self._source is None else self._source.sample(num_steps)

@@ -2,14 +2,15 @@
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from actors.core.batch import Admission, Batch
 from actors.core.config import ConfigError
 from actors.core.step.state import SchedulerState
-from sim.backend import SampledSteps, TokenSource
+from sim.backend import SampledSteps
+from sim.emulation.scripts import NamedTokens
 from sim.files.lines import decode, read_lines
 from sim.files.run_files import write_whole
 from sim.schedule.driver import (
@@ -28,69 +29,29 @@ from sim.schedule.step_trace import StepTrace, parse_trace
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError
 
-
-class NamedTokens(TokenSource):
-    """Gives each request the tokens of `tokens_of(request_id)` in order, and then only `last_token`.
-
-    A request resumed after a preemption goes on where it was. With `is_end` a request that samples
-    `last_token` has ended. O(decoding requests) a step, as every token is named.
-    """
-
-    __slots__ = ("_decoding", "_idle", "_is_end", "_joining", "_last_token", "_prefilling", "tokens_of")
-
-    def __init__(self, tokens_of: Callable[[str], Sequence[int]], last_token: int, *, is_end: bool) -> None:
-        self.tokens_of = tokens_of
-        self._last_token, self._is_end = last_token, is_end
-        self._prefilling: dict[str, int] = {}
-        """For each request that prefills, how many tokens of its sequence it has had."""
-        self._decoding: dict[str, tuple[Sequence[int], int]] = {}
-        """For each request that decodes, its sequence and the index of its next token there."""
-        self._joining: list[str] = []
-        self._idle: frozenset[str] = frozenset()
-
-    def begin(self, batch: Batch) -> int:
-        """Fold the diff in; one step at a time, so that every token is named."""
-        for request_id in (*batch.finished, *batch.preempted):
-            self._decoding.pop(request_id, None)
-            self._prefilling.pop(request_id, None)
-        for admission in batch.admitted:
-            known = admission.num_tokens - admission.num_prompt_tokens
-            self._prefilling[admission.request_id] = known
-        self._joining = [chunk.request_id for chunk in batch.chunks if chunk.samples]
-        self._idle = frozenset(batch.idle)
-        return 1
-
-    def sample(self, num_steps: int) -> SampledSteps:
-        """Give one token to each request that samples in the step."""
-        for request_id in self._joining:
-            index = self._prefilling.pop(request_id)
-            self._decoding[request_id] = self.tokens_of(request_id), index
-        tokens, ended = [], []
-        for request_id, (sequence, index) in self._decoding.items():
-            if request_id in self._idle:
-                continue
-            token = sequence[index] if index < len(sequence) else self._last_token
-            self._decoding[request_id] = sequence, index + 1
-            tokens.append((request_id, token))
-            if self._is_end and token == self._last_token:
-                ended.append(request_id)
-        return SampledSteps(tuple(tokens), tuple(ended))
-
-
 FALLBACK_TOKEN = 3
-"""What a request samples whose recorded outputs have run out."""
+"""The token of a request whose recorded outputs have run out."""
 
 
-def recorded_outputs(outputs: Mapping[str, Sequence[int]]) -> NamedTokens:
+class RecordedOutputs(NamedTokens):
     """Each request samples its own outputs; the scheduler sees by itself where it ends."""
-    return NamedTokens(outputs.__getitem__, FALLBACK_TOKEN, is_end=False)
+
+    __slots__ = ("_outputs",)
+
+    def __init__(self, outputs: Mapping[str, Sequence[int]]) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def token(self, request_id: str, index: int) -> int:
+        outputs = self._outputs[request_id]
+        return outputs[index] if index < len(outputs) else FALLBACK_TOKEN
 
 
 Drafts = Sequence[tuple[int, int]]
 """For each of a request's outputs, in order: how many drafts are offered for its step, how many are right."""
 
 
-class DraftedOutputs(NamedTokens):
+class DraftedOutputs(RecordedOutputs):
     """The recorded outputs of requests some of whose tokens are drafted, and verified as recorded.
 
     A request that computes drafts in a step samples one token more than it had right ones among them.
@@ -99,7 +60,7 @@ class DraftedOutputs(NamedTokens):
     __slots__ = ("_drafted", "_drafts")
 
     def __init__(self, outputs: Mapping[str, Sequence[int]], drafts: Mapping[str, Drafts]) -> None:
-        super().__init__(outputs.__getitem__, FALLBACK_TOKEN, is_end=False)
+        super().__init__(outputs)
         self._drafts = drafts
         self._drafted: dict[str, int] = {}
 
@@ -114,12 +75,12 @@ class DraftedOutputs(NamedTokens):
         offered: list[tuple[str, int]] = []
         joining = frozenset(self._joining)
         for name, token in super().sample(num_steps).tokens or ():
-            sequence, after = self._decoding[name]
+            after = self._decoding[name]
             tokens.append((name, token))
             accepted = 0 if name in joining else min(self._drafted.get(name, 0), self._of(name, after - 1)[1])
             for index in range(after, after + accepted):
-                tokens.append((name, sequence[index] if index < len(sequence) else FALLBACK_TOKEN))
-            self._decoding[name] = sequence, after + accepted
+                tokens.append((name, self.token(name, index)))
+            self._decoding[name] = after + accepted
             if (num_drafts := self._of(name, after + accepted)[0]) > 0:
                 offered.append((name, num_drafts))
         return SampledSteps(tuple(tokens), (), drafts=tuple(offered))
@@ -139,7 +100,7 @@ class DecisionLog:
 
     def __init__(self, trace: StepTrace, *, lockstep: bool = True) -> None:
         outputs = {row.submit.request_id: row.outputs for row in trace.rows}
-        source = recorded_outputs(outputs)
+        source = RecordedOutputs(outputs)
         if trace.config.num_speculative_tokens:
             source = DraftedOutputs(outputs, {row.submit.request_id: row.drafts for row in trace.rows})
         self._driver = Driver(trace, source, self._watch, lockstep=lockstep)

@@ -18,7 +18,7 @@ from sim.files.lines import JsonLines
 from sim.record.journal import Journal
 from sim.record.journal_rows import JournalError, Step
 from sim.record.recorder import Recorder
-from sim.schedule.decision_log import recorded_outputs
+from sim.schedule.decision_log import RecordedOutputs
 from sim.schedule.driver import Driver, Happening, Planned
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
@@ -186,7 +186,7 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
             truth.append((happening.blocked, preempted))
 
     outputs = {row["id"]: row["outputs"] for row in trace["requests"]}
-    Driver(parse_trace(trace), recorded_outputs(outputs), watch).run()
+    Driver(parse_trace(trace), RecordedOutputs(outputs), watch).run()
     rows = (json.loads(line) for line in log)
     records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
     steps = [r for r in records if isinstance(r, Step)]
