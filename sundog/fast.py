@@ -23,7 +23,6 @@ def one_thread() -> None:
 ROOT = Path(__file__).parents[1]
 MODULES = (
     "actors/kernel/actor.py",
-    "actors/kernel/crash_note.py",
     "actors/kernel/mailbox.py",
     "actors/kernel/owner.py",
     "actors/kernel/reply.py",
@@ -64,7 +63,6 @@ MODULES = (
     "actors/core/routers/prefix_index.py",
     "actors/router/router.py",
     "actors/engine/scheduler.py",
-    "actors/messages/step_output.py",
     "actors/kernel/stream.py",
     "sim/client.py",
     "sim/clock.py",

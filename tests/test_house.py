@@ -25,8 +25,8 @@ LONG_FUNCTIONS: dict[str, int] = {
 }
 
 MODULES_A_LEVEL = 12
-CROWDED = {"actors/api": 16, "sundog/commands": 14}
-"""Rooms of more modules than a reader surveys, and how many each may have; a number here only falls."""
+CROWDED = {"sundog/commands": 14}
+"""Rooms of more modules, and how many each may have; a command is a file."""
 LINES = {"actors": 21_800, "runtime": 15_560, "sim": 20_490, "sundog": 7_445}
 """Lines of Python that each package may have. It grows only with a reason in the commit that raises it."""
 SHARED_CLASS_NAMES = 41

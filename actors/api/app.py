@@ -1,23 +1,22 @@
-"""The app: its routes, and what happens around every request."""
+"""The app: its routes, and what happens around every request, CORS included."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from quart import Response, request
+from quart import Quart, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from actors.api import errors
-from actors.api.auth import check_key
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
-from actors.api.cors import Cors
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
 from actors.api.in_flight import LLM, AnswerControl, InFlight, LocalAnswerControl
-from actors.api.keys import Keys
+from actors.api.keys import Keys, check_key
 from actors.api.live import Watched
 from actors.api.routes.admin import admin_routes, lora_routes
 from actors.api.routes.completions import chat_routes, completions_routes, invocations_routes
@@ -28,8 +27,56 @@ from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.front.codec import TextCodec
 from actors.http.limits import ConcurrencyLimits, LocalLimits
-from actors.http.quart_app import ApiApp, current_request, new_app
+from actors.http.quart_app import ApiApp, current_request, new_app, text_response
 from actors.http.server import USUAL, HttpSettings
+
+METHODS = "GET, POST, PUT, DELETE, OPTIONS"
+EXPOSED = "X-Request-Id, Retry-After"
+MAX_AGE_S = "600"
+ANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """The origins whose pages may call; `*` lets all."""
+
+    origins: Sequence[str]
+
+    def install(self, app: Quart) -> None:
+        """Answer browsers' questions before keys are asked for, and mark every answer."""
+        app.before_request(self._answer_preflight)
+        app.after_request(self._mark)
+
+    def _allows(self, origin: str) -> bool:
+        return ANY in self.origins or origin in self.origins
+
+    async def _answer_preflight(self) -> Response | None:
+        asked = request.headers.get("Access-Control-Request-Method")
+        origin = request.headers.get("Origin")
+        if request.method != "OPTIONS" or asked is None or origin is None:
+            return None
+        if not self._allows(origin):
+            raise ApiError(400, "Pages of this origin may not call this server: see --allowed-origins.")
+        answer = text_response(b"", "text/plain")
+        answer.headers["Access-Control-Allow-Methods"] = METHODS
+        answer.headers["Access-Control-Max-Age"] = MAX_AGE_S
+        if fields := request.headers.get("Access-Control-Request-Headers"):
+            answer.headers["Access-Control-Allow-Headers"] = fields
+        return answer
+
+    async def _mark(self, response: Response) -> Response:
+        if (origin := request.headers.get("Origin")) is None:
+            return response
+        if ANY in self.origins:
+            response.headers["Access-Control-Allow-Origin"] = ANY
+        else:
+            response.headers.add("Vary", "Origin")
+            if not self._allows(origin):
+                return response
+            response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = EXPOSED
+        return response
+
 
 if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans

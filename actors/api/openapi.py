@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pydantic.json_schema import models_json_schema
 
 from actors.api.answers.shapes import Json
-from actors.api.auth import LIVE, needs_key
 from actors.api.bodies.chat import ChatBody, DetokenizeBody, TokenizeBody
 from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
 from actors.api.bodies.parsing import JsonObject
 from actors.api.bodies.responses import ResponseBody
 from actors.api.bodies.texts import RERANKS, SCORES, CompletionBody, EmbeddingBody, RerankBody, ScoreBody
+from actors.api.keys import LIVE, needs_key
 
 REF = "#/components/schemas/{model}"
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"

@@ -1,13 +1,17 @@
 """Serve the graph over HTTP: the same in the real world and in the emulated one."""
 
 import logging
+import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client import CollectorRegistry
+from quart import Response
 
 from actors.api.context import ServedModel, server_version
 from actors.api.emulation import Emulation
@@ -16,7 +20,6 @@ from actors.api.front import Behind, Front, OwnFront, spans_to
 from actors.api.keys import Keys
 from actors.api.live import Live
 from actors.api.server_options import ServerOptions
-from actors.api.signals import Stopping, obey_signals
 from actors.config import ConfigError, EngineConfig
 from actors.core.queue.policy import class_name
 from actors.engine.backend import Engine
@@ -25,16 +28,76 @@ from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
+from actors.http.quart_app import json_response, new_app
+from actors.http.server import serve_http
 from actors.kernel.actor import Actor, Tap
 from actors.messages import Heard
 from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
 
+log = logging.getLogger("sundog.api")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAVE_S = 5.0
+EXIT_CODE = 130
+
+
+class Stopping:
+    """The progress of a server's shutdown.
+
+    `drain` is set by the first signal, or by the program that runs the server; `cut` is
+    cancelled by the next one. Until `ready` is set nothing runs that could be drained.
+    """
+
+    def __init__(self, drain: trio.Event) -> None:
+        self.drain = drain
+        self.cut = trio.CancelScope()
+        self.ready = trio.Event()
+        self._by_force = threading.Timer(LEAVE_S, os._exit, (EXIT_CODE,))
+        self._by_force.daemon = True
+
+    def hear(self) -> None:
+        """Take note of a signal."""
+        if self.ready.is_set() and not self.drain.is_set():
+            log.info("stopping: running answers may finish; a second signal cuts them")
+            self.drain.set()
+        elif not self.cut.cancel_called:
+            self.cut.cancel()
+            self._by_force.start()
+
+    @contextmanager
+    def until_cut(self) -> Iterator[None]:
+        """A block that a cut cancels; raises KeyboardInterrupt if one did.
+
+        If leaving takes longer than LEAVE_S, because a thread holds it up, the process is ended by force.
+        """
+        try:
+            with self.cut:
+                yield
+        finally:
+            self._by_force.cancel()
+        if self.cut.cancelled_caught:
+            raise KeyboardInterrupt
+
+
+async def obey_signals(
+    stopping: Stopping, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Pass every signal on until cancelled; after a cut further signals are ignored."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            task_status.started()
+            async for _ in signals:
+                stopping.hear()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_IGN if stopping.cut.cancel_called else handler)
+
+
 if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans
-
-log = logging.getLogger("sundog.api")
 
 
 async def serve_graph(
@@ -140,3 +203,26 @@ def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "version": server_version(),
     }
+
+
+async def serve_readiness(
+    host: str,
+    port: int,
+    are_ready: Callable[[], Awaitable[Sequence[bool]]],
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop`: 200 while all that `are_ready` tells of are, and 503 otherwise.
+
+    Raises ConfigError if it cannot listen.
+    """
+    app = new_app(__name__)
+
+    async def show_ready() -> Response:
+        ready = await are_ready()
+        return json_response({"ready": list(ready)}, 200 if all(ready) else 503)
+
+    for path in ("/health", "/ready", "/readyz"):
+        app.add_url_rule(path, path, show_ready)
+    await serve_http(app, host=host, port=port, shutdown=stop.wait, task_status=task_status)

@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Never
 
@@ -10,18 +12,68 @@ import trio
 
 from actors.block_hash import block_hasher
 from actors.config import EngineConfig, SchedulerConfig
+from actors.config.hop_costs import HopCosts
 from actors.core.blocks.kv_events import KvChanges
 from actors.core.policies import Policy
 from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
 from actors.core.step.state import SchedulerState
 from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
 from actors.engine.executor import Executor, Runner
-from actors.engine.hop import Hop
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.reports import Roster, report
 from actors.engine.scheduler import Scheduler
-from actors.kernel.actor import Actor, Ref, Tap
+from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
+from actors.kernel.clock import Event
 from actors.messages import Abort, Batch, EngineRefs, Freeze, Interrupt, Load, PolicyFailed, Submit
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The Hop tells itself that a message has come across."""
+
+    message: Submit | Abort
+
+
+class Hop(Actor[Submit | Abort | Freeze | Arrived]):
+    """Passes on what it is told, later."""
+
+    def __init__(
+        self, name: str, costs: HopCosts, scheduler: Ref[Submit | Abort | Freeze], *, tap: Tap | None = None
+    ) -> None:
+        super().__init__(name, tap=tap)
+        self._costs = costs
+        self._scheduler = scheduler
+        self._num_under_way = 0
+        self._last_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not self._num_under_way
+
+    def handle(self, message: Submit | Abort | Freeze | Arrived) -> Handled:
+        match message:
+            case Submit():
+                self._pass_on(message, self._costs.submit + self._costs.token * message.num_prompt_tokens)
+            case Abort():
+                self._pass_on(message, self._costs.submit)
+            case Arrived():
+                self._num_under_way -= 1
+                with suppress(ActorDied):
+                    self._scheduler.tell(message.message)
+            case Freeze():
+                return answer(message, self._scheduler.request(message))
+            case _:
+                self.unknown(message)
+        return None
+
+    async def closed(self) -> None:
+        self._scheduler.close()
+
+    def _pass_on(self, message: Submit | Abort, takes_s: float) -> None:
+        self._last_s = max(self._last_s, self.clock.now_s() + takes_s)
+        self._num_under_way += 1
+        self.schedule(self._last_s, Event.ARRIVAL, Arrived(message))
+
 
 log = logging.getLogger("sundog.engine")
 

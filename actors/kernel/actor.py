@@ -5,6 +5,7 @@ a call, not a switch of tasks. Its own task is where a crash surfaces, where han
 and where the actor ends.
 """
 
+import logging
 from collections.abc import Coroutine
 from functools import partial
 from typing import Generic, Never, NoReturn, TypeVar
@@ -13,11 +14,37 @@ import trio
 from mypy_extensions import mypyc_attr
 
 from actors.kernel.clock import Event, Timer
-from actors.kernel.crash_note import explain
 from actors.kernel.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
 from actors.kernel.owner import MessageTimer, Owner
 from actors.kernel.reply import Answered, Reply, Waiting, answer, discard, must_wait
 from actors.kernel.tap import Tap, guarded
+
+log = logging.getLogger("sundog.actors")
+
+MOST_CHARACTERS = 500
+
+
+def explain(error: BaseException, actor: str, message: object, seen: MailboxStatistics) -> None:
+    """Add the note to the error; `message` is None between messages."""
+    doing = "between messages" if message is None else f"handling {_shown(message)}"
+    request_id = getattr(message, "request_id", None)
+    of_request = "" if request_id is None else f" of request {request_id}"
+    error.add_note(f"in actor {actor}, {doing}{of_request}")
+    if seen.num_handled:
+        error.add_note(
+            f"mailbox of {actor}: {seen.num_handled} taken, {seen.num_waiting} waiting,"
+            f" at most {seen.most_waiting} at a time"
+        )
+
+
+def _shown(message: object) -> str:
+    """A message in few words, even if its repr fails: the crash must be reported."""
+    try:
+        return repr(message)[:MOST_CHARACTERS]
+    except Exception:
+        log.debug("a message of a crash cannot be shown", exc_info=True)
+        return f"a {type(message).__name__}"
+
 
 __all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap", "answer"]
 

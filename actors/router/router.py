@@ -6,7 +6,7 @@ What it decides is decided by its policy (`actors/core/routers/`), from what it 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from actors.core.routers.fleet_state import FleetState
 from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
+from actors.kernel.reply import Reader
 from actors.messages import (
     Abort,
     Done,
@@ -35,7 +36,43 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
-from actors.router.reset import ask_all
+
+
+class _Every(Reader):
+    """Settles `reply` when all replicas have answered, refused if any has; a lost one has no cache."""
+
+    __slots__ = ("_num_waiting", "_refused", "_reply")
+
+    def __init__(self, reply: Reply[Done | Refused], num_waiting: int) -> None:
+        self._reply = reply
+        self._num_waiting = num_waiting
+        self._refused: Refused | None = None
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        self._num_waiting -= 1
+        if isinstance(value, Refused):
+            self._refused = value
+        if not self._num_waiting:
+            self._reply.set(self._refused or Done())
+
+
+def ask_all(
+    engines: Iterable[EngineRefs | None], ask: Callable[[EngineRefs], Reply[Done | Refused]]
+) -> Reply[Done | Refused]:
+    """Ask every engine that is up; the one answer comes with the last of theirs."""
+    reply: Reply[Done | Refused] = Reply()
+    asked = []
+    for engine in engines:
+        if engine is not None:
+            with suppress(ActorDied):
+                asked.append(ask(engine))
+    if not asked:
+        reply.set(Done())
+    every = _Every(reply, len(asked))
+    for asked_reply in asked:
+        asked_reply.hand_to(every)
+    return reply
+
 
 log = logging.getLogger("sundog")
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import ray
 
-from runtime.ray.words import why
+from runtime.ray.promises import why
 
 J = TypeVar("J")
 R = TypeVar("R")

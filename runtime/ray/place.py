@@ -11,23 +11,58 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 import trio
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.config import ConfigError
-from runtime.ray.actor import EngineActor, Facts, versions
+from runtime.ray.actor import EngineActor, Facts, kill_process, versions
 from runtime.ray.cluster import Cluster
-from runtime.ray.process import RayProcess, kill
-from runtime.ray.promises import answered
-from runtime.ray.words import why
+from runtime.ray.promises import answered, end_of, why
 from runtime.wire.frames import WireError
 from runtime.wire.sockets import first_accepted, listen
 from runtime.worker.clock import set_clock
+from runtime.worker.life import ended_or_killed
 from runtime.worker.messages import WORKER_MESSAGES
+
+LEAVE_S = 30.0
+"""How long the process of Ray may take to say how an engine has ended."""
+KILL_S = 120.0
+"""How long a task that kills the process of Ray may take, which needs a process itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayProcess:
+    """An engine process on the cluster (`RunningProcess`)."""
+
+    facts: Facts
+    actor: Any
+    process: int
+    connected: socket.socket
+
+    @property
+    def name(self) -> str:
+        return f"the engine process {self.process} on node {self.facts.host}"
+
+    def kill(self) -> None:
+        self.actor.kill.remote(self.process)
+
+    async def ended(self) -> str:
+        reaped = self.actor.reap.remote(self.process)
+        how = await ended_or_killed(partial(end_of, reaped), partial(kill, self.facts), LEAVE_S, KILL_S)
+        return "does not end" if how is None else how
+
+
+def kill(facts: Facts) -> None:
+    """End a process by a task on its node: an actor that Ray has begun again by now is another process."""
+    node = NodeAffinitySchedulingStrategy(facts.node, soft=False)
+    task = ray.remote(kill_process).options(num_cpus=0, max_retries=0, scheduling_strategy=node)
+    task.remote(facts.process)
+
 
 log = logging.getLogger("sundog.ray")
 

@@ -1,4 +1,4 @@
-"""Ray's promises, for tasks of Trio: no thread waits for them."""
+"""Ray's promises, for tasks of Trio: no thread waits for them. Ray's long messages are cut to a line."""
 
 from contextlib import suppress
 from typing import Any
@@ -6,7 +6,14 @@ from typing import Any
 import ray
 import trio
 
-from runtime.ray.words import why
+
+def why(error: Exception) -> str:
+    """Why something on a cluster ended, at most 300 characters of it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[-1] if lines else type(error).__name__
+    if type(error).__name__ == "ActorUnavailableError":
+        said = said.rpartition("unavailable: ")[2].partition(". The task may")[0]
+    return said[:300]
 
 
 async def answered(promise: Any) -> Any:

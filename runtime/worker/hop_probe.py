@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -21,12 +22,24 @@ from actors.config.hop_costs import HopCosts
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref
 from actors.kernel.reply import answer
 from actors.messages import Capacity, Load, Submit
-from runtime.wire.answering import live_for
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.life import begin_life
 from runtime.worker.messages import WORKER_MESSAGES
+
+
+async def live_for(connected: socket.socket, messages: Sequence[type], actor: Actor[Any], peer: str) -> None:
+    """Be called, and be this actor until the connection ends; WireError if the caller is not ours."""
+    await shake_hands(connected, messages, b"", called=True)
+    link = Link(connected, messages, peer)
+    async with trio.open_nursery() as nursery:
+        hold = actor.ref("process")
+        await nursery.start(actor.live)
+        link.export(actor)
+        await link.run()
+        hold.close()
+
 
 LENGTHS = (1, 1024, 4096)
 """Tokens of a prompt."""

@@ -5,8 +5,37 @@ from dataclasses import dataclass
 from actors.core.config import ConfigError
 from actors.engine.crash import block, summary
 from actors.engine.reports import ActorReport
-from actors.messages import Capacity, PolicyFailed, StepOutput
-from runtime.wire.vocabulary import MESSAGES
+from actors.messages import (
+    Abort,
+    Batch,
+    Capacity,
+    Done,
+    Freeze,
+    Interrupt,
+    Load,
+    PolicyFailed,
+    Refused,
+    ResetPrefixCache,
+    StepOutput,
+    StepResult,
+    Submit,
+)
+
+MESSAGES: tuple[type, ...] = (
+    Submit,
+    Abort,
+    ResetPrefixCache,
+    Done,
+    Refused,
+    StepOutput,
+    PolicyFailed,
+    Batch,
+    StepResult,
+    Interrupt,
+    Load,
+    Capacity,
+    Freeze,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,150 @@
-"""The backends of emulated replicas: the cost model's pace, and answers in the place of a model's."""
+"""The backends of emulated replicas: the cost model's pace, answers, made-up log probabilities, faults."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import log
+from typing import Generic, TypeVar
 
 from actors.config.speculative import SpeculativeConfig
-from actors.messages import Capacity
+from actors.core.batch import Admission, Batch
+from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from actors.kernel.actor import Actor
+from actors.messages import Capacity, Heard, StepOutput
 from actors.metrics.totals import Lag
-from sim.backend import CostBackend
+from sim.backend import CostBackend, SampledSteps, TokenSource
 from sim.cost.composed import InStep
 from sim.cost.work import CostModel
 from sim.emulation.answers import Answers
-from sim.emulation.made_up_logprobs import MadeUpLogprobs
 from sim.emulation.pace import LivePace
 from sim.emulation.scripts import Scripted, Scripts
 from sim.in_step import RankBackend, Wave
 from sim.pipelined import PipelinedBackend, cost_backend
 from sim.speculated import AcceptanceModel, Speculated
+
+
+class BlockTables(Actor[Heard]):
+    """A listener that follows the blocks of the requests that are expected, and of no others."""
+
+    def __init__(self) -> None:
+        super().__init__("block-tables")
+        self._tables: dict[str, list[int]] = {}
+
+    def follow(self, request_id: str) -> None:
+        """Remember the blocks of a request that is about to be submitted."""
+        self._tables[request_id] = []
+
+    def take(self, request_id: str) -> list[int]:
+        """The blocks that it held last, which are forgotten."""
+        return self._tables.pop(request_id, [])
+
+    def handle(self, message: Heard) -> None:
+        if not self._tables or not isinstance(message, StepOutput):
+            return
+        for admission in message.batch.admitted:
+            if admission.request_id in self._tables:
+                self._tables[admission.request_id] = list(admission.block_ids)
+        for name, blocks in message.batch.new_blocks:
+            if name in self._tables:
+                self._tables[name] += blocks
+
+
+F = TypeVar("F")
+
+
+class EngineKilled(Exception):
+    """An engine crashed because it was told to."""
+
+
+class Injections(Generic[F]):
+    """Draws for each request in the order of arrival, and kills engines."""
+
+    def __init__(self, faults: Sequence[tuple[F, float]], seed: int) -> None:
+        self._faults, self._seed = faults, seed
+        self._number = 0
+        self._shall_die = False
+
+    def next(self) -> F | None:
+        """Return the fault of the next request: the first that is drawn, by its own rate."""
+        number, self._number = self._number, self._number + 1
+        for index, (fault, rate) in enumerate(self._faults):
+            digest = hashlib.blake2b(f"{self._seed}:{number}:{index}".encode(), digest_size=8).digest()
+            if int.from_bytes(digest, "big") < rate * 2**64:
+                return fault
+        return None
+
+    def kill(self) -> None:
+        """Let an engine crash in its next step."""
+        self._shall_die = True
+
+    def check(self) -> None:
+        """An engine is about to do a step; raises EngineKilled if it is to crash."""
+        if self._shall_die:
+            self._shall_die = False
+            raise EngineKilled("its end was injected")
+
+
+HALF = log(0.5)
+
+
+class MadeUpLogprobs(TokenSource):
+    """A TokenSource that gives the named tokens of another, with log probabilities where they are wanted.
+
+    O(requests that want some) a step.
+    """
+
+    __slots__ = ("_due", "_prompts", "_source", "_vocab_size", "_wanted")
+
+    def __init__(self, source: TokenSource, vocab_size: int) -> None:
+        self._source = source
+        self._vocab_size = vocab_size
+        self._wanted: dict[str, tuple[int, ...] | int] = {}
+        self._prompts: dict[str, Admission] = {}
+        """Of requests that want their prompt's, until it is computed."""
+        self._due: list[Admission] = []
+
+    def begin(self, batch: Batch) -> int:
+        """Note which requests want log probabilities."""
+        if self._wanted or self._prompts:
+            for request_id in (*batch.finished, *batch.preempted):
+                self._wanted.pop(request_id, None)
+                self._prompts.pop(request_id, None)
+        for admission in batch.admitted:
+            sampling = admission.sampling
+            if sampling.logprobs is not None:
+                self._wanted[admission.request_id] = sampling.logprob_token_ids or sampling.logprobs
+            if sampling.prompt_logprobs is not None and admission.num_tokens == admission.num_prompt_tokens:
+                self._prompts[admission.request_id] = admission
+        if self._prompts:
+            done = [chunk.request_id for chunk in batch.chunks if chunk.samples]
+            self._due = [self._prompts.pop(name) for name in done if name in self._prompts]
+        return self._source.begin(batch)
+
+    def sample(self, num_steps: int) -> SampledSteps:
+        """The other's tokens, and what is wanted beside them."""
+        sampled, wanted = self._source.sample(num_steps), self._wanted
+        if not (wanted or self._due):
+            return sampled
+        tokens = [(name, token) for name, token in sampled.tokens or () if name in wanted]
+        due, self._due = self._due, []
+        return replace(
+            sampled,
+            logprobs=tuple((name, self._made_up(token, wanted[name])) for name, token in tokens),
+            prompt_logprobs=tuple(map(self._prompt, due)),
+        )
+
+    def _prompt(self, admission: Admission) -> PromptLogprobs:
+        num_top, token_ids = admission.sampling.prompt_logprobs or 0, admission.token_ids or ()
+        tokens = tuple(self._made_up(token, num_top) for token in token_ids[1:])
+        return PromptLogprobs(admission.request_id, 1, tokens)
+
+    def _made_up(self, token: int, likely: int | tuple[int, ...]) -> TokenLogprobs:
+        size = self._vocab_size
+        if isinstance(likely, int):
+            likely = tuple([(token + rank) % size for rank in range(min(likely, size))])
+        return TokenLogprobs(
+            token, HALF, 1, likely, tuple([((each - token) % size + 1) * HALF for each in likely])
+        )
 
 
 def emulated_backends(

@@ -25,16 +25,14 @@ def emulated(
     """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
     _check_processes(serving)
     from actors.api.emulation import Emulation as Emulated
-    from actors.api.transfer import Transfers
+    from actors.api.emulation import Transfers
     from actors.config.injected import parse_injection
     from actors.config.sampling_defaults import NEUTRAL
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
     from actors.metrics.totals import Lag
-    from sim.emulation.backends import emulated_backends
-    from sim.emulation.block_tables import BlockTables
+    from sim.emulation.backends import BlockTables, Injections, emulated_backends
     from sim.emulation.clock import ScaledClock
-    from sim.emulation.faults import Injections
     from sundog.builds.simulated import Simulated, simulated_target
 
     simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs))

@@ -80,7 +80,7 @@ async def _watch(serving: EmulatedServing, processes: "Sequence[subprocess.Popen
     """Say at the supervisor's port whether all are ready, until a signal or until one has ended."""
     import trio
 
-    from actors.api.readiness import serve_readiness
+    from actors.api.serve_graph import serve_readiness
 
     stop = trio.Event()
     urls = [f"http://{_reached(serving.host)}:{serving.port + rank}/ready" for rank in range(len(processes))]

@@ -1,6 +1,6 @@
 """A crash is told of whatever its message looks like."""
 
-from actors.kernel.crash_note import explain
+from actors.kernel.actor import explain
 from actors.kernel.mailbox import MailboxStatistics
 from actors.messages import Generate
 

@@ -9,7 +9,7 @@ import pytest
 from actors.core.config import ConfigError
 from actors.core.policies import POLICIES, Policy
 from actors.core.policies.guard import GuardedPolicy
-from actors.core.policies.vtc import VirtualTokenCounter
+from actors.core.policies.orders import VirtualTokenCounter
 from actors.policy_file import find_policy
 from tests.core.policies.world import World
 

@@ -19,11 +19,11 @@ from actors.core.batch import Admission, Batch
 from actors.core.params.sampling import DEFAULTS
 from actors.kernel.actor import Actor, Ref
 from actors.messages import Abort, Capacity, Load, StepOutput
-from runtime.wire.answering import live_for
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.wire.records import Packer, Unpacker
-from runtime.wire.vocabulary import MESSAGES
+from runtime.worker.hop_probe import live_for
+from runtime.worker.messages import MESSAGES
 
 NUM_ASKS, NUM_TELLS, NUM_STEPS = 2000, 20_000, 2000
 

@@ -10,11 +10,11 @@ import logging
 
 from quart import Blueprint, Response, request
 
-from actors.api.auth import OPERATORS
 from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
 from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
 from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
+from actors.api.keys import OPERATORS
 from actors.core.params.sampling import Adapter
 from actors.http.quart_app import current_request, json_response, text_response
 from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache

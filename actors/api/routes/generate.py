@@ -14,10 +14,9 @@ from actors.api.bodies.extras import not_supported
 from actors.api.bodies.headers import RequestTerms, request_id_of
 from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
-from actors.api.emulation import no_fault
+from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import Client
-from actors.api.transfer import FIELD
 from actors.core.params.sampling import Adapter, Sampling
 from actors.http.limits import LimitReached, Release
 from actors.http.quart_app import ApiRequest, fed_response, json_response

@@ -9,10 +9,10 @@ from string import Template
 import trio
 from quart import Blueprint, Response, request
 
-from actors.api.auth import LIVE
 from actors.api.context import ApiContext, server_version
 from actors.api.errors import ApiError
 from actors.api.in_flight import InFlight
+from actors.api.keys import LIVE
 from actors.api.live import EVERY_S, Watched
 from actors.api.openapi import document
 from actors.http.quart_app import event_stream_response, json_response, text_response

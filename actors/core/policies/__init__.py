@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from actors.core.policies.mlfq import Mlfq
 from actors.core.policies.orders import (
     EarliestDeadline,
     Fcfs,
     LongestPrefixMatch,
+    Mlfq,
     PrefillFirst,
     Priority,
     ShortestPrompt,
     ShortestRemaining,
+    VirtualTokenCounter,
 )
-from actors.core.policies.vtc import VirtualTokenCounter
 from actors.core.queue.policy import Policy, Rank, Refusal, class_name, has_urgency
 from actors.core.queue.view import View
 from actors.core.request import Request

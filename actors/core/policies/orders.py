@@ -1,4 +1,4 @@
-"""Orders of the waiting queue that follow from a request by itself, and choices of a victim."""
+"""Orders of the waiting queue, and choices of a victim."""
 
 from dataclasses import dataclass
 from math import inf
@@ -132,3 +132,88 @@ def least_recompute(running: dict[str, Request], view: View) -> Request:
     chosen while others run, so one request always advances.
     """
     return min(reversed(running.values()), key=view.num_lost_tokens)
+
+
+@dataclass(frozen=True)
+class VirtualTokenCounter(Policy):
+    """The least served tenant first, its requests in order of arrival (Sheng et al., "Fairness in
+    Serving Large Language Models", OSDI 2024, algorithm 2).
+
+    The counters are `core/tenant_service.py`'s. Two tenants that both always have requests waiting differ
+    in weighted service by at most 2 max(w_p L_input, w_q M), where M tokens fit into the cache
+    (theorem 4.4). Blocks are taken back from the most served tenant, which the paper leaves open.
+    """
+
+    is_dynamic: ClassVar[bool] = True
+    returns_to_front: ClassVar[bool] = True
+
+    input_weight: float = 1
+    output_weight: float = 2
+
+    def __post_init__(self) -> None:
+        for name in ("input_weight", "output_weight"):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and finite")
+
+    @property
+    def token_weights(self) -> tuple[float, float]:
+        return (self.input_weight, self.output_weight)
+
+    def rank(self, request: Request, view: View) -> float:
+        return view.service(request.submit.tenant)
+
+    def rank_key(self, request: Request, view: View) -> tuple[str | None]:
+        return (request.submit.tenant,)
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return max(reversed(running.values()), key=lambda r: view.service(r.submit.tenant))
+
+
+@dataclass(frozen=True)
+class Mlfq(Policy):
+    """FastServe's queues (Wu et al., arXiv:2305.05920, section 4.1) as a function of the past.
+
+    Level i gives `quantum_steps` * 2^i output tokens, then the request is demoted to the next. It
+    joins at the first level whose quantum its prefill fits into (skip-join), a step being worth
+    `prompt_tokens_per_step`. A request that has waited `starve_steps` is at the top until it has used the top
+    quantum, so none starves. With `preempt_for_priority` higher levels take the place of lower ones at once,
+    as in the paper.
+    """
+
+    is_dynamic: ClassVar[bool] = True
+
+    quantum_steps: int = 16
+    num_levels: int = 8
+    prompt_tokens_per_step: int = 128
+    starve_steps: int = 2000
+
+    def __post_init__(self) -> None:
+        least = {"quantum_steps": 1, "num_levels": 1, "prompt_tokens_per_step": 1, "starve_steps": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {value}")
+
+    def rank(self, request: Request, view: View) -> int:
+        return self.urgency(request, view)
+
+    def rank_key(self, request: Request, view: View) -> int:
+        return self.level(request.submit.num_prompt_tokens, view.num_output_tokens(request))
+
+    def urgency(self, request: Request, view: View) -> int:
+        starved = view.num_waited_steps(request) >= self.starve_steps
+        if starved and view.num_new_tokens(request) < self.quantum_steps:
+            return 0
+        return self.level(request.submit.num_prompt_tokens, view.num_output_tokens(request))
+
+    def level(self, num_prompt_tokens: int, num_output_tokens: int) -> int:
+        """The level of a request with this many output tokens. O(levels)."""
+        level, quantum, lowest = 0, self.quantum_steps, self.num_levels - 1
+        while level < lowest and quantum * self.prompt_tokens_per_step < num_prompt_tokens:
+            level, quantum = level + 1, quantum * 2
+        while level < lowest and quantum <= num_output_tokens:
+            num_output_tokens -= quantum
+            level, quantum = level + 1, quantum * 2
+        return level
+
+    def victim(self, running: dict[str, Request], view: View) -> Request:
+        return least_urgent(self, running, view)

@@ -11,9 +11,8 @@ import pytest
 import trio
 
 from actors.api.context import ServedModel
-from actors.api.serve_graph import serve_graph
+from actors.api.serve_graph import SIGNALS, serve_graph
 from actors.api.server_options import ServerOptions
-from actors.api.signals import SIGNALS
 from actors.config import EngineConfig
 from actors.front.codec import Vocabulary
 from actors.messages import Batch, Capacity, StepResult

@@ -17,10 +17,9 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from actors.config import ConfigError
 from runtime.ray import place as place_module
-from runtime.ray import process as process_module
+from runtime.ray import place as process_module
 from runtime.ray.cluster import Cluster, joined
-from runtime.ray.place import Orders, RayPlace
-from runtime.ray.process import RayProcess
+from runtime.ray.place import Orders, RayPlace, RayProcess
 from runtime.wire.sockets import Address, listen
 from sundog.builds import engine_process
 from sundog.options.engine import EngineOptions

@@ -13,7 +13,7 @@ from actors.messages import Abort, Batch, StepOutput, Submit
 from runtime.wire.frames import WireError
 from runtime.wire.records import Packer, Unpacker, fingerprint
 from runtime.wire.shapes import element, field_types, is_record, optional
-from runtime.wire.vocabulary import MESSAGES
+from runtime.worker.messages import MESSAGES
 from tests.bench.bench_wire import admitted, decode_step
 
 RANKS = st.recursive(

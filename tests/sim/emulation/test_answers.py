@@ -6,7 +6,7 @@ from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
 from sim.backend import TokenSource
 from sim.emulation.answers import Answers, picked
-from sim.emulation.made_up_logprobs import MadeUpLogprobs
+from sim.emulation.backends import MadeUpLogprobs
 from sim.emulation.scripts import Scripted, Scripts
 
 TEXTS = ((5, 6, 7), (8, 9))
