@@ -1,4 +1,4 @@
-// Paged attention: what one layer of one step attends to. The same records exist in library.py.
+// Paged attention: what one layer of one step attends to. The same records exist in records.py.
 #pragma once
 #include <cstdint>
 

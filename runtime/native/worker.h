@@ -4,6 +4,10 @@
 // read once for them. Keys are taken in tiles that begin at multiples of TILE, whatever the queries, with the
 // softmax kept up to date tile by tile (Milakov and Gimelshein, "Online normalizer calculation for softmax",
 // 2018): a row's result depends neither on the chunk it is computed in nor on other sequences.
+//
+// A row keeps its largest score m, the sum of weights t, and the weighted sum of values v. The scores 1, 3 of a first
+// tile give m = 3, t = e^-2 + 1. A next tile with the score 4 makes m = 4, scales t and v by e^(3-4), and adds e^0 to t
+// and the value itself to v; the answer is v / t, as if all scores had been there at once.
 #pragma once
 #include <algorithm>
 #include <vector>

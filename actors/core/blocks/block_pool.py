@@ -9,7 +9,14 @@ place in the free queue. Any other block has one holder or none, which its holde
 
 The free queue is an array with a head: what is taken or put back at the front only moves the head. From
 `_kept_from` on lie the blocks that hold something, before it the empty ones. A block that is shared out of
-the middle leaves the null block in its place, which is skipped when the head comes to it.
+the middle leaves the null block in its place, which is skipped when the head comes to it. Of 8 blocks, with `|`
+for the head and `:` for `_kept_from`:
+
+    at first                                               | 1 2 3 4 5 6 7 :
+    A takes three, keys "a" and "b" are kept in 1 and 2    1 2 3 | 4 5 6 7 :
+    A releases: 3 is empty, 2 and 1 are kept, tail first   1 2 | 3 4 5 6 7 : 2 1
+    B finds "a" and shares block 1                         1 2 | 3 4 5 6 7 : 2 0
+    B takes six: block 2 forgets "b", the hole is left     1 2 3 4 5 6 7 : 2 | 0
 """
 
 from collections import Counter
@@ -85,7 +92,7 @@ class BlockPool:
         return blocks
 
     def _without_holes(self, blocks: list[int], count: int) -> list[int]:
-        """As many more free blocks as there are holes among these."""
+        """Replace the holes in `blocks` with further free blocks; return `count` blocks."""
         while NULL in blocks:
             blocks = [block for block in blocks if block != NULL]
             missing, start = count - len(blocks), self._head
