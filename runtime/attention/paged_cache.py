@@ -3,8 +3,8 @@
 Shapes: S blocks, P slots a block, K key/value heads, D key width, E value width.
 Block 0 is the null block of the block pool: it belongs to no request and serves as padding.
 
-A token at position p of a request has its key in slot p % P of the block at p // P of the request's table, or,
-of all slots in a row, at table[p // P] * P + p % P. With P = 4 and the table [7, 2], position 5 is slot 2 * 4 + 1 = 9:
+The key of the token at position p is in slot p % P of the block table[p // P], which is the slot
+table[p // P] * P + p % P of all. With P = 4 and the table [7, 2], position 5 is in slot 2 * 4 + 1 = 9:
 
     block     0         1         2              7
     slots  | null    |         | 4  5  .  . |   | 0  1  2  3 |    positions of the request

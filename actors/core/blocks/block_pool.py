@@ -9,8 +9,8 @@ place in the free queue. Any other block has one holder or none, which its holde
 
 The free queue is an array with a head: what is taken or put back at the front only moves the head. From
 `_kept_from` on lie the blocks that hold something, before it the empty ones. A block that is shared out of
-the middle leaves the null block in its place, which is skipped when the head comes to it. Of 8 blocks, with `|`
-for the head and `:` for `_kept_from`:
+the middle leaves the null block in its place, which is skipped when the head comes to it. Of 8 blocks, with
+`|` for the head and `:` for `_kept_from`:
 
     at first                                               | 1 2 3 4 5 6 7 :
     A takes three, keys "a" and "b" are kept in 1 and 2    1 2 3 | 4 5 6 7 :

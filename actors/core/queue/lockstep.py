@@ -6,15 +6,16 @@ reaches its length limit (`expiries`): three calendars by step number, the first
 
 Law: settling a member at any moment gives the counts that touching it in every step would have.
 
-With blocks of 4 tokens, a request that step 10 lets catch up has 6 computed tokens in 2 blocks, the first of which
-is registered, and may have 10 tokens in all. Step 10 samples its 7th token, and then
+With blocks of 4 tokens, a request that step 10 lets catch up has 6 computed tokens in 2 blocks, of which the
+first is registered, and may have 10 tokens in all. Step 10 samples its 7th token, and then
 
     step            11    12    13
     computes token   7     8     9
     block            2     2     3
     calendar             fills  grows, expiries (it samples the 10th)
 
-When step 12 is planned and the result of step 11 is back, `settle` gives 8 tokens computed, 8 known, 1 in flight.
+When step 12 is planned and the result of step 11 is back, `settle` gives 8 tokens computed, 8 known and one in
+flight.
 """
 
 import heapq

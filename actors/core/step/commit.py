@@ -224,8 +224,8 @@ def extend(state: SchedulerState, num_steps: int) -> None:
     """Plan `num_steps` more steps like the last one, which a run has done already.
 
     Blocks are taken in the order in which single steps would have taken them. O(requests that grow), with one
-    slice each. Of blocks of 2 tokens, if A grows in steps 5, 7, 9 and B in 6, 8, 10, six blocks are taken for the
-    turns A, B: A gets those at 0, 2, 4, and B those at 1, 3, 5.
+    slice each. With blocks of 2 tokens, A grows in steps 5, 7, 9 and B in 6, 8, 10: the turns are A, B, six
+    blocks are taken, and A gets those at 0, 2, 4, B those at 1, 3, 5.
     """
     lockstep, kv = state.lockstep, state.kv
     first, last = lockstep.planned + 1, lockstep.planned + num_steps
