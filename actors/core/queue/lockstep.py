@@ -14,8 +14,8 @@ first is registered, and may have 10 tokens in all. Step 10 samples its 7th toke
     block            2     2     3
     calendar             fills  grows, expiries (it samples the 10th)
 
-When step 12 is planned and the result of step 11 is back, `settle` gives 8 tokens computed, 8 known and one in
-flight.
+When step 12 is planned and the result of step 11 is back, `settle` gives 8 tokens computed, 8 known and
+one in flight.
 """
 
 import heapq
