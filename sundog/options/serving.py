@@ -7,6 +7,7 @@ from actors.config.injected import parse_injection
 from actors.config.kv_events import parse_kv_events_config
 from actors.config.pooler import parse_pooler_config
 from actors.core.params.sampling import Adapter
+from sundog.options.door import LIMITS
 from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
 
 RAY = "Ray"
@@ -132,7 +133,7 @@ class Serving:
         16,
         Whole(1, 1024),
         "The largest body of a request, in MiB; a larger one is refused with 413.",
-        section=ACCESS,
+        section=LIMITS,
     )
     api_processes: int = option(
         1,
@@ -286,7 +287,7 @@ class EmulatedServing(Serving):
         50.0,
         Real(0, 1e6, above=True),
         "Bandwidth from a server that prefills to one that decodes; 50 GB/s are 400 Gbit/s.",
-        section=EMULATION,
+        section=CONTROL,
     )
     time_scale: float = option(
         1.0,

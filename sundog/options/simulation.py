@@ -34,7 +34,7 @@ class CostOptions:
         section=COSTS,
     )
     host_overhead: bool = option(
-        True, Switch(), "Time that the host adds to each step and request.", section=COSTS
+        True, Switch(), "Time that the host adds to each step and request.", section=COSTS_FURTHER
     )
     step_scale: float = option(
         1.0, Real(0, 1000, above=True), "Let every step take this many times as long.", section=COSTS

@@ -66,7 +66,7 @@ def test_common_options_come_first_and_rare_ones_have_sections() -> None:
         assert places == sorted(places)
 
 
-@pytest.mark.parametrize("name", ["serve", "replay", "sweep"])
+@pytest.mark.parametrize("name", ["serve", "emulate", "replay", "sweep"])
 def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> None:
     """At most 45 rows of the table; `--help-all` shows every one of them."""
     command = next(each for each in commands() if each.name == name)
