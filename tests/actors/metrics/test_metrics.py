@@ -5,12 +5,14 @@ import logging
 import pytest
 import trio
 
+from actors.api.exposition.families import COUNTERS, GAUGES, HISTOGRAMS
 from actors.messages import Cancel, Generate, Refused
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
 from actors.metrics.totals import Histogram, one_two_five
 from tests.actors.fakes import read
 from tests.test_fates import ask, served, text
+from tests.test_layers import ROOT
 
 
 def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
@@ -119,3 +121,11 @@ async def test_a_refused_request_leaves_nothing_behind() -> None:
     async with served(listeners=[metrics]) as (_, client):
         assert isinstance(await client.ask(Generate("x" * 1000)), Refused)
     assert not metrics.requests and not metrics.engines[0].ended
+
+
+@pytest.mark.parametrize(
+    "family", [name for name in (*GAUGES, *COUNTERS, *HISTOGRAMS) if name.startswith("sundog:")]
+)
+def test_every_metric_of_our_own_is_documented(family: str) -> None:
+    """In `docs/metrics.md`; those of vLLM are described there."""
+    assert f"`{family}" in (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
