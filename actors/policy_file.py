@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[P]):
+class PolicyKind(Generic[P]):
     """A policy or a router: the known ones, and what a user's class must be and is guarded by."""
 
     word: str
@@ -66,7 +66,7 @@ class Kind(Generic[P]):
 
 
 ABOUT = ("request", "view")
-POLICY = Kind(
+POLICY = PolicyKind(
     "policy",
     "actors.core.policies",
     POLICIES,
@@ -87,7 +87,7 @@ POLICY = Kind(
     ("returns_to_front", "is_dynamic", "prefills_first"),
     ("token_weights",),
 )
-ROUTER = Kind(
+ROUTER = PolicyKind(
     "router",
     "actors.core.routers",
     ROUTERS,
@@ -114,7 +114,7 @@ def find_router(text: str) -> RouterPolicy:
     return _found(ROUTER, text)
 
 
-def _found(kind: Kind[P], text: str) -> P:
+def _found(kind: PolicyKind[P], text: str) -> P:
     in_file = IN_FILE.fullmatch(text)
     if in_file is not None:
         file, class_name, arguments = in_file.groups()
@@ -127,14 +127,14 @@ def _found(kind: Kind[P], text: str) -> P:
     raise unknown(kind.word, name, kind.known, also=", or FILE.py:NAME")
 
 
-def _from_file(kind: Kind[P], file: Path, class_name: str, arguments: str) -> P:
+def _from_file(kind: PolicyKind[P], file: Path, class_name: str, arguments: str) -> P:
     name = f"{file}:{class_name}"
     policy = _constructed(f"{kind.word} {name}", _class(kind, file, class_name), arguments)
     _check(kind, policy, f"{kind.word} {name}")
     return kind.guard(policy, name)
 
 
-def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
+def _class(kind: PolicyKind[P], file: Path, class_name: str) -> type[P]:
     module = _load(kind, file)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
@@ -149,7 +149,7 @@ def _class(kind: Kind[P], file: Path, class_name: str) -> type[P]:
     return found
 
 
-def _load(kind: Kind[P], file: Path) -> ModuleType:
+def _load(kind: PolicyKind[P], file: Path) -> ModuleType:
     """Run a user's file as a module of its own, in which dataclasses and annotations resolve."""
     try:
         source = file.read_text(encoding="utf-8")
@@ -180,7 +180,7 @@ def _load(kind: Kind[P], file: Path) -> ModuleType:
     return module
 
 
-def _refused(kind: Kind[P], node: ast.AST) -> str | None:
+def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
     """The reason why a file cannot be used that imports this; None if it can."""
     match node:
         case ast.Import():
@@ -219,7 +219,7 @@ def _one_line(error: BaseException) -> str:
 # --- the class ------------------------------------------------------------------------------------
 
 
-def _check(kind: Kind[P], found: P, what: str) -> None:
+def _check(kind: PolicyKind[P], found: P, what: str) -> None:
     """Raise ConfigError for what would be ignored, or would fail at its first call."""
     known = (*kind.methods, *kind.claims, *kind.others)
     for cls in type(found).__mro__[: type(found).__mro__.index(kind.base)]:

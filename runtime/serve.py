@@ -24,7 +24,7 @@ from runtime.embedding.settings import (
     vector_sizes,
 )
 from runtime.host.imports import quick_imports
-from runtime.ranks.rank import Rank
+from runtime.ranks.rank import RankPlace
 from runtime.structured.grammars import Grammars
 from runtime.text.tokenizer import Tokenizer
 
@@ -126,7 +126,7 @@ def torch_backends(
     adapters: Sequence[Adapter] = (),
     max_lora_rank: int = 16,
     quantization: str | None = None,
-    rank: Rank | None = None,
+    rank: RankPlace | None = None,
 ) -> Callable[[int], "TorchBackend"]:
     """Return the maker of a replica's backend, or of a `rank` of it. Imports torch, or ConfigError."""
     limits = config.scheduler

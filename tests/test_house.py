@@ -27,10 +27,8 @@ LONG_FUNCTIONS: dict[str, int] = {
 MODULES_A_LEVEL = 12
 CROWDED = {"sundog/commands": 14}
 """Rooms of more modules, and how many each may have; a command is a file."""
-LINES = {"actors": 21_800, "runtime": 15_560, "sim": 20_490, "sundog": 7_445}
+LINES = {"actors": 21_560, "runtime": 15_490, "sim": 20_460, "sundog": 7_420}
 """Lines of Python that each package may have. It grows only with a reason in the commit that raises it."""
-SHARED_CLASS_NAMES = 41
-"""Names that stand for more than one class in the house; the number only falls."""
 
 FLOORS = (
     "sim.files",
@@ -116,7 +114,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         names.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     shared = sorted(name for name, count in names.items() if count > 1)
-    assert len(shared) <= SHARED_CLASS_NAMES, f"one more than before among {', '.join(shared)}"
+    assert not shared, f"more than one class is called {', '.join(shared)}"
 
 
 # --- who imports whom ----------------------------------------------------------------------------

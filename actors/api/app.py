@@ -15,9 +15,9 @@ from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import LLM, AnswerControl, InFlight, LocalAnswerControl
-from actors.api.keys import Keys, check_key
-from actors.api.live import Watched
+from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight, LocalAnswerControl
+from actors.api.keys import ApiKeys, check_key
+from actors.api.live import LiveEvents
 from actors.api.routes.admin import admin_routes, lora_routes
 from actors.api.routes.completions import chat_routes, completions_routes, invocations_routes
 from actors.api.routes.operations import metrics_routes, models_routes, operations_routes
@@ -115,14 +115,14 @@ def create_app(
     codec: TextCodec | None = None,
     spell: ErrorShape = as_vllm,
     answers: AnswerFormats = PLAIN_ANSWERS,
-    keys: Keys | None = None,
+    keys: ApiKeys | None = None,
     admin_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     body_timeout_s: float = BODY_TIMEOUT_S,
     exposition: Exposition | None = None,
-    live: Watched | None = None,
+    live: LiveEvents | None = None,
     spans: "Spans | None" = None,
-    in_flight: InFlight | None = None,
+    in_flight: AnswersInFlight | None = None,
     emulation: Emulation | None = None,
     http: HttpSettings = USUAL,
     control: AnswerControl | None = None,
@@ -151,7 +151,7 @@ def create_app(
         app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    flying = InFlight() if in_flight is None else in_flight
+    flying = AnswersInFlight() if in_flight is None else in_flight
     control = control or LocalAnswerControl(flying, llm)
     context = ApiContext(
         *(llm, model, new_id, control, codec, spell, answers, keys is not None, admin_key, live, emulation),
@@ -189,7 +189,7 @@ def _check_head(most: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
     return check
 
 
-def _check_key(keys: Keys, timeout_s: float) -> Callable[[], Awaitable[None]]:
+def _check_key(keys: ApiKeys, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
         try:
             check_key(current_request(), keys)

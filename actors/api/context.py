@@ -11,8 +11,8 @@ import trio
 
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
-from actors.api.in_flight import LLM, AnswerControl, InFlight
-from actors.api.live import Watched
+from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
+from actors.api.live import LiveEvents
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.sampling import Adapter
@@ -127,7 +127,7 @@ class ApiContext:
     has_key: bool = False
     """Whether clients need a key."""
     admin_key: str | None = None
-    live: Watched | None = None
+    live: LiveEvents | None = None
     """What the live page shows; None where nothing is measured."""
     emulation: Emulation | None = None
     """None where a model computes."""
@@ -136,7 +136,7 @@ class ApiContext:
     keeps_responses: bool = True
     """Whether clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: AnswersInFlight = field(default_factory=AnswersInFlight)
     limits: ConcurrencyLimits = field(default_factory=LocalLimits)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 

@@ -13,9 +13,9 @@ from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
-from actors.api.in_flight import LLM, AnswerControl, InFlight, LocalAnswerControl
-from actors.api.keys import Keys
-from actors.api.live import Live, Watched
+from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight, LocalAnswerControl
+from actors.api.keys import ApiKeys
+from actors.api.live import Live, LiveEvents
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
@@ -55,7 +55,7 @@ class Behind:
     registry: CollectorRegistry
     live: Live
     stop: trio.Event
-    keys: Keys | None = None
+    keys: ApiKeys | None = None
     emulation: Emulation | None = None
 
     @property
@@ -85,7 +85,7 @@ class OwnFront:
         served: ServedModel,
         codec: TextCodec,
         options: ServerOptions,
-        keys: Keys | None,
+        keys: ApiKeys | None,
         spans: "Spans | None",
     ) -> None:
         self._served, self._codec = served, codec
@@ -93,7 +93,7 @@ class OwnFront:
         self._keys, self._spans = keys, spans
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
-        in_flight, options = InFlight(), self._options
+        in_flight, options = AnswersInFlight(), self._options
         app = create_app(
             behind.llm,
             self._served,
@@ -124,11 +124,11 @@ class RemoteServer(Protocol):
     llm: LLM
     control: AnswerControl
     exposition: Exposition
-    live: Watched
+    live: LiveEvents
     limits: ConcurrencyLimits
     stop: trio.Event
 
-    async def keys(self) -> Keys | None:
+    async def keys(self) -> ApiKeys | None:
         """Whom the server lets in; they change when it says so."""
         ...
 
@@ -147,7 +147,7 @@ class Door:
 
     async def serve(self, remote: RemoteServer, *, task_status: trio.TaskStatus[int]) -> None:
         """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
-        in_flight, options = InFlight(), self.options
+        in_flight, options = AnswersInFlight(), self.options
         keys = await remote.keys()
         with spans_to(options.otlp_traces_endpoint, self.served.name) as spans:
             app = create_app(
@@ -181,7 +181,7 @@ async def serve_app(
     app: ApiApp,
     options: ServerOptions,
     stop: trio.Event,
-    in_flight: InFlight,
+    in_flight: AnswersInFlight,
     *,
     shares_port: bool = False,
     limits: ConcurrencyLimits | None = None,

@@ -47,7 +47,7 @@ RETRY_AFTER_S = 1.0
 
 
 @dataclass(slots=True)
-class InFlight:
+class AnswersInFlight:
     """Answers by the ids that their clients see, with the engine's requests that each is made of.
 
     While it is paused new ones wait at the gate, as they do in vLLM.
@@ -146,7 +146,7 @@ class AnswerControl(Protocol):
 class LocalAnswerControl:
     """The control of a server that is one process."""
 
-    def __init__(self, in_flight: InFlight, llm: LLM) -> None:
+    def __init__(self, in_flight: AnswersInFlight, llm: LLM) -> None:
         self._in_flight = in_flight
         self._llm = llm
 

@@ -26,7 +26,7 @@ from actors.http.quart_app import ApiRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class KeyHolder:
     """The holder of a key; its answers are counted under `limited_as`, or not at all if None."""
 
     limited_as: str | None = None
@@ -35,19 +35,19 @@ class Client:
     priority: int | None = None
 
 
-class Keys:
+class ApiKeys:
     """The clients by the digests of their keys."""
 
-    def __init__(self, clients: Mapping[str, Client]) -> None:
+    def __init__(self, clients: Mapping[str, KeyHolder]) -> None:
         self._clients = dict(clients)
 
     @classmethod
-    def one(cls, key: str) -> "Keys":
+    def one(cls, key: str) -> "ApiKeys":
         """Return a single key that all clients share."""
-        return cls({_digest(key): Client()})
+        return cls({_digest(key): KeyHolder()})
 
     @classmethod
-    def read(cls, path: Path) -> "Keys":
+    def read(cls, path: Path) -> "ApiKeys":
         """The keys of a file; raises ConfigError for what is not as it should be."""
         try:
             parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -59,17 +59,17 @@ class Keys:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise ConfigError(f"{path}: {place}: {first['msg']}") from None
-        clients: dict[str, Client] = {}
+        clients: dict[str, KeyHolder] = {}
         for number, row in enumerate(parsed.key):
             if (row.key is None) == (row.sha256 is None):
                 raise ConfigError(f"{path}: key.{number}: give either key or sha256")
             digest = row.sha256.lower() if row.key is None and row.sha256 else _digest(row.key or "")
             if digest in clients:
                 raise ConfigError(f"{path}: key.{number}: an earlier entry has the same key")
-            clients[digest] = Client(digest, row.tenant, row.max_requests, row.priority)
+            clients[digest] = KeyHolder(digest, row.tenant, row.max_requests, row.priority)
         return cls(clients)
 
-    def find(self, key: str) -> Client | None:
+    def find(self, key: str) -> KeyHolder | None:
         """Whose key it is; every guess takes the same time."""
         given, found = _digest(key), None
         for digest, client in self._clients.items():
@@ -77,7 +77,7 @@ class Keys:
                 found = client
         return found
 
-    def replace(self, newer: "Keys") -> None:
+    def replace(self, newer: "ApiKeys") -> None:
         """Go on with other keys; whose key stays keeps the count of its answers, by its digest."""
         self._clients = newer._clients
 
@@ -86,9 +86,9 @@ class Keys:
         return json.dumps({digest: asdict(client) for digest, client in self._clients.items()}).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Keys":
+    def from_json(cls, data: bytes) -> "ApiKeys":
         """Read back the keys that `to_json` has written."""
-        return cls({digest: Client(**fields) for digest, fields in json.loads(data).items()})
+        return cls({digest: KeyHolder(**fields) for digest, fields in json.loads(data).items()})
 
 
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -126,7 +126,7 @@ def needs_key(path: str) -> bool:
     return (path.rstrip("/") or "/") not in OPEN | PAGES
 
 
-def check_key(request: ApiRequest, keys: Keys) -> None:
+def check_key(request: ApiRequest, keys: ApiKeys) -> None:
     """Note who asks; raises 401 unless a request that needs a key carries one."""
     if not needs_key(request.path) or request.blueprint == OPERATORS:
         return

@@ -22,7 +22,7 @@ EVERY_S = 0.5
 FORECAST_EVERY_S = 1.0
 
 
-class Watched(Protocol):
+class LiveEvents(Protocol):
     """The source of the live page's events; it says when pages are let go."""
 
     draining: trio.Event

@@ -17,7 +17,7 @@ from actors.api.context import ServedModel, server_version
 from actors.api.emulation import Emulation
 from actors.api.exposition import registry_of
 from actors.api.front import Behind, Front, OwnFront, spans_to
-from actors.api.keys import Keys
+from actors.api.keys import ApiKeys
 from actors.api.live import Live
 from actors.api.server_options import ServerOptions
 from actors.config import ConfigError, EngineConfig
@@ -152,7 +152,7 @@ async def serve_graph(
             nursery.cancel_scope.cancel()
 
 
-async def _reload_keys(keys: Keys | None, file: str | None, front: Front) -> None:
+async def _reload_keys(keys: ApiKeys | None, file: str | None, front: Front) -> None:
     """Read the keys again at every SIGHUP, if they are in a file; one that cannot be read changes nothing."""
     if keys is None or file is None:
         return
@@ -160,7 +160,7 @@ async def _reload_keys(keys: Keys | None, file: str | None, front: Front) -> Non
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             try:
-                keys.replace(Keys.read(path))
+                keys.replace(ApiKeys.read(path))
                 await front.keys_changed()
             except ConfigError as error:
                 log.warning("%s; the keys stay as they are", error)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from actors.api.app import MAX_BODY_BYTES
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats
-from actors.api.keys import Keys
+from actors.api.keys import ApiKeys
 from actors.config import ConfigError
 from actors.http.listener import check_address
 from actors.http.server import USUAL, HttpSettings
@@ -37,13 +37,13 @@ class ServerOptions:
     otlp_traces_endpoint: str | None = None
     http: HttpSettings = USUAL
 
-    def keys(self) -> Keys | None:
+    def keys(self) -> ApiKeys | None:
         """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
         if self.api_keys is not None and self.api_key is not None:
             raise ConfigError("--api-key and --api-keys are both given: put the key into the file")
         if self.api_keys is not None:
-            return Keys.read(Path(self.api_keys))
-        return None if self.api_key is None else Keys.one(self.api_key)
+            return ApiKeys.read(Path(self.api_keys))
+        return None if self.api_key is None else ApiKeys.one(self.api_key)
 
     def url(self, port: int) -> str:
         """Return the URL at which clients reach a server that listens at this port."""

@@ -27,7 +27,7 @@ Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class StorageFormat:
     """A way to store a linear layer: the tensor that names it, its companions, and how to read them.
 
     A tensor called `….` + `marks` makes a layer; `parts` are looked up beside it, and `left` are not needed.
@@ -39,7 +39,7 @@ class Format:
     left: tuple[str, ...] = ()
 
 
-def formats(settings: Settings) -> tuple[Format, ...]:
+def formats(settings: Settings) -> tuple[StorageFormat, ...]:
     """The layouts of a `quantization_config`; LoadError names what is not known."""
     method = str(settings.get("quant_method"))
     if method == "fp8":
@@ -127,7 +127,9 @@ def read_dequantised(
     return plain
 
 
-def _layers(stored: Mapping[str, StoredTensor], known: Sequence[Format]) -> Iterator[tuple[str, Format]]:
+def _layers(
+    stored: Mapping[str, StoredTensor], known: Sequence[StorageFormat]
+) -> Iterator[tuple[str, StorageFormat]]:
     """The quantised layers, by their names' beginnings, and how each is stored."""
     for name in stored:
         layer, dot, last = name.rpartition(".")
@@ -140,7 +142,7 @@ def _layers(stored: Mapping[str, StoredTensor], known: Sequence[Format]) -> Iter
 def _weight(
     folder: Path,
     layer: str,
-    form: Format,
+    form: StorageFormat,
     parts: Mapping[str, Tensor],
     settings: Settings,
     dtype: torch.dtype,
@@ -219,7 +221,7 @@ def _gptq(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
     return weight_OI
 
 
-FP8_BLOCKS = Format("weight", ("weight_scale_inv",), _fp8_blocks, ("input_scale", "activation_scale"))
-FP8_SCALED = Format("weight", ("weight_scale",), _scaled, ("input_scale", "weight_zero_point"))
-AWQ = Format("qweight", ("qzeros", "scales"), _awq)
-GPTQ = Format("qweight", ("qzeros", "scales"), _gptq, ("g_idx",))
+FP8_BLOCKS = StorageFormat("weight", ("weight_scale_inv",), _fp8_blocks, ("input_scale", "activation_scale"))
+FP8_SCALED = StorageFormat("weight", ("weight_scale",), _scaled, ("input_scale", "weight_zero_point"))
+AWQ = StorageFormat("qweight", ("qzeros", "scales"), _awq)
+GPTQ = StorageFormat("qweight", ("qzeros", "scales"), _gptq, ("g_idx",))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.sampling.choices import Choices, Columns
+from runtime.sampling.choices import Choices, SamplingColumns
 from runtime.step.step import Span, Step
 
 ALIGN_BYTES = 16
@@ -117,9 +117,9 @@ def padded_requests(inputs: Inputs[Array], num_requests: int) -> Inputs[Array]:
     )
 
 
-def columns(inputs: Inputs[Tensor]) -> Columns:
+def columns(inputs: Inputs[Tensor]) -> SamplingColumns:
     """Return the columns that say how tokens are chosen."""
-    return Columns(*inputs[-len(Columns._fields) :])
+    return SamplingColumns(*inputs[-len(SamplingColumns._fields) :])
 
 
 def put(inputs: Inputs[Array], device: torch.device) -> Inputs[Tensor]:

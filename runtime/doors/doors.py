@@ -19,7 +19,7 @@ from actors.kernel.actor import ActorDied, Ref
 from runtime.doors.messages import (
     DOOR_MESSAGES,
     Answered,
-    Failed,
+    CannotListen,
     Fetch,
     Fetched,
     Number,
@@ -152,7 +152,7 @@ class Doors:
         """Wait until a door is open, send it what is new, and see that it answers; until it is gone."""
         with suppress(ActorDied):
             receiver: Ref[ToDoor] = await link.open("door-receiver", session.name)
-            if isinstance(ready := await session.ready.wait(), Failed):
+            if isinstance(ready := await session.ready.wait(), CannotListen):
                 raise ConfigError(ready.why)
             if self._is_held:
                 await receiver.ask(Order("hold"))

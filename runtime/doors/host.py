@@ -9,7 +9,17 @@ import trio
 from actors.api.in_flight import AnswerControl
 from actors.config import ConfigError
 from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
-from runtime.doors.messages import DOOR_MESSAGES, Deltas, Failed, Number, Order, Ready, Stop, ToDoor, ToServer
+from runtime.doors.messages import (
+    DOOR_MESSAGES,
+    CannotListen,
+    Deltas,
+    Number,
+    Order,
+    Ready,
+    Stop,
+    ToDoor,
+    ToServer,
+)
 from runtime.doors.remote import LinkedServer, Streams
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
@@ -94,7 +104,7 @@ async def _door(open_door: OpenDoor, number: int, connected: socket.socket) -> N
             try:
                 server.tell(Ready(await serving.start(partial(open_door, remote))))
             except ConfigError as error:
-                server.tell(Failed(str(error)))
+                server.tell(CannotListen(str(error)))
         await link.flush()
         hold.close()
         nursery.cancel_scope.cancel()

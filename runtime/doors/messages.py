@@ -43,7 +43,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StreamNews:
     """The news of one stream: its unread deltas, merged."""
 
     stream: int
@@ -54,7 +54,7 @@ class Part:
 class Deltas:
     """The server tells a door what is new in all of its streams."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StreamNews, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class CannotListen:
     """A door tells the server why it cannot listen."""
 
     why: str
@@ -161,7 +161,7 @@ class Stop:
 
 
 FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
-ToServer = FromClient | Fetch | AcquireLimit | ReleaseLimit | Answered | Order | Ready | Failed
+ToServer = FromClient | Fetch | AcquireLimit | ReleaseLimit | Answered | Order | Ready | CannotListen
 ToDoor = Deltas | Order | Stop
 
 DOOR_MESSAGES: tuple[type, ...] = (
@@ -176,7 +176,7 @@ DOOR_MESSAGES: tuple[type, ...] = (
         Order,
         Number,
         Ready,
-        Failed,
+        CannotListen,
         Deltas,
         Stop,
     ),

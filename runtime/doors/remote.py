@@ -11,8 +11,8 @@ import trio
 from actors.api import LLM
 from actors.api.exposition import Exposition
 from actors.api.in_flight import AnswerControl
-from actors.api.keys import Keys
-from actors.api.live import Watched
+from actors.api.keys import ApiKeys
+from actors.api.live import LiveEvents
 from actors.http.limits import ConcurrencyLimits, LimitReached, Release
 from actors.kernel.actor import ActorDied, Ref
 from actors.kernel.stream import Delta, DeltaStream
@@ -202,18 +202,18 @@ class LinkedServer:
         self.llm: LLM = RemoteLLM(server, streams)
         self.control: AnswerControl = RemoteAnswerControl(server)
         self.exposition: Exposition = RemoteExposition(server)
-        self.live: Watched = RemoteLive(server, stop)
+        self.live: LiveEvents = RemoteLive(server, stop)
         self.limits: ConcurrencyLimits = RemoteLimits(server)
         self.stop = stop
         self.open = on_open
         self._server = server
-        self._keys: Keys | None = None
+        self._keys: ApiKeys | None = None
 
-    async def keys(self) -> Keys | None:
+    async def keys(self) -> ApiKeys | None:
         """Whom the server lets in; they change when it orders that they be fetched again."""
         content = (await self._server.ask(Fetch("keys", ""))).content
         if content and self._keys is not None:
-            self._keys.replace(Keys.from_json(content))
+            self._keys.replace(ApiKeys.from_json(content))
         elif content:
-            self._keys = Keys.from_json(content)
+            self._keys = ApiKeys.from_json(content)
         return self._keys

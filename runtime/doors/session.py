@@ -21,16 +21,16 @@ from runtime.doors.messages import (
     AcquireLimit,
     Answered,
     Asked,
+    CannotListen,
     Deltas,
-    Failed,
     Fetch,
     Fetched,
     LimitAcquired,
     Number,
     Order,
-    Part,
     Ready,
     ReleaseLimit,
+    StreamNews,
     Taken,
     ToDoor,
     ToServer,
@@ -44,7 +44,7 @@ MOST_UNSENT_BYTES = 2**22
 """What may wait for a door that does not read; then deltas merge until it does."""
 
 
-class Server(Protocol):
+class SharedServer(Protocol):
     """The parts of a server that all doors share."""
 
     async def fetch(self, fetch: Fetch) -> Fetched: ...
@@ -60,7 +60,7 @@ class Server(Protocol):
 class DoorSession(Actor[ToServer]):
     """Asks the graph what its door asks, and sends what is new in the door's streams, once a step."""
 
-    def __init__(self, number: int, llm: Ref[FromClients], server: Server) -> None:
+    def __init__(self, number: int, llm: Ref[FromClients], server: SharedServer) -> None:
         super().__init__(f"door-session-{number}")
         self._llm = llm
         self._server = server
@@ -73,7 +73,7 @@ class DoorSession(Actor[ToServer]):
         """What the door has taken, by its tickets."""
         self._due: list[int] = []
         self._is_due = trio.Event()
-        self.ready: Reply[Ready | Failed] = Reply()
+        self.ready: Reply[Ready | CannotListen] = Reply()
         """Whether the door listens."""
 
     def handle(self, message: ToServer) -> Handled:
@@ -96,7 +96,7 @@ class DoorSession(Actor[ToServer]):
                 self._release_limit(message.ticket)
             case Answered():
                 self._server.count(message)
-            case Ready() | Failed():
+            case Ready() | CannotListen():
                 self.ready.set(message)
             case _:
                 self.unknown(message)
@@ -176,7 +176,7 @@ class DoorSession(Actor[ToServer]):
             due, self._due = self._due, []
             door.tell(Deltas(tuple([part for number in due if (part := self._part(number)) is not None])))
 
-    def _part(self, number: int) -> Part | None:
+    def _part(self, number: int) -> StreamNews | None:
         """What is new in a stream; it is forgotten with its last delta."""
         name, stream = self._streams[number]
         if (delta := stream.take()) is None:
@@ -186,7 +186,7 @@ class DoorSession(Actor[ToServer]):
             self._num_unfinished[name] -= 1
             if not self._num_unfinished[name]:
                 del self._num_unfinished[name]
-        return Part(number, delta)
+        return StreamNews(number, delta)
 
     def leave(self) -> None:
         """The door is gone, and `send_deltas` with it: cancel what it asked for, free what it took."""

@@ -19,7 +19,7 @@ from runtime.engine.blocks_ahead import BlocksAhead
 from runtime.engine.requests import Requests
 from runtime.engine.speculator import Pairs, Speculator
 from runtime.model.model import Model
-from runtime.ranks.group import Group
+from runtime.ranks.group import RankGroup
 from runtime.sampling.constrained import choose
 from runtime.sampling.sampler import Sampled, named, pick
 from runtime.step.scoring import NOT_SCORED
@@ -54,7 +54,7 @@ class Engine:
         blocks_ahead: BlocksAhead | None = None,
         *,
         ahead: bool = False,
-        group: Group | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self._requests = requests
         self._model = model

@@ -35,8 +35,8 @@ from runtime.model.profile_run import measured
 from runtime.native.few_bits import quantise
 from runtime.native.huge_pages import move_to_huge_pages, weight_ranges
 from runtime.native.linear import let_go_of_files, noted_inputs, pack_linears
-from runtime.ranks.group import Group, device_of
-from runtime.ranks.rank import Rank
+from runtime.ranks.group import RankGroup, device_of
+from runtime.ranks.rank import RankPlace
 from runtime.ranks.sharded import load_share
 from runtime.step.drafts import Drafts
 from runtime.structured.grammars import Grammars
@@ -78,13 +78,13 @@ class ModelLoader:
         max_lora_rank: int = 16,
         quantization: str | None = None,
         ahead: bool | None = None,
-        rank: Rank | None = None,
+        rank: RankPlace | None = None,
         remarks: bool = True,
     ) -> None:
         self._ahead = ahead
         self._rank = rank
         self._remarks = remarks
-        self._group: Group | None = None
+        self._group: RankGroup | None = None
         self._model_dir = Path(model_dir)
         self._device = device
         self._dtype = dtype
@@ -170,11 +170,11 @@ class ModelLoader:
         engine = Engine(requests, served, speculator, blocks_ahead, ahead=is_ahead, group=self._group)
         return engine, served, num_blocks
 
-    def _meet(self, rank: Rank) -> None:
+    def _meet(self, rank: RankPlace) -> None:
         """Meet the other ranks, and leave them their part of the processors."""
         if self._num_threads is None:
             torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
-        self._group = Group(rank, device_of(rank, chosen_device(self._device)))
+        self._group = RankGroup(rank, device_of(rank, chosen_device(self._device)))
 
     def _say_by_layers(self, name: str, why: str) -> None:
         """Say that steps go through torch's layers, as the faster kernels for whole decoders do not apply."""

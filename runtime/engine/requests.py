@@ -24,7 +24,7 @@ from runtime.sampling.rows import SamplingRows
 from runtime.sampling.sampler import Sampled
 from runtime.step.drafts import Drafts, accepted_rows
 from runtime.step.scoring import Scored
-from runtime.step.step import Ints, Part, Rows, Step, Tables, assemble, decodes
+from runtime.step.step import Ints, Part, Step, StepRows, Tables, assemble, decodes
 from runtime.structured.grammars import Grammars
 
 
@@ -205,7 +205,7 @@ class Requests:
         """The block tables as they are now."""
         return Tables(self._table, self._num_blocks, self._block_size)
 
-    def choices(self, rows: Rows) -> Choices | None:
+    def choices(self, rows: StepRows) -> Choices | None:
         """Return how tokens are chosen in these rows."""
         return self._sampling.take(rows.row_R, rows.position_R)
 

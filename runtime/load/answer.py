@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from runtime.load.http import CONNECTION_LOST, Connection, Failed, Head
+from runtime.load.http import CONNECTION_LOST, Connection, Head, RequestFailed
 from runtime.load.rows import Outcome
 
 CUT, MALFORMED, SAID = "cut stream", "malformed answer", "error in the stream"
@@ -23,14 +23,16 @@ async def read_answer(connection: Connection, outcome: Outcome, start_s: float) 
         await _refusal(connection, head, outcome)
         return
     if not head.headers.get("content-type", "").startswith("text/event-stream"):
-        raise Failed(MALFORMED, f"a {head.headers.get('content-type', 'body of no type')}, and no stream")
-    reader = _Reader(outcome)
+        raise RequestFailed(
+            MALFORMED, f"a {head.headers.get('content-type', 'body of no type')}, and no stream"
+        )
+    reader = _AnswerReader(outcome)
     rest = b""
     while not reader.is_done:
         try:
             data = await connection.data()
-        except Failed as error:
-            raise (error if not outcome.num_chunks else Failed(CUT, error.reason)) from None
+        except RequestFailed as error:
+            raise (error if not outcome.num_chunks else RequestFailed(CUT, error.reason)) from None
         if not data:
             break
         now_s = trio.current_time() - start_s
@@ -43,7 +45,7 @@ async def read_answer(connection: Connection, outcome: Outcome, start_s: float) 
         pass
 
 
-class _Reader:
+class _AnswerReader:
     """Folds the events of one answer into its outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -61,7 +63,7 @@ class _Reader:
             return
         body = parsed(event)
         if body.get("error"):
-            raise Failed(SAID, message_of(body))
+            raise RequestFailed(SAID, message_of(body))
         if usage := body.get("usage"):
             self._usage = usage
         for choice in body.get("choices") or ():
@@ -75,7 +77,9 @@ class _Reader:
         """Take in the end of the stream."""
         outcome = self._outcome
         if self._reason is None:
-            raise Failed(CUT if outcome.num_chunks else CONNECTION_LOST, "it ended before its answer did")
+            raise RequestFailed(
+                CUT if outcome.num_chunks else CONNECTION_LOST, "it ended before its answer did"
+            )
         outcome.num_output_tokens = outcome.num_chunks
         if self._usage is not None:
             _count(outcome, self._usage)
@@ -111,7 +115,7 @@ async def _refusal(connection: Connection, head: Head, outcome: Outcome) -> None
         body += part[: MOST_ERROR_BYTES - len(body)]
     said = said_by(body)
     if head.status != REFUSED:
-        raise Failed(f"HTTP {head.status}", said)
+        raise RequestFailed(f"HTTP {head.status}", said)
     outcome.end, outcome.trouble, outcome.reason = "refused", f"HTTP {REFUSED}", said
     try:
         outcome.retry_after_s = float(head.headers.get("retry-after", ""))
@@ -124,9 +128,9 @@ def parsed(text: bytes) -> dict[str, Any]:
     try:
         body = json.loads(text)
     except ValueError:
-        raise Failed(MALFORMED, f"not JSON: {_short(text)}") from None
+        raise RequestFailed(MALFORMED, f"not JSON: {_short(text)}") from None
     if not isinstance(body, dict):
-        raise Failed(MALFORMED, f"not a JSON object: {_short(text)}")
+        raise RequestFailed(MALFORMED, f"not a JSON object: {_short(text)}")
     return body
 
 
@@ -134,7 +138,7 @@ def said_by(body: bytes) -> str:
     """Return the message in an error's body, in one line."""
     try:
         return message_of(parsed(body))
-    except Failed:
+    except RequestFailed:
         return _short(body)
 
 

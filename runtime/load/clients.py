@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from runtime.load.answer import read_answer
-from runtime.load.http import NO_CONNECTION, Failed
-from runtime.load.prompts import Prompts
+from runtime.load.http import NO_CONNECTION, RequestFailed
+from runtime.load.prompts import PromptMaker
 from runtime.load.rows import Outcome, Row
-from runtime.load.server import Server
+from runtime.load.server import TargetServer
 
 LEAD_S = 0.25
 """How long before it is due a request is made ready."""
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Row)
 Told = TypeVar("Told", bound=Row, contravariant=True)
 
 
-class Listener(Protocol[Told]):
+class LoadListener(Protocol[Told]):
     """Is told of each request when it is due, and when it has ended."""
 
     def due(self, row: Told, outcome: Outcome, /) -> None: ...
@@ -52,15 +52,15 @@ class Clients(Generic[R]):
 
     def __init__(
         self,
-        server: Server,
-        listener: Listener[R],
+        server: TargetServer,
+        listener: LoadListener[R],
         *,
         salt: str,
         num_clients: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self._server, self._listener = server, listener
-        self._prompts = Prompts(server.units, salt)
+        self._prompts = PromptMaker(server.units, salt)
         self._timeout_s = timeout_s
         self._slots = None if num_clients is None else trio.Semaphore(num_clients)
         self._turns: dict[str, _Turn] = {}
@@ -131,7 +131,7 @@ class Clients(Generic[R]):
                 headers = {**self._server.connections.typed, **headers_of(row)}
                 await connection.send("POST", self._server.path, headers, body)
                 await read_answer(connection, outcome, self._start_s)
-        except Failed as error:
+        except RequestFailed as error:
             outcome.end, outcome.trouble, outcome.reason = "error", error.kind, error.reason
         self._watch(outcome)
 

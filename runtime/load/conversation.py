@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from runtime.load.answer import CUT, parsed, said_by
-from runtime.load.http import Connection, Connections, Failed
+from runtime.load.http import Connection, Connections, RequestFailed
 from runtime.load.server import PATHS
 
 
-class Part(NamedTuple):
+class AnswerPart(NamedTuple):
     """Some text of an answer, or of the reasoning before it."""
 
     text: str
@@ -25,7 +25,7 @@ class Conversation:
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.turns: list[dict[str, str]] = []
 
-    async def say(self, connections: Connections, text: str) -> AsyncGenerator[Part, None]:
+    async def say(self, connections: Connections, text: str) -> AsyncGenerator[AnswerPart, None]:
         """The answer to `text`, part by part. Raises Failed; what did not begin to be answered was not said.
 
         An answer that its reader leaves is kept as far as it was read, and never with its
@@ -52,14 +52,14 @@ class Conversation:
                 self.turns += [asked, {"role": "assistant", "content": answer}]
 
 
-async def _parts(connection: Connection) -> AsyncGenerator[Part, None]:
+async def _parts(connection: Connection) -> AsyncGenerator[AnswerPart, None]:
     """The text of an answer, reasoning included, as it comes."""
     head = await connection.head()
     if head.status != 200:
         body = b""
         while chunk := await connection.data():
             body += chunk
-        raise Failed(f"HTTP {head.status}", said_by(body))
+        raise RequestFailed(f"HTTP {head.status}", said_by(body))
     rest, is_done = b"", False
     while data := await connection.data():
         *lines, rest = (rest + data).split(b"\n")
@@ -70,16 +70,16 @@ async def _parts(connection: Connection) -> AsyncGenerator[Part, None]:
                 for part in _parts_of(parsed(event)):
                     yield part
     if not is_done:
-        raise Failed(CUT, "it ended before its answer did")
+        raise RequestFailed(CUT, "it ended before its answer did")
 
 
-def _parts_of(body: dict[str, Any]) -> list[Part]:
+def _parts_of(body: dict[str, Any]) -> list[AnswerPart]:
     if body.get("error"):
-        raise Failed("error", said_by(json.dumps(body).encode()))
+        raise RequestFailed("error", said_by(json.dumps(body).encode()))
     deltas = [choice.get("delta") or {} for choice in body.get("choices") or ()]
     names = ("reasoning_content", "reasoning", "content")
     return [
-        Part(text, name != "content")
+        AnswerPart(text, name != "content")
         for delta in deltas
         for name in names
         if isinstance(text := delta.get(name), str) and text

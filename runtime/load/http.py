@@ -19,7 +19,7 @@ from actors.config import ConfigError
 CHUNK_BYTES = 1 << 16
 
 
-class Failed(Exception):
+class RequestFailed(Exception):
     """A request that got no whole answer; `kind` is one of few, and counted."""
 
     def __init__(self, kind: str, reason: str = "") -> None:
@@ -83,7 +83,7 @@ class Connection:
         try:
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, OSError) as error:
-            raise Failed(CONNECTION_LOST, str(error)) from None
+            raise RequestFailed(CONNECTION_LOST, str(error)) from None
 
     async def head(self) -> Head:
         """The beginning of the answer."""
@@ -91,7 +91,7 @@ class Connection:
         while isinstance(event, h11.InformationalResponse):
             event = await self._next()
         if not isinstance(event, h11.Response):
-            raise Failed(CONNECTION_LOST, "before there was an answer")
+            raise RequestFailed(CONNECTION_LOST, "before there was an answer")
         headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
         return Head(event.status_code, headers)
 
@@ -110,9 +110,9 @@ class Connection:
                     return event  # type: ignore[return-value]  # h11's own sentinel types
                 self._http.receive_data(bytes(await self._stream.receive_some(CHUNK_BYTES)))
         except (trio.BrokenResourceError, OSError) as error:
-            raise Failed(CONNECTION_LOST, str(error)) from None
+            raise RequestFailed(CONNECTION_LOST, str(error)) from None
         except h11.RemoteProtocolError as error:
-            raise Failed(CONNECTION_LOST, str(error)) from None
+            raise RequestFailed(CONNECTION_LOST, str(error)) from None
 
     def renew(self) -> bool:
         """Make ready for another request; whether that can be."""
@@ -141,7 +141,7 @@ async def connect(site: Site) -> trio.abc.Stream:
     try:
         socket = await trio.open_tcp_stream(site.host, site.port)
     except OSError as error:
-        raise Failed(NO_CONNECTION, _why(error)) from None
+        raise RequestFailed(NO_CONNECTION, _why(error)) from None
     if site.tls is None:
         return socket
     stream = trio.SSLStream(socket, site.tls, server_hostname=site.host, https_compatible=True)
@@ -149,7 +149,7 @@ async def connect(site: Site) -> trio.abc.Stream:
         await stream.do_handshake()
     except (trio.BrokenResourceError, OSError) as error:
         await trio.aclose_forcefully(socket)
-        raise Failed(NO_CONNECTION, str(error.__cause__ or error)) from None
+        raise RequestFailed(NO_CONNECTION, str(error.__cause__ or error)) from None
     return stream
 
 

@@ -41,7 +41,7 @@ class Units:
         return max(1, round((num_tokens - self.fixed_tokens) / self.tokens_each))
 
 
-class Prompts:
+class PromptMaker:
     """Makes the prompt of each row; the same salt gives the same prompts."""
 
     def __init__(self, units: Units, salt: str) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from actors.config import ConfigError
 from runtime.load.answer import parsed, read_answer, said_by
-from runtime.load.http import NO_CONNECTION, Connections, Failed
+from runtime.load.http import NO_CONNECTION, Connections, RequestFailed
 from runtime.load.prompts import WORDS, Units
 from runtime.load.rows import Outcome
 
@@ -35,7 +35,7 @@ NO_KEY = ("HTTP 401", "HTTP 403")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class TargetServer:
     """The abilities of a server, found out by asking it."""
 
     connections: Connections
@@ -63,7 +63,7 @@ def _turn(prompt: str | list[int]) -> dict[str, Any]:
 
 async def find_server(
     connections: Connections, model: str | None, endpoint: Endpoint | None, timeout_s: float
-) -> Server:
+) -> TargetServer:
     """Ask the server what it is and takes; raises ConfigError, in one line, where it takes nothing."""
     with _refusing(connections, timeout_s):
         return await _found(connections, model or await _model(connections), endpoint)
@@ -84,11 +84,11 @@ def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
             yield
     except trio.TooSlowError:
         raise ConfigError(f"{url} does not answer within {timeout_s:g} s: is it loading a model?") from None
-    except Failed as error:
+    except RequestFailed as error:
         raise ConfigError(f"{url}: {error}{_way_out(error)}") from None
 
 
-def _way_out(error: Failed) -> str:
+def _way_out(error: RequestFailed) -> str:
     """What to look at; nothing where the server has said in its own words what is wrong."""
     if error.kind in NO_KEY:
         return ": put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
@@ -104,30 +104,30 @@ async def _model(connections: Connections) -> str:
     """The first model of the server's list."""
     head, body = await connections.ask("GET", "/v1/models")
     if (kind := f"HTTP {head.status}") in NO_KEY:
-        raise Failed(kind, said_by(body))
+        raise RequestFailed(kind, said_by(body))
     if head.status != 200:
-        raise Failed(f"HTTP {head.status} for /v1/models", "give --model")
+        raise RequestFailed(f"HTTP {head.status} for /v1/models", "give --model")
     models = parsed(body).get("data")
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
-        raise Failed("its /v1/models names no model", "give --model")
+        raise RequestFailed("its /v1/models names no model", "give --model")
     return str(models[0].get("id"))
 
 
-async def _found(connections: Connections, model: str, endpoint: Endpoint | None) -> Server:
+async def _found(connections: Connections, model: str, endpoint: Endpoint | None) -> TargetServer:
     """The first way of asking that is answered."""
     ids = await _tokens(connections, model, " ".join(WORDS))
     said = ""
     for asked, extras, units in _ways(endpoint, ids):
-        server = Server(connections, model, asked, extras, units)
+        server = TargetServer(connections, model, asked, extras, units)
         try:
             found = await _probed(server, SHORT)
-        except Failed as error:
+        except RequestFailed as error:
             if not error.kind.startswith("HTTP 4") or error.kind in NO_KEY:
                 raise
             said = said or str(error)
             continue
         return await _measured(server, found)
-    raise Failed("it takes no request", said)
+    raise RequestFailed("it takes no request", said)
 
 
 def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint, Mapping[str, Any], Units]]:
@@ -140,7 +140,7 @@ def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint,
             yield "chat", extras, Units(words=WORDS)
 
 
-async def _probed(server: Server, num_units: int) -> Outcome:
+async def _probed(server: TargetServer, num_units: int) -> Outcome:
     """What a small request comes to; raises Failed."""
     units = server.units
     prompt = list(units.ids[:num_units]) if units.ids else " ".join(islice(cycle(units.words), num_units))
@@ -149,11 +149,11 @@ async def _probed(server: Server, num_units: int) -> Outcome:
         await connection.send("POST", server.path, server.connections.typed, server.body(prompt, 2))
         await read_answer(connection, outcome, 0.0)
     if outcome.end == "refused":
-        raise Failed("HTTP 429", outcome.reason)
+        raise RequestFailed("HTTP 429", outcome.reason)
     return outcome
 
 
-async def _measured(server: Server, short: Outcome) -> Server:
+async def _measured(server: TargetServer, short: Outcome) -> TargetServer:
     """How many tokens a unit is, from what the server counts."""
     remarks = []
     if "ignore_eos" not in server.extras:
@@ -166,7 +166,7 @@ async def _measured(server: Server, short: Outcome) -> Server:
         long = await _probed(server, LONG)
         each = ((long.num_prompt_tokens or 0) - short.num_prompt_tokens) / (LONG - SHORT)
         if each <= 0:
-            raise Failed("it counts no more tokens for a longer prompt", f"{short.num_prompt_tokens}")
+            raise RequestFailed("it counts no more tokens for a longer prompt", f"{short.num_prompt_tokens}")
     fixed = round(short.num_prompt_tokens - SHORT * each)
     if server.units.words:
         remarks.append(f"prompts are text of {each:.2f} tokens a word, {fixed} more in each")
@@ -180,7 +180,7 @@ async def _tokens(connections: Connections, model: str, text: str) -> list[int]:
     head, answer = await connections.ask("POST", "/tokenize", json.dumps(body).encode())
     try:
         ids = parsed(answer).get("tokens") if head.status == 200 else None
-    except Failed:
+    except RequestFailed:
         return []
     is_list = isinstance(ids, list) and all(type(each) is int for each in ids)
     return sorted(set(ids)) if ids and is_list else []

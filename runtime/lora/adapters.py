@@ -23,7 +23,7 @@ from runtime.lora.peft import AdapterFiles, read_adapter
 
 
 @dataclass(slots=True)
-class Rows:
+class AdapterRows:
     """The rows of the pass under way by adapter number; all adapted layers share it."""
 
     of_adapter: dict[int, Tensor] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class AdaptedLinear(nn.Module):
     Rows without an adapter get exactly what the layer gives; those with one do not see each other's.
     """
 
-    def __init__(self, base: nn.Module, rows: Rows) -> None:
+    def __init__(self, base: nn.Module, rows: AdapterRows) -> None:
         super().__init__()
         self.base = base
         self.changes: dict[int, Change] = {}
@@ -78,7 +78,7 @@ class Adapters:
 
     def __init__(self, folders: Mapping[str, Path], max_rank: int) -> None:
         self._files = [read_adapter(folder, max_rank) for folder in folders.values()]
-        self._rows = Rows()
+        self._rows = AdapterRows()
         self._layers: dict[str, AdaptedLinear] = {}
 
     def attach(self, model: PreTrainedModel) -> None:

@@ -102,7 +102,7 @@ def choose(cache: PagedKVCache) -> AttentionBackend:
     if cache.keys_SPKD[0].device.type != "cuda":
         return AttentionBackend()
     layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
-    trials = [Trial(cache, layer) for layer in layers.values()]
+    trials = [AttentionTrial(cache, layer) for layer in layers.values()]
     has_kernel = all(trial.passes("the Triton kernel", trial.decoded) for trial in trials)
     decode = by_kernel if has_kernel else None
     has_varlen = varlen.is_available() and all(trial.passes("varlen_attn", trial.called) for trial in trials)
@@ -116,7 +116,7 @@ def choose(cache: PagedKVCache) -> AttentionBackend:
     return AttentionBackend(decode, has_varlen, reads_tables)
 
 
-class Trial:
+class AttentionTrial:
     """Random keys of one layer's kind in scattered blocks, and queries of a few requests."""
 
     def __init__(self, cache: PagedKVCache, layer: int = 0) -> None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from runtime.attention.paged_cache import LayerShape
 from runtime.model.graphs import sizes_up_to
 from runtime.model.model import probe_layers
-from runtime.sampling.choices import Choices, Columns
+from runtime.sampling.choices import Choices, SamplingColumns
 from runtime.sampling.sampler import pick
 
 RECORDING_BYTES = 16 << 20
@@ -45,4 +45,4 @@ def _sample_all(model: PreTrainedModel, num_rows: int, vocab_size: int) -> None:
     ones_R = np.ones(num_rows, np.float32)
     none_R = np.zeros(num_rows, np.int64)
     choices = Choices(ones_R, none_R, 0.9 * ones_R, 0 * ones_R, np.zeros(num_rows))
-    pick(logits_RV, choices, Columns.of(choices, model.device))
+    pick(logits_RV, choices, SamplingColumns.of(choices, model.device))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.attention.paged_cache import PagedKVCache
-from runtime.native.records import FORMATS, Layer, Rows, Sequences
+from runtime.native.records import FORMATS, LayerRecord, RowsRecord, SequencesRecord
 from runtime.step.step import Span
 
 Ints = NDArray[np.int64]
@@ -42,7 +42,7 @@ class StepArrays:
         slot_T = np.ascontiguousarray(slot_T)
         self._kept = (position_N, start_N1, tables, table_N, slot_T)
         self.num_rows = len(slot_T)
-        self.record = Sequences(
+        self.record = SequencesRecord(
             len(count_N), address(start_N1), address(position_N), address(table_N), address(slot_T)
         )
 
@@ -53,7 +53,7 @@ class NativeAttention:
     def __init__(self, library: ctypes.CDLL, cache: PagedKVCache) -> None:
         self._library = library
         self._cache = cache
-        self._layers: dict[tuple[int, int], Layer] = {}
+        self._layers: dict[tuple[int, int], LayerRecord] = {}
 
     @staticmethod
     def can(cache: PagedKVCache) -> bool:
@@ -63,13 +63,13 @@ class NativeAttention:
     def step(self, spans: Sequence[Span], slot_T: Ints) -> "NativeStep":
         return NativeStep(self, StepArrays(spans, slot_T))
 
-    def layer(self, number: int, num_heads: int) -> Layer:
+    def layer(self, number: int, num_heads: int) -> LayerRecord:
         """A layer's record, without what its module says at each call."""
         found = self._layers.get((number, num_heads))
         if found is None:
             keys, values = self._cache.keys_SPKD[number], self._cache.values_SPKE[number]
             _, block_size, num_key_heads, key_width = keys.shape
-            found = self._layers[number, num_heads] = Layer(
+            found = self._layers[number, num_heads] = LayerRecord(
                 keys.data_ptr(),
                 values.data_ptr(),
                 FORMATS[keys.dtype],
@@ -81,7 +81,9 @@ class NativeAttention:
             )
         return found
 
-    def attend(self, layer: Layer, arrays: StepArrays, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+    def attend(
+        self, layer: LayerRecord, arrays: StepArrays, q: Tensor, k: Tensor, v: Tensor, out: Tensor
+    ) -> None:
         self._library.sundog_attend(
             byref(layer),
             byref(arrays.record),
@@ -133,5 +135,5 @@ def _side_by_side(tensor_THD: Tensor) -> Tensor:
     return tensor_THD if tensor_THD.stride(2) == 1 else tensor_THD.contiguous()
 
 
-def _rows(tensor_THD: Tensor) -> Rows:
-    return Rows(tensor_THD.data_ptr(), tensor_THD.stride(0), tensor_THD.stride(1))
+def _rows(tensor_THD: Tensor) -> RowsRecord:
+    return RowsRecord(tensor_THD.data_ptr(), tensor_THD.stride(0), tensor_THD.stride(1))

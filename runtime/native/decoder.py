@@ -17,7 +17,7 @@ from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address
 from runtime.native.observed import Attended
 from runtime.native.parts import Parts, Unrecognised, activation, child
-from runtime.native.records import FORMATS, Decoder, DecoderLayer, Layer, Norm, Step
+from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, StepRecord
 
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
@@ -69,7 +69,7 @@ class NativeDecoder:
         self.vocab_size, self._width = modules.embedding.weight.shape
         layers = [self._layer(layer, n, attended[n]) for n, layer in enumerate(modules.layers)]
         self._layers = (DecoderLayer * len(layers))(*layers)
-        self._record = Decoder(
+        self._record = DecoderRecord(
             addressof(self._layers),
             len(layers),
             self._width,
@@ -119,12 +119,12 @@ class NativeDecoder:
         has_one = getattr(attention, name, None) is not None
         return self._parts.norm(child(attention, name) if has_one else None, key_width)
 
-    def _attention(self, number: int, seen: Attended) -> Layer:
+    def _attention(self, number: int, seen: Attended) -> LayerRecord:
         keys, values = self._cache.keys_SPKD[number], self._cache.values_SPKE[number]
         _, block_size, num_key_heads, key_width = keys.shape
         sinks_H = None if seen.sinks_H is None else seen.sinks_H.float().contiguous()
         self._parts.kept.append(sinks_H)
-        return Layer(
+        return LayerRecord(
             keys.data_ptr(),
             values.data_ptr(),
             FORMATS[keys.dtype],
@@ -170,7 +170,7 @@ class NativeDecoder:
         """The logits [R, V] of the sampled rows, from tokens, or from hidden states, which it replaces."""
         self._know_positions(int(position_T.max()))
         logits_RV = torch.empty(len(sampled_R), self.vocab_size, dtype=self.dtype)
-        step = Step(
+        step = StepRecord(
             addressof(arrays.record),
             None if token_T is None else address(token_T),
             address(position_T),

@@ -13,7 +13,7 @@ import shutil
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 
 from runtime.native import build
-from runtime.native.records import Decoder, Layer, Linear, Rows, Sequences, Step
+from runtime.native.records import DecoderRecord, LayerRecord, Linear, RowsRecord, SequencesRecord, StepRecord
 
 _LOG = logging.getLogger("sundog.native")
 
@@ -32,9 +32,14 @@ def open_library(variant: str) -> ctypes.CDLL:
     finally:
         if build.is_temporary(path):
             shutil.rmtree(path.parent, ignore_errors=True)
-    library.sundog_attend.argtypes = [POINTER(Layer), POINTER(Sequences), *[POINTER(Rows)] * 4, c_int32]
+    library.sundog_attend.argtypes = [
+        POINTER(LayerRecord),
+        POINTER(SequencesRecord),
+        *[POINTER(RowsRecord)] * 4,
+        c_int32,
+    ]
     library.sundog_attend.restype = None
-    library.sundog_decode.argtypes = [POINTER(Decoder), POINTER(Step), c_int32]
+    library.sundog_decode.argtypes = [POINTER(DecoderRecord), POINTER(StepRecord), c_int32]
     library.sundog_decode.restype = None
     library.sundog_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int32]
     library.sundog_linear.restype = None

@@ -7,7 +7,7 @@ import torch
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
-class Layer(Structure):
+class LayerRecord(Structure):
     """An attention layer and its keys and values."""
 
     _fields_ = (
@@ -26,7 +26,7 @@ class Layer(Structure):
     )
 
 
-class Sequences(Structure):
+class SequencesRecord(Structure):
     """The requests of a step."""
 
     _fields_ = (
@@ -38,7 +38,7 @@ class Sequences(Structure):
     )
 
 
-class Rows(Structure):
+class RowsRecord(Structure):
     """Rows of heads, and how far they lie apart."""
 
     _fields_ = (("at", c_void_p), ("row", c_int64), ("head", c_int64))
@@ -68,7 +68,7 @@ class DecoderLayer(Structure):
     """A layer of a decoder, with its weights."""
 
     _fields_ = (
-        ("attention", Layer),
+        ("attention", LayerRecord),
         ("before_attention", Norm),
         ("of_queries", Norm),
         ("of_keys", Norm),
@@ -77,7 +77,7 @@ class DecoderLayer(Structure):
     )
 
 
-class Decoder(Structure):
+class DecoderRecord(Structure):
     """A decoder of equal layers."""
 
     _fields_ = (
@@ -97,7 +97,7 @@ class Decoder(Structure):
     )
 
 
-class Step(Structure):
+class StepRecord(Structure):
     """The layers `first ... end` of one step."""
 
     _fields_ = (

@@ -16,17 +16,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from actors.core.config import ConfigError
-from runtime.ranks.rank import LOOPBACK, Rank
+from runtime.ranks.rank import LOOPBACK, RankPlace
 from runtime.sampling.sampler import Sampled, named
 
 WAIT_S = 300.0
 """How long a collective waits for the other ranks; the same as a step may take (`engine_process.STEP_S`)."""
 
 
-class Group:
+class RankGroup:
     """The ranks of a replica as one of them sees them. `device` is this rank's own."""
 
-    def __init__(self, rank: Rank, device: torch.device) -> None:
+    def __init__(self, rank: RankPlace, device: torch.device) -> None:
         self.rank, self.device = rank, device
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
         # The library's own loader binds a process to the device of this number.
@@ -93,7 +93,7 @@ class Group:
         return sampled
 
 
-def device_of(rank: Rank, device: str) -> torch.device:
+def device_of(rank: RankPlace, device: str) -> torch.device:
     """The rank's own: `cuda` is the GPU of its number, of those that its replica sees.
 
     Raises ConfigError where it sees too few.

@@ -7,7 +7,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankPlace:
     """Rank `number` of `count`; rank 0 samples, and keeps the store in which the others find each other.
 
     The store listens at `port` of this machine, at rank 0 by the socket `listening`.
@@ -23,7 +23,7 @@ class Rank:
         """True if this is the rank that samples."""
         return self.number == 0
 
-    def other(self, number: int) -> "Rank":
+    def other(self, number: int) -> "RankPlace":
         """Another rank of the same replica."""
         return replace(self, number=number, listening=None)
 
@@ -31,8 +31,8 @@ class Rank:
         return f"rank {self.number} of {self.count}"
 
 
-def first_of(count: int) -> Rank:
+def first_of(count: int) -> RankPlace:
     """Rank 0 of `count`, with a socket that only this machine reaches, at a port that is free."""
     listening = socket.create_server((LOOPBACK, 0))
     port: int = listening.getsockname()[1]
-    return Rank(0, count, port, listening.detach())
+    return RankPlace(0, count, port, listening.detach())

@@ -21,7 +21,7 @@ from actors.core.config import ConfigError
 from runtime.checkpoint.facts import LoadError
 from runtime.model.loader import load_model
 from runtime.ranks.fit import GATHERED, KEPT, SUMMED, generic
-from runtime.ranks.group import Group
+from runtime.ranks.group import RankGroup
 
 
 class SummedLinear(nn.Module):
@@ -30,7 +30,7 @@ class SummedLinear(nn.Module):
     With `splits` it is given all inputs, and takes its share of them. The bias is added once, behind the sum.
     """
 
-    def __init__(self, part: nn.Linear, group: Group, *, splits: bool) -> None:
+    def __init__(self, part: nn.Linear, group: RankGroup, *, splits: bool) -> None:
         super().__init__()
         self.bias: nn.Parameter | None = part.bias
         part.register_parameter("bias", None)
@@ -50,7 +50,7 @@ class SummedLinear(nn.Module):
 class GatheredLinear(nn.Module):
     """Takes [..., I] to this rank's share of the outputs, and gathers all [..., O]."""
 
-    def __init__(self, part: nn.Linear, group: Group, num_out: int) -> None:
+    def __init__(self, part: nn.Linear, group: RankGroup, num_out: int) -> None:
         super().__init__()
         self.part = part
         self._group = group
@@ -63,7 +63,7 @@ class GatheredLinear(nn.Module):
 class SummedEmbedding(nn.Module):
     """The states [..., W] of tokens, each of which one rank knows: `part` has rows from `start` on."""
 
-    def __init__(self, part: nn.Embedding, group: Group, start: int) -> None:
+    def __init__(self, part: nn.Embedding, group: RankGroup, start: int) -> None:
         super().__init__()
         self.part = part
         self._group = group
@@ -77,7 +77,7 @@ class SummedEmbedding(nn.Module):
         return out
 
 
-def load_share(folder: Path, group: Group, *, dtype: str) -> PreTrainedModel:
+def load_share(folder: Path, group: RankGroup, *, dtype: str) -> PreTrainedModel:
     """This rank's share of the model; every rank loads its own at the same time.
 
     Raises LoadError as `load_model` does.
@@ -127,7 +127,7 @@ def _check_even(folder: Path, name: str, value: DTensor, share: Tensor) -> None:
 
 
 def _put(
-    model: nn.Module, name: str, module: nn.Module, style: str, whole: torch.Size | None, group: Group
+    model: nn.Module, name: str, module: nn.Module, style: str, whole: torch.Size | None, group: RankGroup
 ) -> None:
     """Put our own layer in the place of what the library has hooked."""
     if style in KEPT:

@@ -46,7 +46,7 @@ class Choices:
         return not (self.edits or self.logprobs or self.matchers or self.failed)
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return what a device needs of them, in the order of `Columns`."""
+        """Return what a device needs of them, in the order of `SamplingColumns`."""
         with np.errstate(divide="ignore"):
             log_min_p_R = np.log(self.min_p_R)
         return self.temperature_R, self.top_k_R, self.top_p_R, log_min_p_R, self.uniform_R
@@ -66,7 +66,7 @@ class Choices:
         )
 
 
-class Columns(NamedTuple):
+class SamplingColumns(NamedTuple):
     """The numbers of `Choices` where the logits are; a weight is at least `min_p` of the largest one."""
 
     temperature_R: Tensor
@@ -76,7 +76,7 @@ class Columns(NamedTuple):
     uniform_R: Tensor
 
     @classmethod
-    def of(cls, choices: Choices, device: torch.device) -> "Columns":
+    def of(cls, choices: Choices, device: torch.device) -> "SamplingColumns":
         return cls(*(torch.from_numpy(column).to(device) for column in choices.columns()))
 
 

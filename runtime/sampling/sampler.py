@@ -22,14 +22,14 @@ from torch import Tensor
 
 from actors.core.params.logprobs import TokenLogprobs
 from runtime.sampling import edits
-from runtime.sampling.choices import Choices, Columns, Likely
+from runtime.sampling.choices import Choices, Likely, SamplingColumns
 from runtime.sampling.logprobs import token_logprobs
 
 # Enough of the likeliest tokens to hold most requests' `top_p`, cheap against sorting them all.
 FEW_TOKENS = 1024
 
 
-def draw(logits_RV: Tensor, best_R: Tensor, choices: Choices, columns: Columns) -> Tensor:
+def draw(logits_RV: Tensor, best_R: Tensor, choices: Choices, columns: SamplingColumns) -> Tensor:
     """A token for each row, by inverting the sum of the weights in the vocabulary's order.
 
     What the host must know it knows from `choices`: on CUDA nothing here waits for the device. A row with
@@ -53,7 +53,9 @@ def draw(logits_RV: Tensor, best_R: Tensor, choices: Choices, columns: Columns) 
     return torch.searchsorted(sum_RV, target_R1, right=True)[:, 0]
 
 
-def _least(logits_RV: Tensor, choices: Choices, columns: Columns, is_filtered_R: NDArray[np.bool_]) -> Tensor:
+def _least(
+    logits_RV: Tensor, choices: Choices, columns: SamplingColumns, is_filtered_R: NDArray[np.bool_]
+) -> Tensor:
     """The least logit [R, 1] that `top_k` and `top_p` keep; minus infinity where a row has neither."""
     vocab_size = logits_RV.shape[1]
     is_few_R = (choices.top_k_R > 0) & (choices.top_k_R < vocab_size)
@@ -261,12 +263,12 @@ def _pick(
             if row in changed:
                 logits_DV[d] = changed[row]
         own = choices if is_all else choices.of(drawn)
-        columns = Columns.of(own, logits_RV.device)
+        columns = SamplingColumns.of(own, logits_RV.device)
         token_R[row_D] = draw(logits_DV, best_R[row_D].float(), own, columns)
     return _sampled(best_R, token_R)
 
 
-def pick(logits_RV: Tensor, choices: Choices | None, columns: Columns | None) -> Tensor:
+def pick(logits_RV: Tensor, choices: Choices | None, columns: SamplingColumns | None) -> Tensor:
     """The tokens [R] of plain choices, -1 where there is none; on CUDA nothing waits for the device."""
     best_R, token_R = likeliest(logits_RV)
     if choices is not None and columns is not None:

@@ -109,14 +109,14 @@ def decodes(
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StepRows:
     """The sampling rows of a step: the row of each one's request, and the position of the token to come."""
 
     row_R: Ints
     position_R: Ints
 
 
-def assemble(parts: Sequence[Part], tables: Tables) -> tuple[Step, Rows]:
+def assemble(parts: Sequence[Part], tables: Tables) -> tuple[Step, StepRows]:
     """The step that computes these parts, one after the other, and whose tokens its rows sample."""
     count_N = np.concatenate([np.full(len(part.row_N), part.num_queries) for part in parts] or [_NONE])
     samples_N = np.concatenate([np.full(len(part.row_N), part.num_samples) for part in parts] or [_NONE])
@@ -140,7 +140,7 @@ def assemble(parts: Sequence[Part], tables: Tables) -> tuple[Step, Rows]:
         choices=None,
         wiped_B=_NONE,
     )
-    return step, Rows(np.repeat(row_N, samples_N), position_T[sample_rows_R] + 1)
+    return step, StepRows(np.repeat(row_N, samples_N), position_T[sample_rows_R] + 1)
 
 
 _NONE: Ints = np.empty(0, np.int64)

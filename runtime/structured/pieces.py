@@ -25,7 +25,7 @@ class Piece:
 NOTHING = Piece('""', is_terminal=True)
 
 
-class Writer:
+class PieceWriter:
     """Writes one grammar; text that is among `special_tokens` is said by that token alone."""
 
     def __init__(self, special_tokens: frozenset[str]) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from runtime.structured.pieces import NOTHING, Piece, Writer
+from runtime.structured.pieces import NOTHING, Piece, PieceWriter
 
 Form = Mapping[str, object]
 Ends = tuple[str, ...]
@@ -57,7 +57,7 @@ PLAIN = {"type", "title", "description", "default", "examples", "enum"}
 """Keywords of text that is written without quotes here."""
 
 
-def qwen_xml(schema: object, writer: Writer, json_of: Callable[[object], str]) -> Piece:
+def qwen_xml(schema: object, writer: PieceWriter, json_of: Callable[[object], str]) -> Piece:
     """The properties of an object; raises ValueError for other schemas."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(schema, Mapping) or not isinstance(properties, Mapping) or not properties:
@@ -75,7 +75,7 @@ def qwen_xml(schema: object, writer: Writer, json_of: Callable[[object], str]) -
 
 
 def _value(
-    schema: object, writer: Writer, json_of: Callable[[object], str], shared: Mapping[str, object]
+    schema: object, writer: PieceWriter, json_of: Callable[[object], str], shared: Mapping[str, object]
 ) -> Piece:
     """A value and its end."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
@@ -111,7 +111,7 @@ def tags_grammar(
     form = _legacy(spec) if "structures" in spec else spec.get("format")
     if not isinstance(form, Mapping):
         raise ValueError('a structural tag needs "structures" and "triggers", or a "format"')
-    writer = Writer(special_tokens)
+    writer = PieceWriter(special_tokens)
     start = _Reader(writer, json_of, lark_of, regex_of).read(form, ())
     return writer.grammar(start)
 
@@ -131,7 +131,7 @@ def _legacy(spec: Form) -> Form:
 class _Reader:
     """Writes formats; each method gives what matches one of them, with one of `ends` behind it."""
 
-    def __init__(self, writer: Writer, json_of: SpellJson, lark_of: Spell, regex_of: Spell) -> None:
+    def __init__(self, writer: PieceWriter, json_of: SpellJson, lark_of: Spell, regex_of: Spell) -> None:
         self._writer = writer
         self._json_of, self._lark_of, self._regex_of = json_of, lark_of, regex_of
         self._kinds: dict[str, Callable[[Form, Ends], Piece]] = {

@@ -27,7 +27,7 @@ class WireError(Exception):
     """A link cannot go on: what came, or what was to be sent, is not what both ends agreed on."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """The purpose of a frame. The first five go to the end that has the actor, others come from it."""
 
     OPEN = 1
@@ -52,13 +52,13 @@ class Kind(enum.IntEnum):
     """The channel is not open; the body says why."""
 
 
-KINDS = frozenset(map(int, Kind))
+KINDS = frozenset(map(int, FrameKind))
 
 
 class Frame(NamedTuple):
     """A frame whose `body` is still packed."""
 
-    kind: Kind
+    kind: FrameKind
     channel: int
     number: int = 0
     tag: int = NOTHING
@@ -93,6 +93,6 @@ class Frames:
                 if end > len(self._rest):
                     break
                 start = end
-                yield Frame(Kind(kind), channel, number, tag, bytes(self._rest[begin:end]))
+                yield Frame(FrameKind(kind), channel, number, tag, bytes(self._rest[begin:end]))
         finally:
             del self._rest[:start]

@@ -17,18 +17,20 @@ import trio
 from actors.kernel.actor import Actor, ActorDied, Ref, Reply, Tap
 from actors.kernel.mailbox import Mailbox, MailboxFull
 from actors.kernel.owner import Owner, Watcher
-from runtime.wire.frames import Frame, Frames, Kind, WireError
+from runtime.wire.frames import Frame, FrameKind, Frames, WireError
 from runtime.wire.records import Packer, Unpacker
 
 
 class Carrier(Protocol):
     """The calls of a channel to its link."""
 
-    def send(self, kind: Kind, channel: int, message: object, reply: Reply[Any] | None = None) -> None: ...
+    def send(
+        self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None
+    ) -> None: ...
 
     def answer(self, number: int, value: object, error: BaseException | None) -> None: ...
 
-    def signal(self, kind: Kind, channel: int) -> None: ...
+    def signal(self, kind: FrameKind, channel: int) -> None: ...
 
 
 class Outlet(Owner[Any]):
@@ -48,7 +50,7 @@ class Outlet(Owner[Any]):
         mailbox = self.mailbox
         mailbox.num_handled += 1
         mailbox.last_s = self.clock.now_s()
-        self._link.send(Kind.TELL if reply is None else Kind.ASK, self._channel, message, reply)
+        self._link.send(FrameKind.TELL if reply is None else FrameKind.ASK, self._channel, message, reply)
         if mailbox.capacity is not None:
             mailbox.num_away += 1
             mailbox.most_waiting = max(mailbox.most_waiting, mailbox.num_away)
@@ -68,7 +70,7 @@ class Outlet(Owner[Any]):
 
     def wake(self) -> None:
         if not self.mailbox.is_closed:
-            self._link.signal(Kind.HANG_UP, self._channel)
+            self._link.signal(FrameKind.HANG_UP, self._channel)
             self.mailbox.close()
 
 
@@ -91,7 +93,7 @@ class Inlet(Watcher):
         if is_bounded and not mailbox.is_free:
             self._due.append(mailbox.num_handled + len(mailbox.queue) + 1)
         elif is_bounded:
-            self._link.signal(Kind.TAKEN, self._channel)
+            self._link.signal(FrameKind.TAKEN, self._channel)
         try:
             if number is None:
                 return self._ref.tell(message)
@@ -105,10 +107,10 @@ class Inlet(Watcher):
     def taken(self) -> None:
         if self._due and self._due[0] <= self._mailbox.num_handled + 1:
             self._due.popleft()
-            self._link.signal(Kind.TAKEN, self._channel)
+            self._link.signal(FrameKind.TAKEN, self._channel)
 
     def closed(self) -> None:
-        self._link.signal(Kind.ENDED, self._channel)
+        self._link.signal(FrameKind.ENDED, self._channel)
 
     def hang_up(self) -> None:
         """Note that the sender has gone."""
@@ -160,13 +162,13 @@ class Link:
         opened: Reply[int] = Reply()
         channel = self._last_channel = _next(self._last_channel, self._opening.keys() | self._outlets.keys())
         self._opening[channel] = opened
-        kind = Kind.OPEN if counted else Kind.OPEN_LISTENER
+        kind = FrameKind.OPEN if counted else FrameKind.OPEN_LISTENER
         self._send_frame(Frame(kind, channel, body=f"{name}\n{sender}".encode()))
         outlet = self._outlets[channel] = Outlet(self, channel, name)
         try:
             outlet.opened(await opened.wait())
         except BaseException:
-            self.signal(Kind.HANG_UP, channel)
+            self.signal(FrameKind.HANG_UP, channel)
             raise
         return Ref(outlet.mailbox, sender, tap, counted=counted)
 
@@ -207,7 +209,7 @@ class Link:
 
     # --- out ---------------------------------------------------------------------------------------
 
-    def send(self, kind: Kind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
+    def send(self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
         """Send a message that an actor here was given for one there. Never waits."""
         tag, body = self._pack(message)
         self._send_frame(Frame(kind, channel, 0 if reply is None else self._number(reply), tag, body))
@@ -216,14 +218,14 @@ class Link:
         """Give the answer to a question of the other end, or say why there is none."""
         if error is None:
             try:
-                return self._send_frame(Frame(Kind.ANSWER, 0, number, *self._pack(value)))
+                return self._send_frame(Frame(FrameKind.ANSWER, 0, number, *self._pack(value)))
             except WireError as unsendable:
                 error = unsendable
-        self._send_frame(Frame(Kind.FAILED, 0, number, body=str(error).encode(errors="replace")))
+        self._send_frame(Frame(FrameKind.FAILED, 0, number, body=str(error).encode(errors="replace")))
 
-    def signal(self, kind: Kind, channel: int) -> None:
+    def signal(self, kind: FrameKind, channel: int) -> None:
         """Say what has become of a channel."""
-        if kind is Kind.HANG_UP:
+        if kind is FrameKind.HANG_UP:
             self._outlets.pop(channel, None)
         self._send_frame(Frame(kind, channel))
 
@@ -232,7 +234,7 @@ class Link:
             return self._packer.pack(message)
         except WireError:
             self._packer.forget()
-            self._send_frame(Frame(Kind.FORGET, 0))
+            self._send_frame(Frame(FrameKind.FORGET, 0))
             raise
 
     def _number(self, reply: Reply[Any]) -> int:
@@ -305,24 +307,24 @@ class Link:
 
     def _take(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.OPEN | Kind.OPEN_LISTENER:
+            case FrameKind.OPEN | FrameKind.OPEN_LISTENER:
                 self._open(frame)
-            case Kind.ANSWER | Kind.FAILED:
+            case FrameKind.ANSWER | FrameKind.FAILED:
                 self._answered(frame)
-            case Kind.OPENED | Kind.NOT_OPENED:
+            case FrameKind.OPENED | FrameKind.NOT_OPENED:
                 self._opened(frame)
-            case Kind.FORGET:
+            case FrameKind.FORGET:
                 self._unpacker.forget()
-            case Kind.TAKEN | Kind.ENDED:
+            case FrameKind.TAKEN | FrameKind.ENDED:
                 outlet = self._outlets.get(frame.channel)  # None: this end has hung up
                 if outlet is not None:
-                    outlet.taken() if frame.kind is Kind.TAKEN else outlet.ended()
-            case Kind.TELL | Kind.ASK | Kind.HANG_UP:
+                    outlet.taken() if frame.kind is FrameKind.TAKEN else outlet.ended()
+            case FrameKind.TELL | FrameKind.ASK | FrameKind.HANG_UP:
                 self._deliver(frame)
 
     def _deliver(self, frame: Frame) -> None:
         inlet = self._inlets.get(frame.channel)
-        if frame.kind is Kind.HANG_UP:
+        if frame.kind is FrameKind.HANG_UP:
             if inlet is not None:  # None: it could not be opened
                 del self._inlets[frame.channel]
                 inlet.hang_up()
@@ -331,7 +333,7 @@ class Link:
             raise WireError(f"a message for the channel {frame.channel}, which is not open")
         message = self._unpacker.unpack(frame.tag, frame.body)
         try:
-            inlet.deliver(message, frame.number if frame.kind is Kind.ASK else None)
+            inlet.deliver(message, frame.number if frame.kind is FrameKind.ASK else None)
         except MailboxFull as error:
             raise WireError(f"more than a mailbox takes: {error}") from error
 
@@ -343,15 +345,15 @@ class Link:
         if actor is None or actor.mailbox.is_closed:
             why = "there is no actor of this name" if actor is None else "it has ended"
             body = f"{name} cannot be reached: {why}".encode()
-            return self._send_frame(Frame(Kind.NOT_OPENED, frame.channel, body=body))
-        self._inlets[frame.channel] = Inlet(self, frame.channel, actor, sender, frame.kind is Kind.OPEN)
-        self._send_frame(Frame(Kind.OPENED, frame.channel, actor.mailbox.capacity or 0))
+            return self._send_frame(Frame(FrameKind.NOT_OPENED, frame.channel, body=body))
+        self._inlets[frame.channel] = Inlet(self, frame.channel, actor, sender, frame.kind is FrameKind.OPEN)
+        self._send_frame(Frame(FrameKind.OPENED, frame.channel, actor.mailbox.capacity or 0))
 
     def _opened(self, frame: Frame) -> None:
         opened = self._opening.pop(frame.channel, None)
         if opened is None:
             raise WireError(f"an answer for the channel {frame.channel}, which was not asked for")
-        if frame.kind is Kind.OPENED:
+        if frame.kind is FrameKind.OPENED:
             opened.set(frame.number)
         else:
             opened.fail(ActorDied(frame.body.decode(errors="replace")))
@@ -360,7 +362,7 @@ class Link:
         reply = self._replies.pop(frame.number, None)
         if reply is None:
             raise WireError(f"an answer to the question {frame.number}, which was not asked")
-        if frame.kind is Kind.FAILED:
+        if frame.kind is FrameKind.FAILED:
             reply.fail(ActorDied(frame.body.decode(errors="replace")))
         else:
             reply.set(self._unpacker.unpack(frame.tag, frame.body))

@@ -23,7 +23,7 @@ from actors.engine.reports import report
 from actors.kernel.actor import Ref, Reply
 from actors.kernel.clock import run_blocking
 from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
-from runtime.ranks.rank import Rank, first_of
+from runtime.ranks.rank import RankPlace, first_of
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.clock import ServerClock, offset_s, set_clock
@@ -33,7 +33,7 @@ from runtime.worker.ranks import Ranks
 
 LEAVE_S = 2.0
 
-NewBackend = Callable[[Rank], Callable[[int], Backend]]
+NewBackend = Callable[[RankPlace], Callable[[int], Backend]]
 """What makes the backend of a rank of a replica."""
 RunHost = Callable[[EngineConfig, Callable[[int], Backend], int, socket.socket, Ranks], None]
 """The life of an engine process (`runtime/worker/host.py`)."""
@@ -141,7 +141,9 @@ class ForkedRank:
 class RankLauncher:
     """Launches a replica's ranks (`Launcher`): they were forked when this was made."""
 
-    def __init__(self, new_backend: NewBackend, replica: int, first: Rank, not_theirs: socket.socket) -> None:
+    def __init__(
+        self, new_backend: NewBackend, replica: int, first: RankPlace, not_theirs: socket.socket
+    ) -> None:
         self._ranks: list[ForkedRank] = []
         for number in range(1, first.count):
             ours, theirs = socket.socketpair()
@@ -182,7 +184,7 @@ def run_shared(
 def _fork(
     new_backend: Callable[[int], Backend],
     replica: int,
-    first: Rank,
+    first: RankPlace,
     number: int,
     connected: socket.socket,
     closed: list[socket.socket],

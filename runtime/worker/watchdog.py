@@ -1,7 +1,7 @@
 """Watchdogs of what runs in the server's own process: threads that see that something does not go on.
 
-`Watched` watches an engine's actors and only says so: nothing can end a step from within a process. Law: it
-says so once that has lasted `stall_s`, again each time that has doubled, and when the engine goes on.
+`WatchedBackend` watches an engine's actors and only says so: nothing can end a step from within a process.
+Law: it says so once that has lasted `stall_s`, again each time that has doubled, and when the engine goes on.
 
 `LoopWatchdog` watches the event loop. A user's policy that never answers stops it, and with it every stream,
 `/health` and the obedience to SIGTERM. Law: a loop that takes no notice for `stall_s`, or for LOOP_LEAVE_S
@@ -40,7 +40,7 @@ LOOP_LEAVE_S: Final = 2.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Watched:
+class WatchedBackend:
     """A backend in this process (`Backend`), with a watchdog of the core that it is in (`WatchesActors`).
 
     A message that takes an actor more than `stall_s` does not go on, `load_s` while it loads.

@@ -23,7 +23,7 @@ from sim.pipelined import PipelinedBackend, cost_backend
 from sim.speculated import AcceptanceModel, Speculated
 
 
-class BlockTables(Actor[Heard]):
+class EmulatedBlockTables(Actor[Heard]):
     """A listener that follows the blocks of the requests that are expected, and of no others."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from actors.core.acceptance import Acceptance
 from sim.explain.findings import Findings
 from sim.explain.history import History, RequestHistory, RunningSpan
-from sim.explain.phases import Phase, passings, phases, totals
+from sim.explain.phases import RequestPhase, passings, phases, totals
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header
 
@@ -49,7 +49,7 @@ def _choice_data(choice: Chosen | None) -> dict[str, Any]:
     return {} if choice is None else {"routed": choice._asdict() | {"request_ids": list(choice.request_ids)}}
 
 
-def _phase_data(phase: Phase) -> dict[str, Any]:
+def _phase_data(phase: RequestPhase) -> dict[str, Any]:
     row = {"kind": phase.kind, "start": phase.start_s, "end": phase.end_s, "num_steps": phase.num_steps}
     if phase.kind == "waiting":
         row |= {

@@ -14,7 +14,7 @@ from actors.core.batch import Blocked, Chunk
 from sim.explain.journal_reader import Record
 from sim.explain.phases import UNKNOWN
 from sim.files.lines import JsonLines, Row
-from sim.record.journal_rows import Admitted, Arrival, Ended, Header, Preempted, Step
+from sim.record.journal_rows import Admitted, Arrival, Header, JournalEnd, JournalStep, Preempted
 
 MOST_STEPS_IN_FLIGHT = 8
 LOGGED = ("add", "refuse", "sched", "update", "abort", "reset", "stall", "end")
@@ -73,7 +73,7 @@ class _Log:
     sampled: dict[int, set[str]] = field(default_factory=dict)
     """The requests that sampled in the latest steps."""
     num_outputs: Counter[str] = field(default_factory=Counter)
-    refused: list[Ended] = field(default_factory=list)
+    refused: list[JournalEnd] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     decoding: set[str] = field(default_factory=set)
 
@@ -90,7 +90,7 @@ class _Log:
             case "add":
                 yield self._arrival(row)
             case "refuse":
-                self.refused.append(Ended(row["id"], "refused", 0, row["reason"]))
+                self.refused.append(JournalEnd(row["id"], "refused", 0, row["reason"]))
             case "sched":
                 self._plan(row)
             case "update":
@@ -102,7 +102,7 @@ class _Log:
                 raise ValueError(f"unknown event {kind!r}")
         self.free_blocks = row.get("free_blocks", self.free_blocks)
 
-    def rest(self) -> Iterator[Step]:
+    def rest(self) -> Iterator[JournalStep]:
         """Steps whose results the log does not hold."""
         while self.planned:
             step = self.planned[0].row["step"]
@@ -162,7 +162,7 @@ class _Log:
         for name in victims:
             yield Preempted(name, None)
 
-    def _update(self, update: Row) -> Step:
+    def _update(self, update: Row) -> JournalStep:
         """The result of the oldest planned step: now it is known which requests sampled in it."""
         if not self.planned or self.planned[0].row["step"] != update["step"]:
             raise ValueError(f"the result of step {update['step']} comes out of turn")
@@ -185,11 +185,11 @@ class _Log:
         idle = tuple(n for n in row["run_q"] if n in self.decoding and n not in given)
         num_decodes = len(given) - len(chunks)
         self.decoding |= {chunk.request_id for chunk in chunks if chunk.samples}
-        ended = self.refused + [Ended(name, "abort", 0) for name in self.aborted]
-        ended += [Ended(n, reason, int(n in tokens)) for n, reason in update["finished"].items()]
+        ended = self.refused + [JournalEnd(name, "abort", 0) for name in self.aborted]
+        ended += [JournalEnd(n, reason, int(n in tokens)) for n, reason in update["finished"].items()]
         self._leave(self.aborted + list(update["finished"]))
         self.refused, self.aborted = [], []
-        return Step(
+        return JournalStep(
             step=step,
             start_s=float(step),
             ends_s=(float(step + 1),),

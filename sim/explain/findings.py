@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from actors.core.acceptance import Acceptance
-from sim.explain.history import History, Queue, RequestHistory, Wait
+from sim.explain.history import History, RecordedQueue, RequestHistory, Wait
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, passings, wait_phases
 
 
@@ -14,7 +14,7 @@ from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, passings, wait_phase
 class CauseClock:
     """Seconds per reason that a queue has seen, at any output."""
 
-    queue: Queue
+    queue: RecordedQueue
     seconds: dict[str, list[float]] = field(init=False)
     """Per reason: seconds before each segment."""
     turns: dict[str, list[int]] = field(init=False)

@@ -18,12 +18,12 @@ from sim.record.journal_rows import (
     Arrival,
     Chosen,
     Drafted,
-    Ended,
     Header,
+    JournalEnd,
+    JournalStep,
     Lost,
     Preempted,
     Rank,
-    Step,
 )
 
 
@@ -139,7 +139,7 @@ class Segment:
 
 
 @dataclass(slots=True)
-class Queue:
+class RecordedQueue:
     """The queue of one replica: when outputs began, and what kept requests waiting."""
 
     starts_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -184,7 +184,7 @@ class History:
     def __init__(self, header: Header) -> None:
         self.header = header
         self.requests: dict[str, RequestHistory] = {}
-        self.queues: defaultdict[int, Queue] = defaultdict(Queue)
+        self.queues: defaultdict[int, RecordedQueue] = defaultdict(RecordedQueue)
         self.choices: dict[str, Chosen] = {}
         self.cut_off = False
 
@@ -215,7 +215,7 @@ class History:
             queue = None if request.replica is None else self.queues[request.replica]
             self._cut(request, queue, max(last_s, request.waits[-1].start_s))
 
-    def _cut(self, request: RequestHistory, queue: Queue | None, end_s: float) -> None:
+    def _cut(self, request: RequestHistory, queue: RecordedQueue | None, end_s: float) -> None:
         """End the span or the wait that a request is in."""
         if request.is_running and queue is not None:
             span = request.spans[-1]
@@ -249,7 +249,7 @@ class History:
                 self._cut(request, queue, lost.time_s)
                 request.end_s, request.reason = lost.time_s, "error"
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: JournalStep) -> None:
         queue = self.queues[step.replica]
         if queue.starts_s and step.start_s < queue.starts_s[-1]:
             raise HistoryError(f"step {step.step} began before the step that came before it")
@@ -280,7 +280,7 @@ class History:
         for ended in step.ended:
             self._finish(ended, step, queue, index)
 
-    def _preempt(self, preempted: Preempted, step: Step, queue: Queue, index: int) -> None:
+    def _preempt(self, preempted: Preempted, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         if (request := self._running(preempted.request_id, "preempts")) is None:
             return
         span = request.spans[-1]
@@ -291,7 +291,7 @@ class History:
         known = None if prompt is None else prompt + request.num_output_tokens
         request.waits.append(Wait(step.start_s, None, index, index, None, known))
 
-    def _admit(self, admitted: Admitted, step: Step, queue: Queue, index: int) -> None:
+    def _admit(self, admitted: Admitted, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         request = self._request(admitted.request_id, "admits")
         if request.end_s is not None:
             return
@@ -312,7 +312,7 @@ class History:
         queue.admissions.append(index)
         queue.admitted.append(request.request_id)
 
-    def _compute(self, chunk: Chunk, step: Step, queue: Queue) -> None:
+    def _compute(self, chunk: Chunk, step: JournalStep, queue: RecordedQueue) -> None:
         queue.num_computed_tokens += chunk.num_tokens
         if (request := self._running(chunk.request_id, "computes")) is None:
             return
@@ -326,7 +326,7 @@ class History:
             if request.first_token_s is None:
                 request.first_token_s = step.ends_s[0]
 
-    def _accept(self, drafted: Drafted, queue: Queue) -> None:
+    def _accept(self, drafted: Drafted, queue: RecordedQueue) -> None:
         queue.num_computed_tokens += drafted.num_drafts
         if (request := self._running(drafted.request_id, "verifies drafts of")) is not None:
             # Accepted drafts are tokens besides the one that the step gives anyway.
@@ -335,7 +335,7 @@ class History:
             request.spans[-1].num_computed_tokens += num_accepted
             request.spans[-1].num_output_tokens += num_accepted
 
-    def _stall(self, name: str, step: Step, queue: Queue) -> None:
+    def _stall(self, name: str, step: JournalStep, queue: RecordedQueue) -> None:
         if (request := self._running(name, "idles")) is None:
             return
         span = request.spans[-1]
@@ -347,7 +347,7 @@ class History:
         if step.ends_s:
             span.stalls.append((step.start_s, step.ends_s[-1]))
 
-    def _finish(self, ended: Ended, step: Step, queue: Queue, index: int) -> None:
+    def _finish(self, ended: JournalEnd, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         request = self._request(ended.request_id, "ends")
         if request.end_s is not None:
             raise HistoryError(f"request {ended.request_id!r} ended twice")
@@ -367,7 +367,7 @@ class History:
             request.first_token_s = None
         request.end_s, request.reason, request.refusal = end_s, ended.reason, ended.error
 
-    def _block(self, step: Step, queue: Queue, index: int) -> None:
+    def _block(self, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         head, reason = step.blocked or (None, None)
         last = queue.segments[-1] if queue.segments else None
         if last is None or (last.head, last.reason) != (head, reason):

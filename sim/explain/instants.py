@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from actors.metrics.measured import percentiles
-from sim.explain.history import History, Queue, RequestHistory, RunningSpan
+from sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan
 
 Json = dict[str, object]
 
@@ -204,7 +204,7 @@ class Instants:
         waiting: Sequence[RequestHistory],
         time_s: float,
     ) -> Json:
-        totals, queue = self._totals[replica], self._history.queues.get(replica, Queue())
+        totals, queue = self._totals[replica], self._history.queues.get(replica, RecordedQueue())
         own = [each for each in running if _replica(each) == replica]
         active = [each for each in (*running, *waiting) if _replica(each) == replica]
         begun = [each for each in active if each.first_token_s is not None and each.first_token_s <= time_s]
@@ -251,12 +251,12 @@ class Instants:
         }
 
 
-def _output(queue: Queue, time_s: float) -> int:
+def _output(queue: RecordedQueue, time_s: float) -> int:
     """The output that was under way at an instant."""
     return max(bisect_right(queue.starts_s, time_s) - 1, 0)
 
 
-def _steps(queue: Queue, time_s: float) -> int:
+def _steps(queue: RecordedQueue, time_s: float) -> int:
     """How many steps had been done, those of a run evenly."""
     if not queue.starts_s:
         return 0

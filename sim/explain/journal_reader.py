@@ -20,17 +20,17 @@ from sim.record.journal_rows import (
     Arrival,
     Chosen,
     Drafted,
-    Ended,
     Header,
+    JournalEnd,
     JournalError,
+    JournalStep,
     Lost,
     Preempted,
     Rank,
-    Step,
 )
 from sim.record.run_directory import open_run
 
-Record = Arrival | Step | Lost | Chosen
+Record = Arrival | JournalStep | Lost | Chosen
 
 
 def find_record(path: Path) -> Path:
@@ -130,7 +130,7 @@ def _lack(value: Any) -> Lack:
     return cast(Lack, value)
 
 
-def _step(row: Row) -> Step:
+def _step(row: Row) -> JournalStep:
     start_s, ends_s = _time(row["start"]), tuple(map(_time, _list(row["ends"])))
     if any(b < a for a, b in zip((start_s, *ends_s), ends_s, strict=False)):
         raise ValueError("time goes back")
@@ -143,11 +143,11 @@ def _step(row: Row) -> Step:
     if type(refused) is not dict:
         raise ValueError(f"{refused!r} is no object")
 
-    def ended(name: Any, reason: Any, num_tokens: Any) -> Ended:
+    def ended(name: Any, reason: Any, num_tokens: Any) -> JournalEnd:
         why = refused.get(_text(name))
-        return Ended(name, _text(reason), _count(num_tokens), None if why is None else _text(why))
+        return JournalEnd(name, _text(reason), _count(num_tokens), None if why is None else _text(why))
 
-    return Step(
+    return JournalStep(
         step=_count(row["step"]),
         start_s=start_s,
         ends_s=ends_s,

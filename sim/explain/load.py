@@ -10,7 +10,7 @@ from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
 from sim.files.lines import JsonLines, Row, decode, read_lines
-from sim.record.journal_rows import Drafted, JournalError, Step
+from sim.record.journal_rows import Drafted, JournalError, JournalStep
 
 Found = TypeVar("Found")
 LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
@@ -103,7 +103,7 @@ def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates
     history, drafts = History(journal_header(first, lines)), dict[str, list[Drafted]]()
     for record in journal_records(lines, rows):
         history.observe(record)
-        if isinstance(record, Step):
+        if isinstance(record, JournalStep):
             for drafted in record.drafts:
                 drafts.setdefault(drafted.request_id, []).append(drafted)
     history.end()

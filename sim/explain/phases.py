@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sim.explain.history import History, Queue, RequestHistory, RunningSpan, Wait
+from sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan, Wait
 from sim.record.journal_rows import Rank
 
 UNDER_WAY = "step under way"
@@ -19,7 +19,7 @@ KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 
 @dataclass(slots=True)
-class Phase:
+class RequestPhase:
     """A stretch of a request's time. A wait has a `reason`, and `own` if the request lacked it itself.
 
     `heads` are the requests that were next in the queue instead, with the seconds of each. `needed_blocks`
@@ -43,9 +43,9 @@ class Phase:
         return self.end_s - self.start_s
 
 
-def phases(history: History, request: RequestHistory) -> list[Phase]:
+def phases(history: History, request: RequestHistory) -> list[RequestPhase]:
     """All phases of a request, in order."""
-    found: list[Phase] = []
+    found: list[RequestPhase] = []
     for number, wait in enumerate(request.waits):
         found += wait_phases(history, request, wait)
         if number < len(request.spans):
@@ -53,7 +53,7 @@ def phases(history: History, request: RequestHistory) -> list[Phase]:
     return found
 
 
-def totals(found: list[Phase]) -> dict[str, float]:
+def totals(found: list[RequestPhase]) -> dict[str, float]:
     """Seconds by kind; their sum is the time from arrival to end."""
     sums = dict.fromkeys(KINDS, 0.0)
     for phase in found:
@@ -64,14 +64,14 @@ def totals(found: list[Phase]) -> dict[str, float]:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[Phase]:
+def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[RequestPhase]:
     """Split one wait where its cause changes."""
     assert wait.end_s is not None
     if request.replica is None:
-        return _if_long([Phase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
+        return _if_long([RequestPhase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
     queue = history.queues[request.replica]
     considered_s = queue.starts_s[wait.first] if wait.first < wait.stop else wait.end_s
-    found = [Phase("waiting", wait.start_s, considered_s, 0, UNDER_WAY)]
+    found = [RequestPhase("waiting", wait.start_s, considered_s, 0, UNDER_WAY)]
     for phase, head in _refusals(queue, request, wait):
         last = found[-1]
         if (last.reason, last.own) == (phase.reason, phase.own):
@@ -87,7 +87,9 @@ def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[P
     return _if_long(found)
 
 
-def _refusals(queue: Queue, request: RequestHistory, wait: Wait) -> Iterator[tuple[Phase, str | None]]:
+def _refusals(
+    queue: RecordedQueue, request: RequestHistory, wait: Wait
+) -> Iterator[tuple[RequestPhase, str | None]]:
     """The wait's part of every segment, with the segment's head."""
     if wait.first >= wait.stop:
         return
@@ -102,7 +104,7 @@ def _refusals(queue: Queue, request: RequestHistory, wait: Wait) -> Iterator[tup
         num_steps = queue.steps_before(stop) - queue.steps_before(first)
         own = segment.head == request.request_id
         yield (
-            Phase(
+            RequestPhase(
                 "waiting",
                 start_s,
                 end_s,
@@ -129,25 +131,25 @@ def needed_blocks(history: History, name: str | None, time_s: float) -> int | No
 # --- running -------------------------------------------------------------------------------------
 
 
-def running_phases(span: RunningSpan) -> list[Phase]:
+def running_phases(span: RunningSpan) -> list[RequestPhase]:
     """Split one span of running: catching up, then decoding, stalled where a step passed it over."""
     assert span.end_s is not None
     end_s = span.end_s
     caught_up_s = end_s if span.caught_up_s is None else min(span.caught_up_s, end_s)
     kind = "recompute" if span.admitted.resumed else "prefill"
-    found = [Phase(kind, span.start_s, caught_up_s, span.catch_up_steps)]
+    found = [RequestPhase(kind, span.start_s, caught_up_s, span.catch_up_steps)]
     cursor_s = caught_up_s
     for start_s, stop_s in span.stalls:
         start_s, stop_s = max(start_s, cursor_s), min(stop_s, end_s)
         if start_s < stop_s:
-            found.append(Phase("decode", cursor_s, start_s))
-            found.append(Phase("stalled", start_s, stop_s))
+            found.append(RequestPhase("decode", cursor_s, start_s))
+            found.append(RequestPhase("stalled", start_s, stop_s))
             cursor_s = stop_s
-    found.append(Phase("decode", cursor_s, end_s))
+    found.append(RequestPhase("decode", cursor_s, end_s))
     return _if_long(found)
 
 
-def _if_long(found: list[Phase]) -> list[Phase]:
+def _if_long(found: list[RequestPhase]) -> list[RequestPhase]:
     return [phase for phase in found if phase.end_s > phase.start_s]
 
 

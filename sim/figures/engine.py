@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from actors.core.acceptance import Acceptance
-from sim.record.columns import Steps
+from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import Ints, Rows
 
@@ -38,7 +38,7 @@ class EngineFigures:
         )
 
 
-def _span_s(steps: Sequence[Steps], first_arrival_s: float) -> float:
+def _span_s(steps: Sequence[StepColumns], first_arrival_s: float) -> float:
     """The time until the last step ended, which under async scheduling was of use to no request."""
     return max(each.last_end_s for each in steps) - first_arrival_s
 

@@ -24,7 +24,7 @@ from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, Speculat
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, saturation
 from sim.record.client_record import ClientRecord
-from sim.record.columns import Columns, Steps
+from sim.record.columns import Columns, StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import RequestTimes, Rows, joined, latencies, step_intervals
 
@@ -44,7 +44,7 @@ class Source(Protocol):
 class InMemory:
     """Columns and steps that are all in memory, as a Source."""
 
-    def __init__(self, columns: Columns, steps: Sequence[Steps]) -> None:
+    def __init__(self, columns: Columns, steps: Sequence[StepColumns]) -> None:
         self._steps = steps
         self._rows = Rows.of(columns)
 

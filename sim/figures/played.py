@@ -25,7 +25,7 @@ from sim.figures.intervals import FEWEST, drifts, find_warm_up
 from sim.figures.sweep import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
 from sim.figures.totals import RequestTotals, RunTerms, saturation
-from sim.record.columns import Steps
+from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
 from sim.record.run_directory import open_run
@@ -46,7 +46,7 @@ class StepSpans(NamedTuple):
     after: Ints
 
     @classmethod
-    def of(cls, steps: Steps) -> "StepSpans":
+    def of(cls, steps: StepColumns) -> "StepSpans":
         """The steps that a recorder has in memory."""
         end_s = np.array(steps.end_s, dtype=np.float64)
         sizes = group_column(steps.groups, "num_steps")

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sim.record.columns import Columns, Steps
+from sim.record.columns import Columns, StepColumns
 from sim.record.sink import Sink
 from sim.trace.record import TraceRequest
 
@@ -68,7 +68,7 @@ class ClientRecord:
     model: str = ""
     """As the server calls it."""
     columns: ClientColumns = field(default_factory=ClientColumns)
-    gaps: Steps = field(default_factory=Steps)
+    gaps: StepColumns = field(default_factory=StepColumns)
     """Holds the times between chunks, and no step."""
     num_chunks: int = 0
     retry_after_s: float | None = None

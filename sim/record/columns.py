@@ -232,7 +232,7 @@ class Groups:
         )
 
 
-class Steps:
+class StepColumns:
     """The steps of one replica; `end_s` and `groups` those that are still in memory.
 
     `before_s` is when the step before these ended. `gaps_s` are the intervals between tokens that
@@ -263,11 +263,11 @@ class Steps:
         self.num_steps = 0
         self.num_open = 0
         """Ranges with a token in the last step."""
-        self.restarting: list[Live] = []
+        self.restarting: list[LiveColumns] = []
         """Ranges whose successor begins with the next step."""
 
 
-class Live:
+class LiveColumns:
     """A request that has not ended: its row, and the range of steps that is open, if any.
 
     `first_s` is the time of the open range's first token, `last_s` of the last range's last one.

@@ -114,7 +114,7 @@ class Preempted(NamedTuple):
     cause: str = "KV blocks"
 
 
-class Ended(NamedTuple):
+class JournalEnd(NamedTuple):
     """A request ended; it got a token in the first `num_tokens` steps of this output.
 
     `error` says why the policy refused it.
@@ -134,7 +134,7 @@ class Drafted(NamedTuple):
     num_accepted: int
 
 
-class Step(NamedTuple):
+class JournalStep(NamedTuple):
     """The contents of one StepOutput: one step, or a run of decode steps."""
 
     step: int
@@ -147,7 +147,7 @@ class Step(NamedTuple):
     chunks: tuple[Chunk, ...] = ()
     idle: tuple[str, ...] = ()
     preempted: tuple[Preempted, ...] = ()
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[JournalEnd, ...] = ()
     blocked: Blocked | None = None
     ranks: tuple[tuple[str, "Rank"], ...] = ()
     """What the policy said, as far as it became known."""

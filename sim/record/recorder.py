@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch, Finish
 from actors.messages import StepOutput
-from sim.record.columns import ABSENT, NO_SAMPLE, Columns, Groups, KvUse, Limits, Live, Steps, blocks_of
+from sim.record.columns import (
+    ABSENT,
+    NO_SAMPLE,
+    Columns,
+    Groups,
+    KvUse,
+    Limits,
+    LiveColumns,
+    StepColumns,
+    blocks_of,
+)
 from sim.record.sink import Sink
 
 MOST_REASONS = 20
@@ -90,13 +100,13 @@ class Recorder:
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
-    steps: list[Steps] = field(init=False)
+    steps: list[StepColumns] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
-    _live: dict[str, Live] = field(default_factory=dict)
+    _live: dict[str, LiveColumns] = field(default_factory=dict)
     _spill_at: int = SPILL
 
     def __post_init__(self) -> None:
-        self.steps = [Steps() for _ in range(self.num_replicas)]
+        self.steps = [StepColumns() for _ in range(self.num_replicas)]
         self.kv_use = [KvUse() for _ in range(self.num_replicas)]
 
     def arrived(
@@ -107,7 +117,9 @@ class Recorder:
             raise ValueError(f"request {request_id} arrived twice")
         if self.sink is not None and len(self.columns) >= self._spill_at:
             self._spill_requests(self.sink)
-        self._live[request_id] = Live(self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant))
+        self._live[request_id] = LiveColumns(
+            self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
+        )
 
     def wants(self, request_id: str, limits_s: Limits) -> None:
         """A request that is about to arrive has limits of its own."""
@@ -125,7 +137,7 @@ class Recorder:
         steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
         now, last = steps.num_steps, steps.num_steps + len(ends) - 1
         steps.end_s.extend(ends)
-        starting: list[Live] = []
+        starting: list[LiveColumns] = []
         if steps.restarting and ends:
             for live in steps.restarting:
                 live.first_s = ends[0]
@@ -180,7 +192,7 @@ class Recorder:
                 live.row -= count
         self._spill_at = len(self.columns) + SPILL
 
-    def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[Live]) -> None:
+    def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[LiveColumns]) -> None:
         self._stop_ranges(batch, now, self.steps[output.replica])
         live, columns = self._live, self.columns
         for admission in batch.admitted:
@@ -208,7 +220,7 @@ class Recorder:
         if batch.idle:
             self._idle(output, now)
 
-    def _stop_ranges(self, batch: Batch, now: int, steps: Steps) -> None:
+    def _stop_ranges(self, batch: Batch, now: int, steps: StepColumns) -> None:
         """Close the ranges of requests that an abort or a preemption took out before this step."""
         live = self._live
         for request_id in batch.finished:
@@ -234,7 +246,7 @@ class Recorder:
                 request.start = now + len(output.end_times_s)
                 steps.restarting.append(request)
 
-    def _close(self, request: Live, steps: Steps, stop: int) -> None:
+    def _close(self, request: LiveColumns, steps: StepColumns, stop: int) -> None:
         """End the open range before step `stop`, and count its tokens."""
         start, request.start = request.start, None
         if start is None or stop < start:
@@ -281,7 +293,11 @@ class Recorder:
 
 
 def add_drafts(
-    output: StepOutput, acceptance: Acceptance, live: dict[str, Live], columns: Columns, steps: Steps
+    output: StepOutput,
+    acceptance: Acceptance,
+    live: dict[str, LiveColumns],
+    columns: Columns,
+    steps: StepColumns,
 ) -> None:
     """An accepted draft comes at the same instant as the token after it: between the two there is no time."""
     steps.num_batched_tokens += output.batch.num_draft_tokens

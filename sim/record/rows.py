@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.record.client_record import OWN, ClientColumns
-from sim.record.columns import Columns, Groups, Steps
+from sim.record.columns import Columns, Groups, StepColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ def group_column(groups: Groups, name: str) -> Ints:
     return np.array(groups.column(name), dtype=np.int64)
 
 
-def step_intervals(steps: Steps) -> tuple[Floats, Ints]:
+def step_intervals(steps: StepColumns) -> tuple[Floats, Ints]:
     """The time between each step in memory and the one before, and how many intervals it is."""
     groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
     sizes = group_column(groups, "num_steps")
@@ -213,7 +213,7 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
     return pa.table({name: arrays[name] for name in (*REQUEST_COLUMNS, *arrays)})
 
 
-def steps_table(replica: int, steps: Steps) -> "pa.Table":
+def steps_table(replica: int, steps: StepColumns) -> "pa.Table":
     """Make a row for each step of a replica in memory; `USED` is null between two samples.
 
     `num_drafts` were verified, `num_accepted` of them accepted. `num_intervals` is how often the time since

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim.files.run_files import REQUESTS, STEPS, RunError
-from sim.record.columns import Columns, Steps
+from sim.record.columns import Columns, StepColumns
 from sim.record.rows import COUNTS, TIMES, Floats, Intervals, Rows, finished, requests_table, steps_table
 from sim.record.run_directory import TABLE_ID
 
@@ -72,7 +72,7 @@ class RunWriter:
             rows = requests_table(columns(), 0, 0.0)
             self._requests = _TableFile(self._folder / REQUESTS, rows, run_id)
             self._steps = [
-                _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, Steps()), run_id)
+                _TableFile(self._folder / f"{STEPS}.{replica}", steps_table(replica, StepColumns()), run_id)
                 for replica in range(num_replicas)
             ]
 
@@ -81,7 +81,7 @@ class RunWriter:
         with _reporting(self._folder):
             self._requests.add(requests_table(columns, count, front_end_s))
 
-    def steps(self, replica: int, steps: Steps) -> None:
+    def steps(self, replica: int, steps: StepColumns) -> None:
         """Write the steps of a replica, as a Sink."""
         self._gaps_s.extend(steps.gaps_s)
         with _reporting(self._folder):
@@ -105,7 +105,7 @@ class RunWriter:
                 self._merge(final)
 
     def _merge(self, final: Path) -> None:
-        with _writer(final, steps_table(0, Steps()), self._run_id) as writer:
+        with _writer(final, steps_table(0, StepColumns()), self._run_id) as writer:
             for file in self._steps:
                 for table in _groups(file.path):
                     writer.write_table(table)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from actors.kernel.actor import Actor
 from actors.messages import Heard
-from sim.record.columns import Columns, Steps
+from sim.record.columns import Columns, StepColumns
 
 
 class Sink(Protocol):
@@ -14,7 +14,7 @@ class Sink(Protocol):
         """Take the first `count` rows of requests."""
         ...
 
-    def steps(self, replica: int, steps: Steps) -> None:
+    def steps(self, replica: int, steps: StepColumns) -> None:
         """All steps of one replica that are in memory."""
         ...
 

@@ -17,12 +17,12 @@ from sim.schedule.driver import (
     Aborted,
     Added,
     Driver,
-    Ended,
     Happening,
+    HasEnded,
+    HasPlanned,
     HasStalled,
-    Planned,
-    Refused,
     Updated,
+    WasRefused,
     WasReset,
 )
 from sim.schedule.step_trace import StepTrace, parse_trace
@@ -123,10 +123,10 @@ class DecisionLog:
         match happening:
             case Added():
                 return {"ev": "add", "step": step, "id": happening.request_id}
-            case Refused():
+            case WasRefused():
                 finish = happening.finish
                 return {"ev": "refuse", "step": step, "id": finish.request_id, "reason": finish.error}
-            case Planned():
+            case HasPlanned():
                 return self._planned(step, happening.batch)
             case Updated():
                 return self._updated(happening)
@@ -145,7 +145,7 @@ class DecisionLog:
                 self.stalled = happening.reason
                 waiting = [request.request_id for request in self.state.waiting]
                 return {"ev": "stall", "step": step, "waiting": waiting}
-            case Ended():
+            case HasEnded():
                 return {
                     "ev": "end",
                     "step": step,

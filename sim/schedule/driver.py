@@ -24,7 +24,7 @@ from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
 from sim.backend import TokenSource
 from sim.clock import run_virtual
-from sim.schedule.step_trace import AbortAt, ResetAt, Row, StepTrace, When
+from sim.schedule.step_trace import AbortAt, ResetAt, StepTrace, StepTraceRow, When
 
 
 class Added(NamedTuple):
@@ -34,7 +34,7 @@ class Added(NamedTuple):
     request_id: str
 
 
-class Refused(NamedTuple):
+class WasRefused(NamedTuple):
     """The policy refused a request that came before the plan of `step`."""
 
     step: int
@@ -57,7 +57,7 @@ class WasReset(NamedTuple):
     done: bool
 
 
-class Planned(NamedTuple):
+class HasPlanned(NamedTuple):
     """A step was planned; a run of steps is one batch."""
 
     step: int
@@ -81,13 +81,13 @@ class HasStalled(NamedTuple):
     reason: str
 
 
-class Ended(NamedTuple):
+class HasEnded(NamedTuple):
     """Nothing is left to come."""
 
     step: int
 
 
-Happening = Added | Refused | Aborted | WasReset | Planned | Updated | HasStalled | Ended
+Happening = Added | WasRefused | Aborted | WasReset | HasPlanned | Updated | HasStalled | HasEnded
 
 
 MAX_RUN = 2**30
@@ -148,7 +148,7 @@ class Driver:
         self._actors: Sequence[Actor[Never]] = (runner, executor, self._scheduler, self._manager)
         self._to_scheduler = self._scheduler.ref("driver")
         self._to_manager = self._manager.ref("driver")
-        self._rows: deque[Row] = deque(trace.rows)
+        self._rows: deque[StepTraceRow] = deque(trace.rows)
         self._before: deque[AbortAt | ResetAt] = deque(e for e in trace.events if e.when == "input")
         self._meanwhile = deque(e for e in trace.events if e.when == "executing" and isinstance(e, AbortAt))
         self._step = 0
@@ -167,17 +167,17 @@ class Driver:
             self._step -= 1
             reason = cannot_go_on(self.state) or why_stalled(self.state, None)
             self._watch(HasStalled(self._step, reason))
-        self._watch(Ended(self._step))
+        self._watch(HasEnded(self._step))
 
     # --- as a Tracer -----------------------------------------------------------------------------
 
     def planned(self, batch: Batch, blocked: Blocked | None) -> None:
         self._step_of[batch.step] = self._step
-        self._watch(Planned(self._step, batch, blocked))
+        self._watch(HasPlanned(self._step, batch, blocked))
         self._step += 1
 
     def refused(self, finish: Finish) -> None:
-        self._watch(Refused(self._step, finish))
+        self._watch(WasRefused(self._step, finish))
 
     def aborted(self, abort: Abort, finished: Sequence[Finish]) -> None:
         step = self._ending_step

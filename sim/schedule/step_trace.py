@@ -45,7 +45,7 @@ PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepTraceRow:
     """A request that arrives before step `arrival_step`, and what its samples would be, in order."""
 
     arrival_step: int
@@ -80,7 +80,7 @@ class StepTrace:
     config: SchedulerConfig
     policy: Policy
     hash_algo: str
-    rows: tuple[Row, ...]
+    rows: tuple[StepTraceRow, ...]
     events: tuple[AbortAt | ResetAt, ...]
 
 
@@ -122,8 +122,8 @@ def _scheduler_config(config: Mapping[str, Any], engine_version: str) -> Schedul
     return SchedulerConfig(**values)
 
 
-def _parsed_rows(rows: list[Any], eos: int | None, limits: SchedulerConfig) -> list[Row]:
-    parsed: dict[str, Row] = {}
+def _parsed_rows(rows: list[Any], eos: int | None, limits: SchedulerConfig) -> list[StepTraceRow]:
+    parsed: dict[str, StepTraceRow] = {}
     for index, row in enumerate(rows):
         where = f"requests[{index}]"
         parsed_row = _row(where, _mapping(where, row), eos)
@@ -136,7 +136,7 @@ def _parsed_rows(rows: list[Any], eos: int | None, limits: SchedulerConfig) -> l
     return list(parsed.values())
 
 
-def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
+def _row(where: str, row: Mapping[str, Any], eos: int | None) -> StepTraceRow:
     _refuse_unknown(where, row, (*REQUIRED, *SAMPLED, *PASSED_ON, DRAFTED))
     given: dict[str, Any] = {name: _get(row, name, where) for name in REQUIRED}
     prompt = _tokens(f"{where}.prompt", given["prompt"])
@@ -166,7 +166,7 @@ def _row(where: str, row: Mapping[str, Any], eos: int | None) -> Row:
     )
     arrival_step = _at_least(f"{where}.arrival_step", given["arrival_step"], 0)
     outputs = _tokens(f"{where}.outputs", given["outputs"])
-    return Row(arrival_step, submit, outputs, _drafts(f"{where}.{DRAFTED}", row.get(DRAFTED, [])))
+    return StepTraceRow(arrival_step, submit, outputs, _drafts(f"{where}.{DRAFTED}", row.get(DRAFTED, [])))
 
 
 def _event(index: int, event: object) -> AbortAt | ResetAt:
@@ -270,7 +270,7 @@ OWN = 2**62
 
 def by_steps(requests: Iterable[TraceRequest], config: EngineConfig, step_s: float) -> StepTrace:
     """The trace; raises ConfigError for a request that cannot fit, and for more tokens than can be kept."""
-    limits, rows, num_tokens = config.scheduler, list[Row](), 0
+    limits, rows, num_tokens = config.scheduler, list[StepTraceRow](), 0
     for number, request in enumerate(requests):
         length = request.num_prompt_tokens + request.num_output_tokens
         if length > limits.max_model_len:
@@ -291,7 +291,7 @@ def by_steps(requests: Iterable[TraceRequest], config: EngineConfig, step_s: flo
     )
 
 
-def _arrival_row(number: int, request: TraceRequest, step_s: float) -> Row:
+def _arrival_row(number: int, request: TraceRequest, step_s: float) -> StepTraceRow:
     own = OWN + number * 2**24
     submit = Submit(
         request_id=request.request_id,
@@ -304,7 +304,7 @@ def _arrival_row(number: int, request: TraceRequest, step_s: float) -> Row:
         slo_ttft_s=request.slo_ttft_s,
     )
     outputs = (own - 1,) * request.num_output_tokens
-    return Row(math.floor(request.arrival_s / step_s), submit, outputs)
+    return StepTraceRow(math.floor(request.arrival_s / step_s), submit, outputs)
 
 
 def _prompt(request: TraceRequest, own: int) -> Iterable[int]:

@@ -111,7 +111,7 @@ LATENCIES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2E", "
 KINDS = ("mean", "p50", "p99")
 
 
-class Figure(NamedTuple):
+class ComparedFigure(NamedTuple):
     """A figure of both runs, in the unit that its name says; `span` is what others predict, if any."""
 
     name: str
@@ -125,12 +125,14 @@ class Figure(NamedTuple):
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def figures(measured: Summary, predicted: Summary, others: Sequence[Summary] = ()) -> Iterator[Figure]:
+def figures(
+    measured: Summary, predicted: Summary, others: Sequence[Summary] = ()
+) -> Iterator[ComparedFigure]:
     """The figures that both have. `others` are predictions with longer and shorter steps."""
 
-    def figure(name: str, scale: float, value: Callable[[Summary], float]) -> Figure:
+    def figure(name: str, scale: float, value: Callable[[Summary], float]) -> ComparedFigure:
         ours, theirs, *more = (value(each) * scale for each in (measured, predicted, *others))
-        return Figure(name, ours, theirs, (min(theirs, *more), max(theirs, *more)) if more else None)
+        return ComparedFigure(name, ours, theirs, (min(theirs, *more), max(theirs, *more)) if more else None)
 
     for name, field in LATENCIES:
         if getattr(measured, field) is not None and getattr(predicted, field) is not None:

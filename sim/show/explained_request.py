@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim.explain.history import History, RequestHistory, RunningSpan, Wait
-from sim.explain.phases import Phase, passings, phases, running_phases, totals, wait_phases
+from sim.explain.phases import RequestPhase, passings, phases, running_phases, totals, wait_phases
 from sim.figures.engine import SpeculationFigures
 from sim.show import words
 from sim.show.console import print_table
@@ -134,10 +134,10 @@ class RequestPage:
             rows.append((group.start_s, group.end_s - group.start_s, "  " + self._why(group), ""))
         return rows
 
-    def _by_cause(self, found: list[Phase]) -> list[Phase]:
+    def _by_cause(self, found: list[RequestPhase]) -> list[RequestPhase]:
         """The phases of one cause as one, as if they had followed each other at once."""
 
-        def key(phase: Phase) -> tuple[str, bool]:
+        def key(phase: RequestPhase) -> tuple[str, bool]:
             return (phase.reason or "", phase.own)
 
         merged = []
@@ -148,7 +148,7 @@ class RequestPage:
                 heads |= phase.heads
             first = group[0]
             merged.append(
-                Phase(
+                RequestPhase(
                     first.kind,
                     first.start_s,
                     first.start_s + sum(p.seconds for p in group),
@@ -163,7 +163,7 @@ class RequestPage:
             )
         return sorted(merged, key=lambda phase: -phase.seconds)
 
-    def _why(self, phase: Phase) -> str:
+    def _why(self, phase: RequestPhase) -> str:
         why = words.cause(phase, self.header)
         is_said = self.header.unit == "steps" or not phase.num_steps
         return f"waited {'' if is_said else words.count(phase.num_steps or 0, 'step') + ', '}{why}"

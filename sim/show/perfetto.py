@@ -21,7 +21,7 @@ from sim.explain.load import load
 from sim.explain.phases import phases
 from sim.files.lines import JsonLines
 from sim.files.run_files import check_same_run, whole_file
-from sim.record.journal_rows import JournalError, Step
+from sim.record.journal_rows import JournalError, JournalStep
 
 MOST_REQUESTS = 2_000
 MOST_SLICES = 50_000
@@ -47,7 +47,7 @@ WHOLE = Detail()
 class Slice(NamedTuple):
     """Steps of one replica that are drawn as one: they follow each other without a pause to be seen."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[JournalStep, ...]
 
     @property
     def start_s(self) -> float:
@@ -92,9 +92,9 @@ class Drawn:
             drawn.left_out.append(f"single steps (up to {drawn.steps_a_slice} batches are one slice)")
         return drawn
 
-    def slices(self, steps: Iterable[Step]) -> Iterator[Slice]:
+    def slices(self, steps: Iterable[JournalStep]) -> Iterator[Slice]:
         """The steps that are wanted, of any replica, as slices in order of their ends."""
-        open_: dict[int, list[Step]] = {}
+        open_: dict[int, list[JournalStep]] = {}
         for step in steps:
             if not step.ends_s or not self.detail.holds(step.start_s, step.ends_s[-1]):
                 continue
@@ -197,7 +197,7 @@ def _steps(record: Path, drawn: Drawn) -> Iterator[Event]:
     rows = iter(lines)
     journal_header(next(rows), lines)
     named: set[int] = set()
-    steps = (step for step in journal_records(lines, rows) if isinstance(step, Step))
+    steps = (step for step in journal_records(lines, rows) if isinstance(step, JournalStep))
     for piece in drawn.slices(steps):
         last = piece.steps[-1]
         track = last.replica

@@ -23,14 +23,14 @@ GAVE_UP = "clients gave up (not counted)"
 GROUPS = (HELD_OUT, FITTED, BEYOND, GAVE_UP)
 
 
-class Refusal(NamedTuple):
+class ShownRefusal(NamedTuple):
     """A server of which nothing is predicted, and why."""
 
     server: str
     reason: str
 
 
-class Row(NamedTuple):
+class ValidationRow(NamedTuple):
     """A stage of a server with its prediction."""
 
     server: MeasuredServer
@@ -60,7 +60,9 @@ class Row(NamedTuple):
         return (real < ACHIEVED * self.stage.rate_per_s) == (self.prediction.regime == "beyond the knee")
 
 
-def print_validation(rows: Sequence[Row], refusals: Sequence[Refusal], console: Console) -> None:
+def print_validation(
+    rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal], console: Console
+) -> None:
     """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("server, load")
@@ -95,7 +97,7 @@ def short(server: MeasuredServer) -> str:
     return server.name.split("-", 2)[-1] if server.name[:8].isdigit() else server.name
 
 
-def cell(row: Row, name: str) -> tuple[str, ...]:
+def cell(row: ValidationRow, name: str) -> tuple[str, ...]:
     """Write the measured figure, the predicted range, and the error."""
     error, real = row.error(name), row.stage.figures.get(name)
     if error is None or real is None:
@@ -118,7 +120,7 @@ def _ms(value_s: float) -> str:
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 30 else f"{ms:.2f}"
 
 
-def _summary(rows: Sequence[Row]) -> Table:
+def _summary(rows: Sequence[ValidationRow]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("mean |error| (median; bias)")
     for name in SHOWN:
@@ -139,7 +141,7 @@ def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
     return f"{error['mape']:.1%}", f"({error['median']:.1%}; {error['bias']:+.1%})"
 
 
-def counts(rows: Sequence[Row]) -> Iterator[str]:
+def counts(rows: Sequence[ValidationRow]) -> Iterator[str]:
     """Count the held-out figures within their ranges, and the regimes that are right."""
     held = [
         row.prediction.holds(name, real)
@@ -155,7 +157,7 @@ def counts(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{sum(right)} of {len(right)} regimes right"
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[ValidationRow]) -> dict[str, Any]:
     """For each group the mean and median absolute error and the bias of every figure."""
     found: dict[str, Any] = {}
     for group in GROUPS:
@@ -174,7 +176,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def to_json(rows: Sequence[Row], refusals: Sequence[Refusal]) -> str:
+def to_json(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
     """Everything in the tables and more; seconds."""
     stages = [
         {
@@ -241,7 +243,7 @@ KNOWN = """## What is predicted, and what is refused
 """
 
 
-def accuracy_page(rows: Sequence[Row], refusals: Sequence[Refusal]) -> str:
+def accuracy_page(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
     """Write the accuracy page in Markdown."""
     heads = ["server", "load", "full", "fitted", *map(title, SHOWN)]
     lines = [HEAD, "## Errors", "", *_errors(rows), ""]
@@ -263,7 +265,7 @@ def accuracy_page(rows: Sequence[Row], refusals: Sequence[Refusal]) -> str:
     return "\n".join([*lines, "", KNOWN])
 
 
-def _errors(rows: Sequence[Row]) -> list[str]:
+def _errors(rows: Sequence[ValidationRow]) -> list[str]:
     lines = _head(["mean absolute error (median; bias)", "loads", *map(title, SHOWN)])
     for group, found in summary(rows).items():
         if found["stages"]:

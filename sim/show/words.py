@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, Phase
+from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, RequestPhase
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header, Rank
 
@@ -54,7 +54,7 @@ def passed_by(found: list[Passing]) -> str:
     return f"by the policy {count(len(found), 'later request')} went first: {ranks}{others}"
 
 
-def cause(phase: Phase, header: Header) -> str:
+def cause(phase: RequestPhase, header: Header) -> str:
     """Why a request waited in one phase, as a clause about the request that was next."""
     if phase.reason == UNDER_WAY:
         return "for the step under way"

@@ -108,7 +108,7 @@ def load_tokenizer(path: str) -> "Tokenizer":
         raise TraceError(str(file), 1, f"not a tokenizer: {error}") from None
 
 
-class Texts:
+class TraceTexts:
     """Turns pairs of prompt and answer into requests."""
 
     def __init__(self, path: str, tokenizer: "Tokenizer") -> None:
@@ -139,7 +139,7 @@ class Texts:
         return tuple(ids)
 
 
-def prompt_rows(path: str, lines: Iterable[bytes], texts: Texts) -> Iterator[TraceRequest]:
+def prompt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterator[TraceRequest]:
     """JSON lines with `prompt` and either `output_tokens` or the answer as `completion`."""
     for index, line in enumerate(lines):
         values = parse_object(path, index + 1, line, TraceError)
@@ -152,7 +152,7 @@ def prompt_rows(path: str, lines: Iterable[bytes], texts: Texts) -> Iterator[Tra
         yield texts.request(index + 1, index, prompt, output)
 
 
-def sharegpt_rows(path: str, lines: Iterable[bytes], texts: Texts) -> Iterator[TraceRequest]:
+def sharegpt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterator[TraceRequest]:
     """The first question and answer of each conversation, as `vllm bench` takes them.
 
     One JSON list, or a conversation a line. Conversations of one turn have no answer to repeat, and
@@ -256,7 +256,7 @@ class Trace:
         if self.tokenizer is None:
             reason = f"{self.format} holds texts, whose tokens must be counted: give --tokenizer"
             raise TraceError(self.path, 1, f"{reason}, a tokenizer.json or a model's folder")
-        texts = Texts(self.path, load_tokenizer(self.tokenizer))
+        texts = TraceTexts(self.path, load_tokenizer(self.tokenizer))
         rows = sharegpt_rows if self.format == "sharegpt" else prompt_rows
         return rows(self.path, lines, texts)
 

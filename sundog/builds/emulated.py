@@ -31,7 +31,7 @@ def emulated(
     from actors.front.codec import Vocabulary
     from actors.front.front_end import FrontEnd
     from actors.metrics.totals import Lag
-    from sim.emulation.backends import BlockTables, Injections, emulated_backends
+    from sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
     from sim.emulation.clock import ScaledClock
     from sundog.builds.simulated import Simulated, simulated_target
 
@@ -52,7 +52,7 @@ def emulated(
         faults.check,
     )
     name = serving.served_model_name or simulated.model
-    tables, transfers = BlockTables(), None
+    tables, transfers = EmulatedBlockTables(), None
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
         token_s = simulated.kv_token_bytes / (serving.kv_transfer_gb_per_s * 1e9)
         ranks = engine.tensor_parallel_size

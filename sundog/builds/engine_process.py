@@ -24,7 +24,7 @@ from sundog.options.serving import RealServing, parse_on
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
-    from runtime.ranks.rank import Rank
+    from runtime.ranks.rank import RankPlace
     from runtime.ray.place import RayPlace
     from runtime.serve import RealModel
     from runtime.worker.engine_process import EngineProcess
@@ -81,7 +81,7 @@ class OpenedModel:
     config: EngineConfig
     adapters: tuple[Adapter, ...]
 
-    def backends(self, rank: "Rank | None" = None) -> "Callable[[int], Backend]":
+    def backends(self, rank: "RankPlace | None" = None) -> "Callable[[int], Backend]":
         """Return what makes the backend of a replica, or of one `rank` of it; imports torch."""
         from runtime.ranks.fit import check_ranks
         from runtime.serve import embedding_backends, torch_backends
@@ -108,12 +108,14 @@ class OpenedModel:
 
     def watched(self) -> "Callable[[int], Backend]":
         """Return what makes backends in the server's own process, each watched by a thread; imports torch."""
-        from runtime.worker.watchdog import Watched
+        from runtime.worker.watchdog import WatchedBackend
 
         serving, new_backend = self.orders.serving, self.backends()
-        return lambda replica: Watched(new_backend(replica), serving.stall_timeout_s, serving.load_timeout_s)
+        return lambda replica: WatchedBackend(
+            new_backend(replica), serving.stall_timeout_s, serving.load_timeout_s
+        )
 
-    def new_backend(self, replica: int, rank: "Rank | None" = None) -> "Backend":
+    def new_backend(self, replica: int, rank: "RankPlace | None" = None) -> "Backend":
         """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
         return self.backends(rank)(replica)
 
@@ -150,7 +152,7 @@ class OpenedModel:
         share_cores(replica, self.config.replicas)
         run(replica, connected)
 
-    def _rank_backends(self, rank: "Rank") -> "Callable[[int], Backend]":
+    def _rank_backends(self, rank: "RankPlace") -> "Callable[[int], Backend]":
         return partial(self.new_backend, rank=rank)
 
 

@@ -16,7 +16,7 @@ import trio
 from runtime.load.clients import Clients, ServerGone
 from runtime.load.http import Connections, Site
 from runtime.load.rows import Outcome
-from runtime.load.server import Endpoint, Server, find_server
+from runtime.load.server import Endpoint, TargetServer, find_server
 from sim.figures.metrics import Summary, summarize
 from sim.record.client_record import ClientRecord
 from sim.replay import replay
@@ -58,12 +58,12 @@ class _Watched:
         self.record.ended(row, outcome)
 
 
-def find(load: ClientLoad) -> Server:
+def find(load: ClientLoad) -> TargetServer:
     """Ask the server which requests it takes; raises ConfigError where there is none."""
     headers = {} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}
     connections = Connections(Site.of(load.url), headers)
 
-    async def ask() -> Server:
+    async def ask() -> TargetServer:
         try:
             return await find_server(connections, load.model, load.endpoint, load.timeout_s or PROBE_S)
         finally:
@@ -74,7 +74,7 @@ def find(load: ClientLoad) -> Server:
 
 def measure(
     load: ClientLoad,
-    server: Server,
+    server: TargetServer,
     rows: Iterable[TraceRequest],
     record: ClientRecord,
     on_progress: Progress | None = None,

@@ -21,7 +21,7 @@ from sundog.options.takes import command, takes
 from sundog.outputs import client_output
 
 if TYPE_CHECKING:
-    from runtime.load.server import Endpoint, Server
+    from runtime.load.server import Endpoint, TargetServer
     from sim.figures.metrics import Summary
     from sim.record.client_record import ClientRecord
     from sim.trace.record import TraceRequest
@@ -198,7 +198,7 @@ def _measured(
     asked: BenchOptions,
     terms: TermsOptions,
     load: "ClientLoad",
-    server: "Server",
+    server: "TargetServer",
     rows: "list[TraceRequest]",
     record: "ClientRecord",
 ) -> "Summary":

@@ -13,7 +13,7 @@ from sundog.options import AnyText, Real, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from runtime.load.conversation import Conversation, Part
+    from runtime.load.conversation import AnswerPart, Conversation
     from runtime.load.http import Connections
 
 COMMANDS = (
@@ -105,7 +105,7 @@ class Shown:
     def __init__(self, at_terminal: bool) -> None:
         self._at_terminal, self._is_thinking = at_terminal, False
 
-    def show(self, part: "Part") -> None:
+    def show(self, part: "AnswerPart") -> None:
         """Part after part; an answer begins a line of its own."""
         text = part.text.translate(STEERING)
         if self._is_thinking and not part.is_thought:
@@ -132,7 +132,7 @@ def _answer(connections: "Connections", conversation: "Conversation", question: 
     """Print the answer as it comes; returns what went wrong, if anything did. Ctrl-C stops it."""
     import trio
 
-    from runtime.load.http import Failed
+    from runtime.load.http import RequestFailed
 
     async def read() -> None:
         try:
@@ -148,7 +148,7 @@ def _answer(connections: "Connections", conversation: "Conversation", question: 
         trio.run(read)
     except BaseException as error:
         causes = list(leaves(error))
-        failed = next((cause for cause in causes if isinstance(cause, Failed)), None)
+        failed = next((cause for cause in causes if isinstance(cause, RequestFailed)), None)
         if failed is not None:
             trouble = str(failed)
         elif not any(isinstance(cause, KeyboardInterrupt) for cause in causes):

@@ -22,7 +22,7 @@ from runtime.load.clients import Clients
 from runtime.load.http import Connections, Site
 from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
-from runtime.load.server import Server
+from runtime.load.server import TargetServer
 from sim.trace.record import TraceRequest
 
 EVENT = (
@@ -69,7 +69,7 @@ class Silent:
 
 async def ours(port: int, num_streams: int, num_tokens: int) -> int:
     connections, seen = Connections(Site.of(f"http://127.0.0.1:{port}")), Silent()
-    server = Server(connections, "bench", "completions", {}, Units(ids=range(300, 1000)))
+    server = TargetServer(connections, "bench", "completions", {}, Units(ids=range(300, 1000)))
     rows = [TraceRequest(f"r{i}", 0.0, 16, num_tokens) for i in range(num_streams)]
     await Clients(server, seen, salt="").play(rows)
     return seen.num_tokens

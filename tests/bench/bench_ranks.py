@@ -14,8 +14,8 @@ import time
 
 import torch
 
-from runtime.ranks.group import Group
-from runtime.ranks.rank import Rank, first_of
+from runtime.ranks.group import RankGroup
+from runtime.ranks.rank import RankPlace, first_of
 from tests.bench.bench_processes import Seen, load
 from tests.live import live
 
@@ -23,10 +23,10 @@ NUM_SUMS = 2_000
 WIDTH = 1024
 
 
-def sums_us(rank: Rank) -> list[float]:
+def sums_us(rank: RankPlace) -> list[float]:
     """What a sum over the ranks takes, in µs, of 1 and of 256 rows."""
     torch.set_num_threads(1)
-    group, found = Group(rank, torch.device("cpu")), []
+    group, found = RankGroup(rank, torch.device("cpu")), []
     for num_rows in (1, 256):
         part = torch.zeros(num_rows, WIDTH)
         group.sum(part)

@@ -14,7 +14,7 @@ from sim.backend import SampledSteps
 from sim.schedule import driver as happenings
 from sim.schedule.decision_log import FALLBACK_TOKEN
 from sim.schedule.driver import Aborted, Driver, Happening, HasStalled
-from sim.schedule.step_trace import Row, parse_trace
+from sim.schedule.step_trace import StepTraceRow, parse_trace
 from tests.core.folding import ReferenceRunner
 from tests.core.guessing import GuessingSource
 from tests.core.traces import Trace
@@ -148,7 +148,7 @@ class Driven:
         self.driver.run()
         return self.log
 
-    def _submit(self, row: Row) -> Submit:
+    def _submit(self, row: StepTraceRow) -> Submit:
         submit = row.submit
         tokens = submit.prompt_token_ids
         if not self.counts or tokens is None:
@@ -167,7 +167,7 @@ class Driven:
             self.ended += happening.finished
         elif isinstance(happening, HasStalled):
             self.stalled = True
-        elif isinstance(happening, happenings.Planned):
+        elif isinstance(happening, happenings.HasPlanned):
             waiting = tuple(request.request_id for request in self.state.waiting)
             self._keep(Planned(happening.step, happening.batch, waiting))
         elif isinstance(happening, happenings.Updated):

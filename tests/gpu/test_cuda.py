@@ -22,7 +22,7 @@ from runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa:
 from runtime.attention.paged_cache import LayerShape, PagedKVCache  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
 from runtime.engine.model_loader import ModelLoader  # noqa: E402
-from runtime.model.attention_backend import Trial, choose  # noqa: E402
+from runtime.model.attention_backend import AttentionTrial, choose  # noqa: E402
 from runtime.model.model import Model  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import build_model, random_prompt  # noqa: E402
@@ -179,7 +179,7 @@ def test_torchs_call_is_the_formula(dtype: str, block_size: int) -> None:
     cache = PagedKVCache(
         [LayerShape(8, 128, 128, getattr(torch, dtype))], 4, block_size, torch.device("cuda")
     )
-    trial = Trial(cache)
+    trial = AttentionTrial(cache)
     assert trial._is_right(trial.called())
     means = choose(cache)
     assert means.has_varlen and means.is_static

@@ -26,7 +26,7 @@ from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
 from runtime.engine.model_loader import ModelLoader  # noqa: E402
 from runtime.ranks.group import device_of  # noqa: E402
-from runtime.ranks.rank import Rank  # noqa: E402
+from runtime.ranks.rank import RankPlace  # noqa: E402
 from tests.gpu.pretended import pretended  # noqa: E402
 from tests.runtime.adapters import make_adapter  # noqa: E402
 from tests.runtime.embedders import make_embedder  # noqa: E402
@@ -247,6 +247,6 @@ def test_the_cache_is_what_weights_and_the_largest_step_leave(
 
 def test_ranks_without_a_gpu_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert device_of(Rank(0, 2, 1), "cuda") == torch.device("cuda", 0)
+    assert device_of(RankPlace(0, 2, 1), "cuda") == torch.device("cuda", 0)
     with pytest.raises(ConfigError, match="--tensor-parallel-size is 2: .* needs GPU 1, and torch sees 1"):
-        device_of(Rank(1, 2, 1), "cuda")
+        device_of(RankPlace(1, 2, 1), "cuda")

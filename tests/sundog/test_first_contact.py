@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from runtime.load.conversation import Part
+from runtime.load.conversation import AnswerPart
 from sundog.builds.start_report import in_words
 from sundog.commands.chat import Shown
 from tests.live import EMULATED, Live, live
@@ -95,10 +95,10 @@ def test_reasoning_is_faint_or_beside_the_answer(
     """On stdout are the answer's own words; neither can steer the terminal."""
     shown = Shown(at_terminal)
     for part in (
-        Part("I \x1b]0;title\x07think", True),
-        Part(" so.", True),
-        Part("Four\x1b[2J\tor"),
-        Part(" five\n"),
+        AnswerPart("I \x1b]0;title\x07think", True),
+        AnswerPart(" so.", True),
+        AnswerPart("Four\x1b[2J\tor"),
+        AnswerPart(" five\n"),
     ):
         shown.show(part)
     out, err = capsys.readouterr()

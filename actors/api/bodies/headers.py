@@ -12,7 +12,7 @@ from actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
 from actors.api.bodies.sampling import TermsBody
 from actors.api.emulation import Headers
 from actors.api.errors import invalid, shown
-from actors.api.keys import Client
+from actors.api.keys import KeyHolder
 
 REQUEST_ID = "X-Request-Id"
 PRIORITY = "X-Vllm-Priority"
@@ -53,7 +53,7 @@ class RequestTerms:
             predicted_tokens=_read(headers, "X-Predicted-Tokens", COUNT, body.predicted_tokens),
         )
 
-    def of_client(self, client: Client | None) -> "RequestTerms":
+    def of_client(self, client: KeyHolder | None) -> "RequestTerms":
         """Return the terms with what the client's key says, which goes before what the client says."""
         if client is None:
             return self

@@ -16,7 +16,7 @@ from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
-from actors.api.keys import Client
+from actors.api.keys import KeyHolder
 from actors.core.params.sampling import Adapter, Sampling
 from actors.http.limits import LimitReached, Release
 from actors.http.quart_app import ApiRequest, fed_response, json_response
@@ -176,7 +176,7 @@ async def ask(
     return answer_id, choices
 
 
-async def _acquire(context: ApiContext, client: Client, limited_as: str) -> Release:
+async def _acquire(context: ApiContext, client: KeyHolder, limited_as: str) -> Release:
     """Have the answer counted for its client; returns what ends that. Raises a 429 if it has all it may."""
     try:
         return await context.limits.acquire(limited_as, client.max_requests)

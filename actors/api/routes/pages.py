@@ -11,9 +11,9 @@ from quart import Blueprint, Response, request
 
 from actors.api.context import ApiContext, server_version
 from actors.api.errors import ApiError
-from actors.api.in_flight import InFlight
+from actors.api.in_flight import AnswersInFlight
 from actors.api.keys import LIVE
-from actors.api.live import EVERY_S, Watched
+from actors.api.live import EVERY_S, LiveEvents
 from actors.api.openapi import document
 from actors.http.quart_app import event_stream_response, json_response, text_response
 
@@ -55,7 +55,7 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
     return routes
 
 
-async def _events(live: Watched, in_flight: InFlight) -> AsyncGenerator[bytes, None]:
+async def _events(live: LiveEvents, in_flight: AnswersInFlight) -> AsyncGenerator[bytes, None]:
     """Yield instants until the reader leaves or the server stops, and the gate when it changes."""
     gate = b""
     while True:
@@ -70,7 +70,7 @@ async def _events(live: Watched, in_flight: InFlight) -> AsyncGenerator[bytes, N
             await live.draining.wait()
 
 
-def _gate(in_flight: InFlight, *, is_stopping: bool) -> bytes:
+def _gate(in_flight: AnswersInFlight, *, is_stopping: bool) -> bytes:
     """Write whether new requests are held up at this door, and how many are."""
     words = {"is_paused": in_flight.is_paused, "num_held": in_flight.num_held, "is_stopping": is_stopping}
     return b"event: gate\ndata: %s\n\n" % json.dumps(words).encode()

@@ -39,7 +39,7 @@ class Worst(NamedTuple):
     cause: str
 
 
-class Tenant(NamedTuple):
+class TenantFacts(NamedTuple):
     """The service that a tenant received in a run."""
 
     name: str
@@ -210,13 +210,13 @@ def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Replica]:
     ]
 
 
-def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Tenant]:
+def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[TenantFacts]:
     """Each tenant's share and latencies, run beside run; empty if no request has a tenant."""
     found = [row for run, name in zip(runs, names, strict=True) for row in _tenants(run, name)]
     return sorted(found, key=lambda row: row.name)
 
 
-def _tenants(run: Run, run_name: str) -> list[Tenant]:
+def _tenants(run: Run, run_name: str) -> list[TenantFacts]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in run.requests().to_pylist():
         if row["tenant"] is not None:
@@ -225,7 +225,7 @@ def _tenants(run: Run, run_name: str) -> list[Tenant]:
     for name, rows in sorted(by_name.items()):
         begun = [row for row in rows if row["ttft_s"] is not None]
         found.append(
-            Tenant(
+            TenantFacts(
                 name,
                 run_name,
                 len(rows),

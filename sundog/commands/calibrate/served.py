@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from actors.config import ConfigError
 from runtime.load.clients import ServerGone
-from runtime.load.server import Server
+from runtime.load.server import TargetServer
 from sim.cost.profile import HostShare
 from sim.cost.work import CostModel
 from sim.figures.fit_log import fit_host, logged_works
@@ -97,7 +97,7 @@ class LoadClients:
     def __init__(self, url: str, lengths: tuple[int, int]) -> None:
         self._url, self._lengths = url, lengths
         self._load = ClientLoad(url, timeout_s=PATIENCE_S)
-        self._server: Server = find(self._load)
+        self._server: TargetServer = find(self._load)
         self._rng = random.Random(SEED)
         self._num_rows = 0
 
@@ -149,7 +149,9 @@ class LoadClients:
         return TraceRequest(f"calibrate-{self._num_rows}", arrival_s, prompt, answer)
 
 
-def seen(load: ClientLoad, server: Server, requests: Iterable[TraceRequest], record: ClientRecord) -> Summary:
+def seen(
+    load: ClientLoad, server: TargetServer, requests: Iterable[TraceRequest], record: ClientRecord
+) -> Summary:
     """Run a load, and return what its clients saw. ConfigError where the server is gone."""
     try:
         measure(load, server, requests, record)

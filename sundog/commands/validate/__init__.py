@@ -57,7 +57,13 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
     from sim.show.console import console_for
-    from sim.show.validation_table import Refusal, Row, accuracy_page, print_validation, to_json
+    from sim.show.validation_table import (
+        ShownRefusal,
+        ValidationRow,
+        accuracy_page,
+        print_validation,
+        to_json,
+    )
 
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:
@@ -66,9 +72,9 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
             overhead = host_overhead(server.plans_ahead) if asked.host_overhead else NO_OVERHEAD
             predictions = predict(server, overhead, asked.cost)
         except ConfigError as error:
-            refusals.append(Refusal(server.name, str(error)))
+            refusals.append(ShownRefusal(server.name, str(error)))
             continue
-        rows += [Row(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
+        rows += [ValidationRow(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
     if asked.page is not None:
         _write(Path(asked.page), accuracy_page(rows, refusals))
     if asked.as_json:

@@ -17,8 +17,8 @@ from actors.config import ConfigError
 from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
 from actors.messages import Generate
-from runtime.load.prompts import Prompts, Units
-from runtime.load.server import Server
+from runtime.load.prompts import PromptMaker, Units
+from runtime.load.server import TargetServer
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
 from sim.cost.composed import ScaledCost
@@ -120,7 +120,7 @@ def same_batches(real: RealModel, simulated: Simulated, rows: list[TraceRequest]
     """Count the batches that both worlds formed. Raises ConfigError with the first that differs."""
     config = replace(simulated.config, decode_runs=False)
     ids = range(real.tokenizer.vocab_size // 4, real.tokenizer.vocab_size // 2)
-    prompts = Prompts(Units(ids=ids), "worlds")
+    prompts = PromptMaker(Units(ids=ids), "worlds")
 
     def exact(row: TraceRequest) -> Generate:
         sampling = Sampling(temperature=0.0, max_tokens=row.num_output_tokens, ignore_eos=True)
@@ -275,7 +275,7 @@ def _doubted(simulated: Simulated) -> Iterator[Simulated]:
         yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
-def _seen(load: ClientLoad, server: Server, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
+def _seen(load: ClientLoad, server: TargetServer, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
     """What the clients of one load saw."""
     record = ClientRecord(server.model)
     summary = seen(load, server, rows, record)

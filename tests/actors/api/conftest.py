@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from actors.api import HttpSettings, ServedModel, create_app, serve_http
-from actors.api.keys import Keys
+from actors.api.keys import ApiKeys
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from tests.live import EMULATED, Live, live
@@ -150,7 +150,7 @@ async def _serving(
         async with trio.open_nursery() as engine, trio.open_nursery() as server:
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)
-            keys = None if api_key is None else Keys.one(api_key)
+            keys = None if api_key is None else ApiKeys.one(api_key)
             app = create_app(llm, MODEL, keys=keys, http=settings or HttpSettings(), **app_options)
 
             async def serve(*, task_status: trio.TaskStatus[int]) -> None:

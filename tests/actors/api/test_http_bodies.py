@@ -13,7 +13,7 @@ from actors.api.bodies.parsing import BodyT, JsonObject, check_content_type, par
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
-from actors.api.in_flight import InFlight, LocalAnswerControl
+from actors.api.in_flight import AnswersInFlight, LocalAnswerControl
 from actors.config.sampling_defaults import SamplingDefaults
 from actors.core.params.sampling import Sampling
 
@@ -32,7 +32,7 @@ class Nobody:
 
 def context() -> ApiContext:
     return ApiContext(
-        Nobody(), ServedModel("m", 10, 0), lambda: "1", LocalAnswerControl(InFlight(), Nobody())
+        Nobody(), ServedModel("m", 10, 0), lambda: "1", LocalAnswerControl(AnswersInFlight(), Nobody())
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.keys import Keys
+from actors.api.keys import ApiKeys
 from actors.config import ConfigError
 from tests.live import EMULATED, live
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_wrong_is_refused_by_place(tmp_path: Path, text: str, wor
     file = tmp_path / "keys.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
-        Keys.read(file)
+        ApiKeys.read(file)
     assert str(file) in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read"):
-        Keys.read(tmp_path / "none.toml")
+        ApiKeys.read(tmp_path / "none.toml")

@@ -8,7 +8,7 @@ from actors.core.params.logprobs import TokenLogprobs
 from actors.core.params.sampling import Adapter, Constraint, ConstraintKind
 from actors.kernel.stream import Delta
 from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
-from runtime.doors.messages import DOOR_MESSAGES, Asked, Deltas, Part
+from runtime.doors.messages import DOOR_MESSAGES, Asked, Deltas, StreamNews
 from runtime.wire.records import Packer, Unpacker
 
 
@@ -71,6 +71,8 @@ def test_deltas_cross_as_they_are() -> None:
     last = Delta("", (), 0, "error", None, 0, (), "it failed", (), (), 2.5, b"\0\1")
     stopped = Delta("b", (2, 3), 2, "stop", 7)
     by_text = Delta("c", (2,), 1, "stop", "end")
-    sent = Deltas(tuple([Part(number, each) for number, each in enumerate((first, last, stopped, by_text))]))
+    sent = Deltas(
+        tuple([StreamNews(number, each) for number, each in enumerate((first, last, stopped, by_text))])
+    )
     assert crossed(sent) == sent
     assert crossed(Health("degraded", ("healthy", "draining"), "x", None)).replicas == ("healthy", "draining")

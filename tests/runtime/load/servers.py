@@ -13,7 +13,7 @@ from runtime.load.clients import Clients
 from runtime.load.http import Connections, Site
 from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
-from runtime.load.server import Server
+from runtime.load.server import TargetServer
 from sim.trace.record import TraceRequest
 
 SITE = Site.of("http://server:8000")
@@ -128,7 +128,7 @@ def clients(
     connections: Connections, notes: Notes, num_clients: int | None = None, timeout_s: float | None = None
 ) -> Clients[TraceRequest]:
     """Clients that ask for completions of token ids."""
-    server = Server(connections, "m", "completions", {}, Units(ids=range(100)))
+    server = TargetServer(connections, "m", "completions", {}, Units(ids=range(100)))
     return Clients(server, notes, salt="s", num_clients=num_clients, timeout_s=timeout_s)
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from runtime.load.clients import GONE_S, LEAD_S, ServerGone
-from runtime.load.http import Failed, Site
+from runtime.load.http import RequestFailed, Site
 from sim.trace.record import TraceRequest
 from tests.runtime.load.servers import Asked, Notes, Script, clients, played, scripted
 
@@ -211,7 +211,7 @@ async def test_a_server_that_has_gone_ends_the_run() -> None:
     async with scripted(_broken) as connections:
 
         async def refuse(site: Site) -> trio.abc.Stream:
-            raise Failed("no connection", "Connection refused")
+            raise RequestFailed("no connection", "Connection refused")
 
         connections.connect, notes = refuse, Notes()
         with pytest.RaisesGroup(pytest.RaisesExc(ServerGone, match="Connection refused")):

@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.load.conversation import Conversation
-from runtime.load.http import Connections, Failed
+from runtime.load.http import Connections, RequestFailed
 from tests.runtime.load.servers import Asked, scripted
 
 
@@ -39,10 +39,10 @@ async def test_what_fails_was_not_said_and_what_breaks_off_is_kept_as_it_is() ->
     """So that the next question makes sense to the model."""
     conversation = Conversation("m", None, {})
     async with scripted(_words) as connections:
-        with pytest.raises(Failed, match="HTTP 500: a bug"):
+        with pytest.raises(RequestFailed, match="HTTP 500: a bug"):
             await answer(conversation, connections, "fail")
         assert conversation.turns == []
-        with pytest.raises(Failed):
+        with pytest.raises(RequestFailed):
             await answer(conversation, connections, "half")
     assert [turn["content"] for turn in conversation.turns] == ["half", "1 flah"]
 

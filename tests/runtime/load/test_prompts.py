@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.load.prompts import WORDS, Prompts, Units
+from runtime.load.prompts import WORDS, PromptMaker, Units
 from sim.trace.record import TraceRequest
 
 IDS = Units(ids=range(300, 400))
@@ -15,14 +15,14 @@ def row(name: str, num_tokens: int, ids: tuple[int, ...] | None = None, size: in
 @pytest.mark.parametrize("num_tokens", [1, 15, 16, 1000])
 def test_a_prompt_of_ids_has_its_length_exactly(num_tokens: int) -> None:
     """And its ids are those of the server's vocabulary."""
-    prompt = Prompts(IDS, "s").of(row("a", num_tokens))
+    prompt = PromptMaker(IDS, "s").of(row("a", num_tokens))
     assert isinstance(prompt, list) and len(prompt) == num_tokens
     assert set(prompt) <= set(range(300, 400))
 
 
 def test_equal_names_are_equal_tokens_and_the_rest_is_new() -> None:
     """Whatever is asked first; what no name covers repeats nowhere."""
-    prompts = Prompts(IDS, "s")
+    prompts = PromptMaker(IDS, "s")
     a, b = prompts.of(row("a", 40, (1, 2))), prompts.of(row("b", 60, (1, 2, 9)))
     assert a[:32] == b[:32]
     assert a[32:] != b[32:40]
@@ -33,13 +33,13 @@ def test_equal_names_are_equal_tokens_and_the_rest_is_new() -> None:
 def test_another_salt_is_another_text() -> None:
     """So that what a server has cached of the last load is no help to it."""
     asked = row("a", 40, (1, 2))
-    assert Prompts(IDS, "s").of(asked) != Prompts(IDS, "t").of(asked)
+    assert PromptMaker(IDS, "s").of(asked) != PromptMaker(IDS, "t").of(asked)
 
 
 def test_texts_are_as_long_as_the_server_counts() -> None:
     """Two tokens a word and five beside them; shared names are shared words."""
     units = Units(words=WORDS, tokens_each=2.0, fixed_tokens=5)
-    prompts = Prompts(units, "s")
+    prompts = PromptMaker(units, "s")
     a, b = prompts.of(row("a", 69, (1, 2))), prompts.of(row("b", 105, (1, 2)))
     assert isinstance(a, str) and isinstance(b, str)
     assert (len(a.split()), len(b.split())) == (32, 50)
@@ -48,4 +48,4 @@ def test_texts_are_as_long_as_the_server_counts() -> None:
 
 def test_a_prompt_is_never_empty() -> None:
     """Though the chat template alone may be longer than what was asked for."""
-    assert Prompts(Units(words=WORDS, fixed_tokens=30), "s").of(row("a", 4))
+    assert PromptMaker(Units(words=WORDS, fixed_tokens=30), "s").of(row("a", 4))

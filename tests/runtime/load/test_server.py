@@ -7,7 +7,7 @@ import trio
 
 from actors.config import ConfigError
 from runtime.load.http import Site
-from runtime.load.server import Server, find_server
+from runtime.load.server import TargetServer, find_server
 from tests.runtime.load.servers import Asked, Script, scripted
 
 MODELS = {"data": [{"id": "first"}, {"id": "second"}]}
@@ -45,7 +45,7 @@ async def _streamed(asked: Asked) -> None:
     await asked.write(b"0\r\n\r\n")
 
 
-async def found(script: Script, model: str | None = None, endpoint: Any = None) -> Server:
+async def found(script: Script, model: str | None = None, endpoint: Any = None) -> TargetServer:
     async with scripted(script) as connections:
         return await find_server(connections, model, endpoint, 10.0)
 

@@ -20,7 +20,7 @@ from actors.core.config import SchedulerConfig
 from runtime.engine.backend import TorchBackend
 from runtime.engine.engine import Engine, Flight
 from runtime.model.model import Model
-from runtime.ranks.rank import Rank, first_of
+from runtime.ranks.rank import RankPlace, first_of
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.scheduled import answers
 
@@ -93,7 +93,7 @@ class Leading:
         return self._engine.finish(flight, end_s)
 
 
-def opened(case: Case, rank: Rank | None) -> tuple[Engine, Kept, TorchBackend]:
+def opened(case: Case, rank: RankPlace | None) -> tuple[Engine, Kept, TorchBackend]:
     backend = TorchBackend(
         case.folder,
         dtype="float32",
@@ -110,7 +110,7 @@ def opened(case: Case, rank: Rank | None) -> tuple[Engine, Kept, TorchBackend]:
     return engine, kept, backend
 
 
-def answered(case: Case, rank: Rank | None = None, others: list[Connection] | None = None) -> Answered:
+def answered(case: Case, rank: RankPlace | None = None, others: list[Connection] | None = None) -> Answered:
     """What the case is answered by one rank, or by rank 0 of several."""
     engine, kept, backend = opened(case, rank)
     config = SchedulerConfig(num_gpu_blocks=case.num_blocks, async_scheduling=case.ahead, **LIMITS)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def answered(case: Case, rank: Rank | None = None, others: list[Connection] | No
     )
 
 
-def follow(case: Case, rank: Rank, batches: Connection) -> None:
+def follow(case: Case, rank: RankPlace, batches: Connection) -> None:
     """Take the same steps as rank 0, until it has none."""
     engine, _, backend = opened(case, rank)
     while (batch := batches.recv()) is not None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.kernel.actor import ActorDied
-from runtime.wire.frames import HEADER, MOST_BYTES, Frame, Frames, Kind, WireError
+from runtime.wire.frames import HEADER, MOST_BYTES, Frame, FrameKind, Frames, WireError
 from runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note
 from tests.actors.places import MESSAGES, linked
@@ -117,19 +117,21 @@ async def test_a_link_cut_anywhere_leaves_nobody_waiting() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (HEADER.pack(MOST_BYTES + 1, Kind.TELL, 1, 0, 1), f"a frame of {MOST_BYTES + 1} bytes"),
+        (HEADER.pack(MOST_BYTES + 1, FrameKind.TELL, 1, 0, 1), f"a frame of {MOST_BYTES + 1} bytes"),
         (HEADER.pack(0, 77, 1, 0, 1), "unknown kind 77"),
-        (Frame(Kind.TELL, 9, 0, 1, b"\x94").packed(), "the channel 9, which is not open"),
-        (Frame(Kind.ANSWER, 0, 5, 2, b"\x01").packed(), "the question 5, which was not asked"),
+        (Frame(FrameKind.TELL, 9, 0, 1, b"\x94").packed(), "the channel 9, which is not open"),
+        (Frame(FrameKind.ANSWER, 0, 5, 2, b"\x01").packed(), "the question 5, which was not asked"),
         (
-            Frame(Kind.OPEN, 1, 1, body=b"clerk\nx").packed() + Frame(Kind.TELL, 1, 0, 1, b"\x01").packed(),
+            Frame(FrameKind.OPEN, 1, 1, body=b"clerk\nx").packed()
+            + Frame(FrameKind.TELL, 1, 0, 1, b"\x01").packed(),
             "a Note that is none",
         ),
         (
-            Frame(Kind.OPEN, 1, 1, body=b"clerk\nx").packed() + Frame(Kind.TELL, 1, 0, 99, b"\x01").packed(),
+            Frame(FrameKind.OPEN, 1, 1, body=b"clerk\nx").packed()
+            + Frame(FrameKind.TELL, 1, 0, 99, b"\x01").packed(),
             "unknown tag 99",
         ),
-        (Frame(Kind.OPEN, 1, 1, body=b"clerk\nx").packed() * 2, "a second channel 1"),
+        (Frame(FrameKind.OPEN, 1, 1, body=b"clerk\nx").packed() * 2, "a second channel 1"),
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of"),
     ],
 )

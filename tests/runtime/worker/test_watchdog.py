@@ -10,7 +10,7 @@ import trio
 
 from actors.kernel.actor import Actor, Handled, answer
 from actors.messages import Capacity, Load
-from runtime.worker.watchdog import Watched
+from runtime.worker.watchdog import WatchedBackend
 from tests.actors.fakes import FakeBackend
 from tests.live import live
 from tests.runtime.worker.slow_steps import SLOW
@@ -53,7 +53,7 @@ async def test_a_load_is_given_its_own_time(
     caplog: pytest.LogCaptureFixture, stall_s: float, load_s: float, is_said: bool
 ) -> None:
     """However little a step is given; what is said of it is that it does not go on, and that it does."""
-    watched, loader = Watched(FakeBackend(), stall_s, load_s), Loader("runner-0.0")
+    watched, loader = WatchedBackend(FakeBackend(), stall_s, load_s), Loader("runner-0.0")
     async with trio.open_nursery() as nursery:
         ref = loader.ref("test")
         await nursery.start(loader.live)

@@ -16,10 +16,10 @@ from sim.explain.load import load
 from sim.explain.phases import UNDER_WAY, phases, totals
 from sim.files.lines import JsonLines
 from sim.record.journal import Journal
-from sim.record.journal_rows import JournalError, Step
+from sim.record.journal_rows import JournalError, JournalStep
 from sim.record.recorder import Recorder
 from sim.schedule.decision_log import RecordedOutputs
-from sim.schedule.driver import Driver, Happening, Planned
+from sim.schedule.driver import Driver, Happening, HasPlanned
 from sim.schedule.step_trace import parse_trace
 from sundog.cli import main
 from sundog.commands.explain import explain as command
@@ -180,7 +180,7 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
     truth = []
 
     def watch(happening: Happening) -> None:
-        if isinstance(happening, Planned):
+        if isinstance(happening, HasPlanned):
             batch = happening.batch
             preempted = tuple(zip(batch.preempted, batch.preempted_for, strict=True))
             truth.append((happening.blocked, preempted))
@@ -189,7 +189,7 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
     Driver(parse_trace(trace), RecordedOutputs(outputs), watch).run()
     rows = (json.loads(line) for line in log)
     records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
-    steps = [r for r in records if isinstance(r, Step)]
+    steps = [r for r in records if isinstance(r, JournalStep)]
     assert log_header(trace).unit == "steps" and len(steps) == len(truth)
     for step, (blocked, preempted) in zip(steps, truth, strict=True):
         assert step.blocked == blocked, step.step

@@ -15,7 +15,7 @@ from sim.files.lines import JsonLines
 from sim.files.run_files import JOURNAL as NAME
 from sim.record.journal import Journal
 from sim.record.journal_file import JournalFile
-from sim.record.journal_rows import Arrival, Header, JournalError, Step
+from sim.record.journal_rows import Arrival, Header, JournalError, JournalStep
 from sim.replay import replay
 from tests.sim.test_replay import COST, random_config, random_trace
 
@@ -41,7 +41,7 @@ def tight(config: EngineConfig, *, decode_runs: bool = True) -> EngineConfig:
     )
 
 
-def read(directory: Path) -> tuple[Header, list[Arrival | Step]]:
+def read(directory: Path) -> tuple[Header, list[Arrival | JournalStep]]:
     lines = JsonLines(directory / NAME, JournalError.at)
     rows = iter(lines)
     return journal_header(next(rows), lines), list(journal_records(lines, rows))
@@ -65,7 +65,7 @@ def test_what_is_read_is_what_was_said(tmp_path: Path, seed: int) -> None:
     header, records = read(tmp_path)
     assert (header.num_blocks, header.block_size) == (BLOCKS, 16)
     arrivals = [r for r in records if isinstance(r, Arrival)]
-    steps = [r for r in records if isinstance(r, Step)]
+    steps = [r for r in records if isinstance(r, JournalStep)]
     assert [(a.request_id, a.time_s, a.num_prompt_tokens, a.priority) for a in arrivals] == [
         (s.request_id, s.arrival_s, s.num_prompt_tokens, s.priority) for s in heard.submits
     ]
@@ -102,7 +102,7 @@ def test_a_decode_run_is_one_line_with_the_end_of_each_step(tmp_path: Path) -> N
     for decode_runs in (True, False):
         folder = tmp_path / str(decode_runs)
         record(folder, 2, decode_runs=decode_runs)
-        steps[decode_runs] = [r for r in read(folder)[1] if isinstance(r, Step)]
+        steps[decode_runs] = [r for r in read(folder)[1] if isinstance(r, JournalStep)]
     ends = [sorted((s.replica, end_s) for s in found for end_s in s.ends_s) for found in steps.values()]
     assert ends[0] == ends[1]
     assert len(steps[True]) < len(steps[False])

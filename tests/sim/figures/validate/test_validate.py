@@ -14,7 +14,15 @@ from sim.cost.overhead import NO_OVERHEAD, HostOverhead
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, MeasuredServer, exact_poisson
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
-from sim.show.validation_table import HEAD, KNOWN, Refusal, Row, print_validation, summary, to_json
+from sim.show.validation_table import (
+    HEAD,
+    KNOWN,
+    ShownRefusal,
+    ValidationRow,
+    print_validation,
+    summary,
+    to_json,
+)
 
 OWN = Path("sim/figures/validate/servers")
 WRITTEN = """
@@ -55,7 +63,7 @@ def test_a_server_that_is_the_simulator_is_predicted_without_error(tmp_path: Pat
         text += f"{metric} = {{ {', '.join(kinds)} }}\n"
     (tmp_path / "one.server.toml").write_text(text)
     (real,) = find_servers(tmp_path)
-    row = Row(real, real.stages[0], predict(real, NO_OVERHEAD, "roofline")[0])
+    row = ValidationRow(real, real.stages[0], predict(real, NO_OVERHEAD, "roofline")[0])
     assert len(real.stages[0].figures) == 12
     for name in real.stages[0].figures:
         assert row.error(name) == pytest.approx(0, abs=1e-12)
@@ -188,7 +196,7 @@ def test_the_record_that_comes_with_sundog_is_predicted_within_two_percent() -> 
     from sim.cost.overhead import host_overhead
 
     (real,) = find_servers(OWN)
-    row = Row(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])
+    row = ValidationRow(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])
     for name in ("ttft mean", "tpot mean", "e2e mean", "e2e p99", "ttft p99"):
         error = row.error(name)
         assert error is not None and abs(error) < 0.025, (name, error)
@@ -200,9 +208,9 @@ def test_the_record_that_comes_with_sundog_is_predicted_within_two_percent() -> 
 def test_the_table_shows_real_predicted_and_error(tmp_path: Path) -> None:
     """In one cell each."""
     real = server(tmp_path)
-    row = Row(real, real.stages[0], predict(real, NO_OVERHEAD, "auto")[0])
+    row = ValidationRow(real, real.stages[0], predict(real, NO_OVERHEAD, "auto")[0])
     with (tmp_path / "out").open("w+") as file:
-        print_validation([row], [Refusal("other", "why")], Console(file=file, width=110))
+        print_validation([row], [ShownRefusal("other", "why")], Console(file=file, width=110))
         file.seek(0)
         text = file.read()
     error = row.error("ttft mean")
