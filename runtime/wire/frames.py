@@ -44,11 +44,9 @@ class FrameKind(enum.IntEnum):
     """The oldest message of this channel has left its bounded mailbox."""
     ENDED = 9
     """The actor takes no message any more."""
-    FORGET = 10
-    """Names lose their numbers: a message that was to be sent could not be packed."""
-    OPENED = 11
+    OPENED = 10
     """The channel is open; the number is the capacity of the actor's mailbox, 0 for none."""
-    NOT_OPENED = 12
+    NOT_OPENED = 11
     """The channel is not open; the body says why."""
 
 

@@ -18,7 +18,7 @@ import trio
 from runtime.wire.frames import WireError
 from runtime.wire.records import fingerprint
 
-VERSION = 2
+VERSION = 3
 GREETING = struct.Struct("<6sH8s9s32s")
 HANDSHAKE_S = 10.0
 

@@ -211,14 +211,14 @@ class Link:
 
     def send(self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
         """Send a message that an actor here was given for one there. Never waits."""
-        tag, body = self._pack(message)
+        tag, body = self._packer.pack(message)
         self._send_frame(Frame(kind, channel, 0 if reply is None else self._number(reply), tag, body))
 
     def answer(self, number: int, value: object, error: BaseException | None) -> None:
         """Give the answer to a question of the other end, or say why there is none."""
         if error is None:
             try:
-                return self._send_frame(Frame(FrameKind.ANSWER, 0, number, *self._pack(value)))
+                return self._send_frame(Frame(FrameKind.ANSWER, 0, number, *self._packer.pack(value)))
             except WireError as unsendable:
                 error = unsendable
         self._send_frame(Frame(FrameKind.FAILED, 0, number, body=str(error).encode(errors="replace")))
@@ -228,14 +228,6 @@ class Link:
         if kind is FrameKind.HANG_UP:
             self._outlets.pop(channel, None)
         self._send_frame(Frame(kind, channel))
-
-    def _pack(self, message: object) -> tuple[int, bytes]:
-        try:
-            return self._packer.pack(message)
-        except WireError:
-            self._packer.forget()
-            self._send_frame(Frame(FrameKind.FORGET, 0))
-            raise
 
     def _number(self, reply: Reply[Any]) -> int:
         """The number under which this reply is answered."""
@@ -313,8 +305,6 @@ class Link:
                 self._answered(frame)
             case FrameKind.OPENED | FrameKind.NOT_OPENED:
                 self._opened(frame)
-            case FrameKind.FORGET:
-                self._unpacker.forget()
             case FrameKind.TAKEN | FrameKind.ENDED:
                 outlet = self._outlets.get(frame.channel)  # None: this end has hung up
                 if outlet is not None:

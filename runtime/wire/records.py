@@ -1,8 +1,7 @@
 """Records as bytes and back: a message travels as the tuple of its fields, without their names.
 
 Fields are packed in the order in which they are declared, by msgspec; whatever has another shape than was
-declared is refused by name. Both ends number the types alike (`fingerprint`), and numbers stand for names
-(`names.py`). A packer and an unpacker belong to one link, whose frames they take in order.
+declared is refused by name. Both ends number the types alike (`fingerprint`).
 """
 
 import hashlib
@@ -16,19 +15,7 @@ import msgspec
 from actors.core.queue.policy import RankValue
 from actors.messages.client import ChatMessage, Prompt
 from runtime.wire.frames import NOTHING, WireError
-from runtime.wire.names import Heard, Spoken
-from runtime.wire.shapes import (
-    NAMED,
-    OPTIONS,
-    PAIRS,
-    element,
-    field_types,
-    is_record,
-    named,
-    optional,
-    typed_fields,
-    wire_type,
-)
+from runtime.wire.shapes import OPTIONS, element, field_types, is_record, optional, typed_fields, wire_type
 
 Turn = Callable[[Any], Any] | None
 """Makes a value what the other side needs; None where it is that already."""
@@ -38,14 +25,11 @@ class Packer:
     """The messages that are to be sent, as bytes."""
 
     def __init__(self, types: Sequence[type]) -> None:
-        self._spoken = Spoken()
-        self._last: dict[object, tuple[str, ...]] = {}
-        self.name = self._spoken.pack
-        self._turns = {each: (tag, _packing(each, self)) for tag, each in enumerate(types, NOTHING + 1)}
+        self._turns = {each: (tag, _packing(each)) for tag, each in enumerate(types, NOTHING + 1)}
         self._encode = msgspec.msgpack.Encoder().encode
 
     def pack(self, message: object) -> tuple[int, bytes]:
-        """The tag of its type, and its body; WireError for what cannot be sent. Then `forget`."""
+        """Return the tag of its type, and its body; WireError for what cannot be sent."""
         if message is None:
             return NOTHING, b""
         try:
@@ -54,39 +38,17 @@ class Packer:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise WireError(f"{type(message).__name__} cannot be sent: {error}") from error
 
-    def forget(self) -> None:
-        """Forget all names that were said; the other end is told so."""
-        self._spoken.forget()
-        self._last.clear()
-
-    def pairs(self) -> Callable[[Sequence[tuple[str, int]]], object]:
-        """Numbers by request: whose they are is said only when they are others than the last time."""
-        place = object()
-
-        def turn(pairs: Sequence[tuple[str, int]]) -> object:
-            names = tuple([name for name, _ in pairs])
-            numbers = [number for _, number in pairs]
-            if self._last.get(place) == names:
-                return None, numbers
-            self._last[place] = names
-            return [self.name(name) for name in names], numbers
-
-        return turn
-
 
 class Unpacker:
     """The bytes that came, as messages."""
 
     def __init__(self, types: Sequence[type]) -> None:
-        self._heard = Heard()
-        self._last: dict[object, tuple[str, ...]] = {}
-        self.name = self._heard.unpack
         self._turns = [
-            (each, msgspec.msgpack.Decoder(wire_type(each)).decode, _unpacking(each, self)) for each in types
+            (each, msgspec.msgpack.Decoder(wire_type(each)).decode, _unpacking(each)) for each in types
         ]
 
     def unpack(self, tag: int, body: bytes) -> object:
-        """The message; WireError if it is none."""
+        """Return the message; WireError if it is none."""
         if tag == NOTHING:
             return None
         try:
@@ -98,23 +60,6 @@ class Unpacker:
             return value if turn is None else turn(value)
         except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
             raise WireError(f"a {record.__name__} that is none: {error}") from error
-
-    def forget(self) -> None:
-        """Forget all names, as the other end has done."""
-        self._heard.forget()
-        self._last.clear()
-
-    def pairs(self) -> Callable[[Any], tuple[tuple[str, int], ...]]:
-        """The other half of the packer's."""
-        place = object()
-
-        def turn(said: tuple[tuple[str | int, ...] | None, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
-            names, numbers = said
-            if names is not None:
-                self._last[place] = tuple([self.name(name) for name in names])
-            return tuple(zip(self._last[place], numbers, strict=True))
-
-        return turn
 
 
 def fingerprint(types: Sequence[type]) -> bytes:
@@ -137,54 +82,47 @@ def fingerprint(types: Sequence[type]) -> bytes:
     return hashlib.sha256("\n".join(told).encode()).digest()[:8]
 
 
-def _packing(hint: Any, packer: Packer) -> Turn:
+def _packing(hint: Any) -> Turn:
     """How a value of this type is made of what msgspec packs natively."""
-    if hint is NAMED:
-        return packer.name
     if hint == OPTIONS:
         return json.dumps
     if hint == Prompt:
-        turn = _packing(ChatMessage, packer)
+        turn = _packing(ChatMessage)
         assert turn is not None
         return lambda prompt: [turn(each) for each in prompt] if _is_chat(prompt, ChatMessage) else prompt
     if is_record(hint):
         names = tuple(typed_fields(hint))
-        turns = [_packing(each, packer) for each in field_types(hint)]
+        turns = [_packing(each) for each in field_types(hint)]
         return _record_packing(names, turns)
-    return _parts(hint, packer, _packing, list)
+    return _parts(hint, _packing, list)
 
 
-def _unpacking(hint: Any, unpacker: Unpacker) -> Turn:
+def _unpacking(hint: Any) -> Turn:
     """How a value of this type is made of what msgspec read."""
-    if hint is NAMED:
-        return unpacker.name
     if hint is RankValue:
         return _tupled
     if hint == OPTIONS:
         return json.loads
     if hint == Prompt:
-        turn = _unpacking(ChatMessage, unpacker)
+        turn = _unpacking(ChatMessage)
         assert turn is not None
         return lambda prompt: tuple([turn(each) for each in prompt]) if _is_chat(prompt, tuple) else prompt
     if is_record(hint):
-        turns = [_unpacking(each, unpacker) for each in field_types(hint)]
+        turns = [_unpacking(each) for each in field_types(hint)]
         return _record_unpacking(hint, turns)
-    return _parts(hint, unpacker, _unpacking, tuple)
+    return _parts(hint, _unpacking, tuple)
 
 
-def _parts(hint: Any, end: Any, turning: Callable[..., Turn], many: type) -> Turn:
-    """The same for what is no record: its parts, each in its turn."""
-    if hint == PAIRS:
-        turned: Turn = end.pairs()
-        return turned
+def _parts(hint: Any, turning: Callable[[Any], Turn], many: type) -> Turn:
+    """Return the turn of what is no record, by its parts."""
     if (maybe := optional(hint)) is not None:
-        inner = turning(maybe, end)
+        inner = turning(maybe)
         return None if inner is None else _unless_none(inner)
     if (each := element(hint)) is not None:
-        inner = turning(named(each), end)
+        inner = turning(each)
         return None if inner is None else _each(inner, many)
     if get_origin(hint) is tuple:
-        turns = [turning(named(part), end) for part in get_args(hint)]
+        turns = [turning(part) for part in get_args(hint)]
         if any(turns):
             return lambda values: tuple(
                 [value if turn is None else turn(value) for value, turn in zip(values, turns, strict=True)]

@@ -77,41 +77,21 @@ def wire_type(hint: Any) -> Any:
         return str | int | tuple[int | wire_type(ChatMessage), ...]  # type: ignore[misc]  # a type by value
     if hint == OPTIONS:
         return str
-    if hint == PAIRS:
-        return tuple[tuple[str | int, ...] | None, tuple[int, ...]]
-    if hint is NAMED:
-        return str | int
     if is_record(hint):
         return GenericAlias(tuple, tuple(wire_type(each) for each in field_types(hint)))
     if (inner := element(hint)) is not None:
-        return GenericAlias(tuple, (wire_type(named(inner)), ...))
+        return GenericAlias(tuple, (wire_type(inner), ...))
     if get_origin(hint) is tuple:
-        return GenericAlias(tuple, tuple(wire_type(named(each)) for each in get_args(hint)))
+        return GenericAlias(tuple, tuple(wire_type(each) for each in get_args(hint)))
     if (maybe := optional(hint)) is not None:
         return wire_type(maybe) | None
     return hint
 
 
-class Named(str):
-    """A text that is said often: the id of a request."""
-
-
-NAMED: Any = Named
-
-
-def named(hint: object) -> Any:
-    """The type of a part of a tuple: a text there is nearly always the id of a request."""
-    return NAMED if hint is str else hint
-
-
 OPTIONS = Mapping[str, object]
 """An object of JSON's, which crosses as its text: its numbers may have more than 64 bits."""
-PAIRS = tuple[tuple[str, int], ...]
-"""Numbers by request, as every step has them."""
 
 
 def field_types(record: type) -> tuple[Any, ...]:
-    """The types of a record's fields; ids of requests are marked."""
-    return tuple(
-        NAMED if name == "request_id" and hint is str else hint for name, hint in typed_fields(record).items()
-    )
+    """Return the types of a record's fields, in order."""
+    return tuple(typed_fields(record).values())

@@ -55,7 +55,7 @@ async def test_another_secret_is_refused_by_both_ends(other: bytes) -> None:
 async def test_another_version_or_other_messages_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an upgrade under a running server."""
     said = await both((b"", b""), (int,))
-    assert "another Sundog (wire 2, here 2): install the same at both ends" in said[0]
+    assert "another Sundog (wire 3, here 3): install the same at both ends" in said[0]
 
 
 async def test_an_end_is_not_taken_for_itself() -> None:

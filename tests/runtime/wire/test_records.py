@@ -14,7 +14,7 @@ from runtime.wire.frames import WireError
 from runtime.wire.records import Packer, Unpacker, fingerprint
 from runtime.wire.shapes import element, field_types, is_record, optional
 from runtime.worker.messages import MESSAGES
-from tests.bench.bench_wire import admitted, decode_step
+from tests.bench.bench_wire import decode_step
 
 RANKS = st.recursive(
     st.integers(0, 9) | st.floats(allow_nan=False) | st.just("a"), lambda part: st.tuples(part, part)
@@ -44,29 +44,27 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if hint is int:
         return st.integers(-(2**63), 2**64 - 1)
     assert get_origin(hint) is not Mapping
-    return st.from_type(str if issubclass(hint, str) and hint.__name__ == "Named" else hint)
+    return st.from_type(hint)
 
 
 @pytest.mark.parametrize("record", MESSAGES, ids=lambda record: record.__name__)
 @given(data=st.data())
 @settings(max_examples=6, deadline=None)
 def test_every_message_comes_back_as_it_was(record: type, data: st.DataObject) -> None:
-    """Whatever its fields hold, and however often the same names were said before."""
+    """Whatever its fields hold."""
     packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
     for message in data.draw(st.lists(values(record), max_size=4)):
         assert unpacker.unpack(*packer.pack(message)) == message
 
 
-def test_after_a_message_that_cannot_be_sent_both_ends_begin_anew() -> None:
-    """It is refused by name; nothing that was half said is taken for said."""
+def test_a_message_that_cannot_be_sent_leaves_nothing_behind() -> None:
+    """It is refused by name, and the next one comes as it is."""
     packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
     names = tuple(f"r{number}" for number in range(3))
     unpacker.unpack(*packer.pack(Abort(names[:1])))
     for unsendable in (Abort((names[1], "\ud800")), Submit("r2", 0.0, 2**70, 1), object()):
         with pytest.raises(WireError, match=f"{type(unsendable).__name__} cannot be sent"):
             packer.pack(unsendable)
-        packer.forget()
-        unpacker.forget()
         assert unpacker.unpack(*packer.pack(Abort(names))) == Abort(names)
 
 
@@ -85,21 +83,20 @@ def test_ends_that_declare_a_message_otherwise_have_another_fingerprint() -> Non
     assert len({fingerprint(each) for each in (MESSAGES, MESSAGES[1:], MESSAGES[::-1], (Batch,))}) == 4
 
 
-def test_a_steps_batch_is_a_diff_and_stays_under_two_kilobytes() -> None:
-    """With 256 running decodes, even where every one of them grows by a block in the same step."""
+def test_a_steps_batch_is_a_diff() -> None:
+    """With 256 running decodes nothing is said of them, but of those that grow by a block."""
     packer = Packer(MESSAGES)
-    packer.pack(admitted(256))
     sizes = [len(packer.pack(decode_step(256, step, all_grow=True).batch)[1]) for step in range(2, 40)]
-    assert max(sizes) < 2048
+    assert max(sizes) < 48 * 256
     sizes = [len(packer.pack(decode_step(256, step).batch)[1]) for step in range(40, 80)]
-    assert max(sizes) < 256
+    assert max(sizes) < 1024
 
 
-def test_a_token_takes_a_few_bytes() -> None:
-    """256 requests that decode name themselves once."""
+def test_a_token_takes_little_more_than_the_id_of_its_request() -> None:
+    """Fields have no names on the wire."""
     packer, unpacker = Packer(MESSAGES), Unpacker(MESSAGES)
     packed = [packer.pack(decode_step(256, step)) for step in range(2, 20)]
-    assert max(len(body) for _, body in packed[1:]) < 4 * 256
+    assert max(len(body) for _, body in packed) < 48 * 256
     outputs = [unpacker.unpack(*each) for each in packed]
     assert outputs == [decode_step(256, step) for step in range(2, 20)]
     assert all(isinstance(output, StepOutput) for output in outputs)
