@@ -93,14 +93,14 @@ class EngineProcess:
         hold = monitor.ref("engine-process")
         async with trio.open_nursery() as nursery:
             await nursery.start(monitor.live)
-            nursery.start_soon(self._start, link, monitor, on_up)
+            nursery.start_soon(self._start, link, on_up)
             nursery.start_soon(self._watch, monitor, begun.name)
             await link.run()
             hold.close()
             nursery.cancel_scope.cancel()
         return f"the link ended as {link.why_ended}"
 
-    async def _start(self, link: Link, monitor: ProcessMonitor, on_up: Callable[[EngineRefs], None]) -> None:
+    async def _start(self, link: Link, on_up: Callable[[EngineRefs], None]) -> None:
         """Wait until the core is up, and hand out its addresses."""
         replica, tap = self._replica, self._tap
         try:
