@@ -1,5 +1,6 @@
 """Two runs held side by side: settings, latencies with confidence, which requests gained and which lost."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -78,6 +79,17 @@ def compare(first: Run, second: Run) -> Comparison:
     finished = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
     of_each = _counts(a["e2e_s"]), _counts(b["e2e_s"])
     return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished, of_each)
+
+
+def replications_that_tell(change: Interval) -> int | None:
+    """Return how many pairs of runs would show such a change; None where it is shown, or cannot be told.
+
+    An interval narrows with the square root of what it is of, so that it excludes zero once n pairs make it
+    narrower than the change itself: n = (half-width / change) ** 2.
+    """
+    if math.isnan(change.half_width) or change.excludes_zero or not change.mean:
+        return None
+    return max(math.ceil((change.half_width / change.mean) ** 2), 2)
 
 
 Columns = dict[str, Any]

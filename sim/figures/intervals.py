@@ -84,12 +84,9 @@ def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
     return Interval(mean, half_width)
 
 
-def all_at_once(confidence: float, num_settings: int) -> float:
-    """The confidence of a difference of two settings, such that those of all pairs hold together.
-
-    Which one is the best is seen only afterwards, so that any pair may be compared (Bonferroni's bound).
-    """
-    return 1 - (1 - confidence) / max(num_settings * (num_settings - 1) // 2, 1)
+def to_the_best(confidence: float, num_settings: int) -> float:
+    """The confidence of a difference to one setting, such that those of all others to it hold together."""
+    return 1 - (1 - confidence) / max(num_settings - 1, 1)
 
 
 def batch_means(values: Floats, num_batches: int = NUM_BATCHES) -> Floats:

@@ -12,6 +12,7 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,7 +23,7 @@ import numpy as np
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
 from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
-from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, saturation
+from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, percentiles, saturation
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, StepColumns
 from sim.record.recorder import Recorder
@@ -135,6 +136,15 @@ class ClientFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectiveFigures:
+    """An objective of a run, the value that it limits (None where nothing finished), and if it held."""
+
+    objective: str
+    value_s: float | None
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The figures of a run; seconds, tokens and fractions. A distribution of nothing is None.
 
@@ -199,13 +209,14 @@ class Summary:
     client: ClientFigures | None = None
     refusals: dict[str, int] = field(default_factory=dict)
     num_cut: int = 0
+    objectives: tuple[ObjectiveFigures, ...] = ()
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.replicas:
             del figures["replicas"], figures["imbalance"]
-        for name in ("remarks", "refusals", "num_cut"):
+        for name in ("remarks", "refusals", "num_cut", "objectives"):
             if not figures[name]:
                 del figures[name]
         for name in ("speculation", "client"):
@@ -237,6 +248,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         num_refused=recorder.refusals.total,
         num_cut=totals.num_cut,
         refusals=dict(recorder.refusals.counts),
+        objectives=_objectives(source, terms, front_s),
         prefix_hit_tokens=totals.hit_tokens,
         prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
         num_preemptions=totals.num_preemptions,
@@ -259,6 +271,7 @@ def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summar
         prefix_hit_tokens=hit_tokens,
         prefix_hit_rate=hit_rate,
         client=ClientFigures.of(record),
+        objectives=_objectives(source, terms, 0.0),
     )
 
 
@@ -334,6 +347,20 @@ def _summed(
     together = joined(owned)
     met = terms.met(together, latencies(together, front_end_s))
     return totals, tenants_of(together, met, front_end_s)
+
+
+def _objectives(source: Source, terms: RunTerms, front_end_s: float) -> tuple[ObjectiveFigures, ...]:
+    """How every objective fared; the rows are held in memory for them."""
+    if not terms.objectives:
+        return ()
+    rows = joined(list(source.requests()))
+    found = percentiles((each.metric for each in terms.objectives), rows, latencies(rows, front_end_s))
+    return tuple(
+        ObjectiveFigures(
+            each.text, None if math.isnan(value := found[each.metric.name]) else value, value <= each.below_s
+        )
+        for each in terms.objectives
+    )
 
 
 def _saturation(source: Source, terms: RunTerms, num_blocks: int) -> float | None:

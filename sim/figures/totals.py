@@ -3,7 +3,7 @@ saturation.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.figures.named import Metric, Objective
 from sim.record.rows import Floats, RequestTimes, Rows
 
 
@@ -19,7 +20,7 @@ class RunTerms:
     """The terms that a run is held against: limits per request in seconds, and what its GPUs take.
 
     `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
-    currency.
+    currency. `objectives` are limits for the whole run.
     """
 
     slo_ttft_s: float | None = None
@@ -30,6 +31,7 @@ class RunTerms:
     block_size: int = 16
     gpu_power_w: float | None = None
     price_per_gpu_h: float | None = None
+    objectives: tuple[Objective, ...] = ()
 
     def met(self, rows: Rows, times: RequestTimes) -> NDArray[np.bool_] | None:
         """Mark the requests that met every limit, their own before these; None if there is none at all.
@@ -148,3 +150,22 @@ def _held_token_s(rows: Rows) -> Floats:
     held = rows.num_prompt_tokens - rows.prefix_hit_tokens + rows.num_output_tokens / 2
     product: Floats = held * _spent_s(rows)
     return product
+
+
+def percentiles(metrics: Iterable[Metric], rows: Rows, times: RequestTimes) -> dict[str, float]:
+    """Means and percentiles over finished requests by the metric's name; other figures are left out."""
+    found: dict[str, float] = {}
+    owner = np.array(rows.tenant, dtype=object)
+    for metric in metrics:
+        if metric.part is not None:
+            own = rows.is_done if metric.tenant is None else rows.is_done & (owner == metric.tenant)
+            values = getattr(times, metric.figure)[own]
+            found[metric.name] = part_of(values[~np.isnan(values)], metric.percent)
+    return found
+
+
+def part_of(values: Floats, percent: float | None) -> float:
+    """A percentile of values, or with None their mean; NaN of nothing."""
+    if not len(values):
+        return math.nan
+    return float(values.mean() if percent is None else np.percentile(values, percent))

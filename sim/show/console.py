@@ -40,7 +40,9 @@ def print_table(console: Console, table: Table) -> None:
         column.no_wrap = column.no_wrap or column.justify == "right"
         if column.no_wrap:  # Rich takes the longest word for the least width, and cuts the rest.
             texts = [text for text in (column.header, *column.cells) if isinstance(text, str)]
-            column.min_width = max(map(cell_len, texts), default=0)
+            column.min_width = max(
+                (cell_len(line) for text in texts for line in text.splitlines()), default=0
+            )
     options = console.options.update(width=WIDEST)
     least, usual = Measurement.get(console, options, table).minimum, console.width
     console.width = max(least, usual)

@@ -171,6 +171,9 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             f"{summary.goodput_requests_per_s:,.3f} requests/s,"
             f" {summary.slo_attainment:.1%} within the limits",
         )
+    for each in summary.objectives:
+        value = "nothing finished" if each.value_s is None else f"{_ms(each.value_s)} ms"
+        table.add_row("held" if each.is_held else "missed", escape(f"{each.objective}: {value}"))
     _engines(table, summary, doubt)
     if summary.client is not None:
         _client(table, summary.client)

@@ -8,8 +8,10 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from sim.figures.intervals import FEWEST, Interval, all_at_once
-from sim.figures.sweep import Cell, Metric, RankedCell, label, ranked
+from sim.figures.intervals import FEWEST, Interval
+from sim.figures.named import Metric
+from sim.figures.sweep.cells import Cell, label
+from sim.figures.sweep.ranking import Knee, RankedCell, Ranking, blocks, knees, ranked, without
 from sim.show.console import console_for, print_table
 
 UNSETTLED = "†"
@@ -28,58 +30,84 @@ def _shown(value: Interval, scale: float, signed: bool = False) -> str:
     return f"{mean:{'+' if signed else ''},.{digits}f}{spread}"
 
 
-def print_cells(cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float) -> None:
-    """To stdout, best first by the first metric; settings that could not run, and why, come last."""
+def print_cells(
+    cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None = None
+) -> None:
+    """To stdout, best first by the first metric, in a table for each value of the axis `by`.
+
+    Settings that could not run, and why, come last.
+    """
     console = console_for()
-    ranking = ranked(cells, metrics[0], confidence)
-    if ranking:
-        print_table(console, _leaderboard(ranking, metrics, confidence))
-    placed = [place.cell for place in ranking]
+    rankings = [(block, ranked(block.cells, metrics[0], confidence)) for block in blocks(cells, by)]
+    for block, ranking in rankings:
+        if by is not None:
+            console.print(f"{by}={block.value}", markup=False)
+        if ranking.places:
+            print_table(console, _leaderboard(ranking, metrics, confidence, by))
+    if by is not None and (found := knees(cells, by)):
+        has_objectives = any(run["slo_held"] == run["slo_held"] for cell in cells for run in cell.runs)
+        print_table(console, _knees(found, by, has_objectives))
+    placed = [place.cell for _, ranking in rankings for place in ranking.places]
+    reasons: dict[str, list[str]] = {}
     for cell in cells:
         if cell.failed is not None:
-            console.print(f"{label(cell.settings)}: {cell.failed.reason}", markup=False, soft_wrap=True)
+            reasons.setdefault(cell.failed.reason, []).append(label(cell.settings))
         elif not any(cell is each for each in placed):
-            console.print(
-                f"{label(cell.settings)}: {_why_no_row(cell, metrics[0])}", markup=False, soft_wrap=True
-            )
-    for line in _notes(ranking, confidence):
+            reasons.setdefault(_why_no_row(cell, metrics[0]), []).append(label(cell.settings))
+    for reason, labels in reasons.items():
+        console.print(f"{'; '.join(labels)}: {reason}", markup=False, soft_wrap=True)
+    widest = max((len(ranking.places) for _, ranking in rankings), default=0)
+    for line in _notes(placed, widest, confidence):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _leaderboard(ranking: Sequence[RankedCell], metrics: Sequence[Metric], confidence: float) -> Table:
-    several = len(ranking) > 1
+def _leaderboard(ranking: Ranking, metrics: Sequence[Metric], confidence: float, by: str | None) -> Table:
+    """Below each figure stands its difference to that of the best setting."""
+    several = len(ranking.places) > 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting", no_wrap=True)
+    table.add_column("setting, and its difference to the best" if several else "setting")
     for metric in metrics:
         table.add_column(metric.title, justify="right")
-        if several:
-            table.add_column("to the best" if metric == metrics[0] else "change", justify="right")
-    for place in ranking:
-        texts = [label(place.cell.settings) + (f" {UNSETTLED}" if _is_unsettled(place.cell) else "")]
+    for place in ranking.places:
+        name = label(without(place.cell.settings, by)) + (
+            f" {UNSETTLED}" if _is_unsettled(place.cell) else ""
+        )
+        texts = [name]
         for metric in metrics:
-            texts.append(_shown(place.cell.interval(metric.name, confidence), metric.scale))
+            text = _shown(place.cell.interval(metric.name, confidence), metric.scale)
             if several:
-                texts.append(_difference(place, ranking, metric, metric == metrics[0], confidence))
+                text += f"\n{_difference(place, ranking, metric, metric == metrics[0])}"
+            texts.append(text)
         table.add_row(*texts)
     return table
 
 
-def _difference(
-    place: RankedCell, ranking: Sequence[RankedCell], metric: Metric, is_first: bool, confidence: float
-) -> str:
+def _difference(place: RankedCell, ranking: Ranking, metric: Metric, is_first: bool) -> str:
     """A setting's metric less that of the best setting, and its mark; `is_first` where it ranks them."""
     if place.behind is None:
         return "best" if is_first else ""
-    change = place.cell.change(ranking[0].cell, metric.name, all_at_once(confidence, len(ranking)))
-    mark = " *" if change.excludes_zero else " tie" if is_first and place.is_tied else ""
-    return _shown(change, metric.scale, signed=True) + mark
+    change, is_apart = ranking.change(place.cell, metric.name)
+    if is_first and place.is_tied:
+        return f"{_shown(change, metric.scale, signed=True)} tie"
+    return _shown(change, metric.scale, signed=True) + (" *" if is_apart else "")
 
 
-def _notes(ranking: Sequence[RankedCell], confidence: float) -> list[str]:
+def _knees(found: Sequence[Knee], by: str, has_objectives: bool) -> Table:
+    """The largest load of each setting."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("setting")
+    held = "every run settles" + (" and holds the objectives" if has_objectives else "")
+    table.add_column(f"{held} up to {by}=", justify="right")
+    for knee in found:
+        value = "none of these" if knee.value is None else f"{knee.value}"
+        table.add_row(label(knee.settings), value + (", the most tried" if knee.is_last else ""))
+    return table
+
+
+def _notes(cells: Sequence[Cell], num_compared: int, confidence: float) -> list[str]:
     """Explain how often each setting was run, what is left out, and what the marks mean."""
-    if not ranking:
+    if not cells:
         return []
-    cells = [place.cell for place in ranking]
     warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
     span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
     left_out = f"Left out as warm-up: {span} requests of each run, the same for settings with equal arrivals."
@@ -99,7 +127,7 @@ def _notes(ranking: Sequence[RankedCell], confidence: float) -> list[str]:
         f"Means of {num_runs} runs of each setting, with seeds 0 to {num_runs - 1}. With one seed, all"
         f" settings that leave the workload as it is meet the same requests. ± is the {confidence:.0%}"
         " confidence interval.",
-        *_marks(len(ranking)),
+        *_marks(num_compared),
         left_out,
         *unsettled,
     ]
@@ -123,7 +151,7 @@ def _marks(num_settings: int) -> list[str]:
     together = ", with intervals wide enough to hold for all settings at once" if num_settings > 2 else ""
     return [
         f"Differences to the best setting are taken seed by seed{together}."
-        " *: larger than chance explains; tie: chance can explain it."
+        " *: it differs from every setting that may be the best; tie: chance can explain that it is not."
     ]
 
 
@@ -151,22 +179,28 @@ def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
     return f" Latencies are of finished requests alone. Finished: {named}; any other, all."
 
 
-def to_json(cells: Sequence[Cell], metric: Metric, confidence: float) -> str:
+def to_json(cells: Sequence[Cell], metric: Metric, confidence: float, by: str | None = None) -> str:
     """Every run's figures and the intervals, in the order asked for; what is absent is null.
 
-    `changes` are to the first setting that ran, `to_best` and `rank` by the metric.
+    `changes` are to the first setting that ran, `to_best` and `rank` by the metric; with `by` all of them are
+    among the settings that have the same value on that axis.
     """
-    return json.dumps(
-        {"confidence": confidence, "metric": metric.name, "cells": as_rows(cells, metric, confidence)},
-        indent=1,
-    )
+    found: dict[str, Any] = {"confidence": confidence, "metric": metric.name}
+    if by is not None:
+        found |= {"by": by, "knees": [knee._asdict() for knee in knees(cells, by)]}
+    return json.dumps(found | {"cells": as_rows(cells, metric, confidence, by)}, indent=1)
 
 
-def as_rows(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[dict[str, Any]]:
-    """A plain record of each cell."""
-    places = ranked(cells, metric, confidence)
-    first = next((cell for cell in cells if cell.failed is None), None)
-    return [_row(cell, first, places, confidence) for cell in cells]
+def as_rows(
+    cells: Sequence[Cell], metric: Metric, confidence: float, by: str | None = None
+) -> list[dict[str, Any]]:
+    """A plain record of each cell, in the order of the cells."""
+    found: dict[int, dict[str, Any]] = {}
+    for block in blocks(cells, by):
+        places = ranked(block.cells, metric, confidence).places
+        first = next((cell for cell in block.cells if cell.failed is None), None)
+        found |= {id(cell): _row(cell, first, places, confidence) for cell in block.cells}
+    return [found[id(cell)] for cell in cells]
 
 
 def _row(cell: Cell, first: Cell | None, places: Sequence[RankedCell], confidence: float) -> dict[str, Any]:

@@ -203,6 +203,11 @@ class Workload:
         return BLOCK_TOKENS if self.sessions or self.system_prompts else 0
 
     @property
+    def tenant_names(self) -> set[str]:
+        """The names of its tenants."""
+        return {tenant.name for tenant in self.tenants}
+
+    @property
     def repeats(self) -> bool:
         """True if every seed gives the same requests: a metronome of fixed lengths, say."""
         return self.requests(0) == self.requests(1)
@@ -271,6 +276,11 @@ class Scaled:
         """Tokens per id of the prompts' contents; 0 where they are not known."""
         first = next(iter(read_trace(self.trace, self.tokenizer)))
         return first.hash_block_tokens if self.prompt_scale == 1 else 0
+
+    @property
+    def tenant_names(self) -> set[str]:
+        """The names of the tenants in the trace."""
+        return {row.tenant for row in self.requests(0) if row.tenant is not None}
 
     @property
     def is_plain(self) -> bool:

@@ -197,8 +197,10 @@ class Simulated:
     def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""
         scheduler = self.config.scheduler
+        level = asked.service_level
         return RunTerms(
-            **{f"slo_{name}_s": limit_s for name, limit_s in asked.limits_s.items()},
+            **{f"slo_{name}_s": limit_s for name, limit_s in level.limits_s.items()},
+            objectives=level.objectives,
             num_gpus=self.num_gpus,
             max_num_running=self.config.replicas * scheduler.max_num_running,
             block_size=scheduler.block_size,

@@ -209,8 +209,9 @@ def _measured(
     from sim.show.console import progress
     from sundog.builds.measuring import measure
 
-    slo = terms.limits_s
-    limits = RunTerms(slo.get("ttft"), slo.get("tpot"), slo.get("e2e"))
+    level = terms.service_level
+    limits = level.limits_s.get
+    held_against = RunTerms(limits("ttft"), limits("tpot"), limits("e2e"), objectives=level.objectives)
     unused = () if asked.simulate is not None else {row.name for row in _of_engines()}
     try:
         with client_output(asked.out, unused) as output, progress(lambda: len(rows)) as on_progress:
@@ -221,7 +222,7 @@ def _measured(
             finally:
                 record.spill(output.sink)
                 output.rows()
-                summary = summarize_client(record, limits)
+                summary = summarize_client(record, held_against)
                 if not is_whole:
                     output.finish_part(summary.to_json(), record.until_s)
             output.finish(summary.to_json())

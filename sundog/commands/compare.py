@@ -1,12 +1,24 @@
 """`sundog compare`: two run directories in, differences with confidence out."""
 
+import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from sundog.options import Switch, option
+from sundog.options import Switch, option, rows
+from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
+from sundog.sweeps.axes import VARIED
+
+if TYPE_CHECKING:
+    from sim.figures.compare import Comparison
+    from sim.record.run_directory import Run
+
+MOST_RUNS = 1000
+"""More replications than anybody waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,4 +51,31 @@ def compare(asked: CompareOptions, first: Path, second: Path) -> None:
     if asked.as_json:
         click.echo(to_json(found))
     else:
-        print_comparison(found, (a.name, b.name), console_for())
+        console = console_for()
+        print_comparison(found, (a.name, b.name), console)
+        if (hint := _how_many_would_tell(found, a, b)) is not None:
+            console.print(hint, markup=False, soft_wrap=True)
+
+
+def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
+    """Say how many runs would show a difference in TTFT as large as this one, and by which command."""
+    from sim.figures.compare import replications_that_tell
+
+    mean = next((figure for figure in found.figures if figure.name == "TTFT mean"), None)
+    if mean is None or (count := replications_that_tell(mean.change)) is None:
+        return None
+    text = f"A difference in mean TTFT as large as this one takes some {count:,} runs of each to show"
+    trace = str(a.config.get("trace", ""))
+    if count > MOST_RUNS or not found.settings or not {*found.settings} <= {*VARIED} or not trace:
+        return f"{text}."
+    words = ["sundog", "sweep", os.path.relpath(a.path / trace)]
+    words += [] if trace.endswith(".toml") else ["--resample"]
+    for name, row in (VARIED | {row.name: row for row in rows(ReadingOptions)}).items():
+        if name in found.settings:
+            first, second = (row.default if value is None else value for value in found.settings[name])
+            words += ["--vary", f"{name}={first},{second}"]
+        elif (value := a.config.get(name, row.default)) != row.default:
+            words += [f"--no-{row.flag[2:]}"] if value is False else [row.flag]
+            words += [] if isinstance(value, bool) else [str(value)]
+    words += ["--replications", str(count), "--metric", "ttft_s.mean"]
+    return f"{text}: {shlex.join(words)}"

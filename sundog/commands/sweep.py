@@ -25,7 +25,8 @@ from sundog.sweeps.experiment import Experiment
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep import Cell, Rule, Settings
+    from sim.figures.named import Metric
+    from sim.figures.sweep.cells import Cell, Rule, Settings
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -44,6 +45,9 @@ class SweepOptions:
     )
     metric: tuple[str, ...] = option(
         (), AnyText("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
+    )
+    by: str | None = option(
+        None, AnyText("NAME"), "An axis of --vary, as a rate: settings are compared at each of its values."
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
@@ -106,12 +110,14 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     one_thread()
-    from sim.figures.sweep import Metric, Rule, grid
+    from sim.figures.named import Metric
+    from sim.figures.sweep.cells import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = _workload(source, reading, asked.resample)
-    cells = grid(axes(asked.vary))
+    varied = axes(asked.vary)
+    by, cells = _by(asked.by, varied), grid(varied)
     for settings in cells:  # A misspelt table is found before any run.
         with_fields(workload, settings)
     most = max(asked.max_replications, asked.replications)
@@ -124,29 +130,58 @@ def sweep(
     plan = Plan(
         workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
     )
+    _check_tenants(plan, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
     trouble: ConfigError | None = None
     with ExitStack() as stack:
         if plan.folder is not None:
             stack.enter_context(plan.folder.alone())
             plan.folder.begin(_identity(plan, reading))
-        found = _run(plan, cells, rule, asked)
+        found = _run(plan, cells, rule, asked, shown)
         _say_what_is_not_measured(plan, cells)
         if plan.folder is not None:
-            text = to_json(found, shown[0], asked.confidence)
+            text = to_json(found, shown[0], asked.confidence, by)
             try:
-                plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence))
+                plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence, by))
             except ConfigError as error:
                 trouble = error  # What hours gave is shown all the same.
     _check_any(found)
     if asked.as_json:
-        click.echo(to_json(found, shown[0], asked.confidence))
+        click.echo(to_json(found, shown[0], asked.confidence, by))
     else:
-        print_cells(found, shown, asked.confidence)
+        print_cells(found, shown, asked.confidence, by)
     if trouble is not None:
         raise trouble
 
 
-def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions) -> "list[Cell]":
+def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
+    """The axis that --by names; raises ConfigError."""
+    if name is None:
+        return None
+    name = name if name in varied else name.removeprefix("--").replace("-", "_")
+    if name not in varied:
+        raise ConfigError(
+            f"--by is {name}, which --vary does not have: it has {', '.join(varied) or 'nothing'}"
+        )
+    return name
+
+
+def _check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Metric]") -> None:
+    """Refuse a metric or an objective of a tenant that no setting's workload has."""
+    wanted = {each.tenant: each.name for each in metrics if each.tenant is not None}
+    if not wanted:
+        return
+    known: set[str] = set()
+    for settings in {repr(with_fields(plan.workload, each)): each for each in cells}.values():
+        known |= plan.source(settings).tenant_names
+    for tenant, name in wanted.items():
+        if tenant not in known:
+            has = f"it has {', '.join(sorted(known))}" if known else "its requests have no tenant"
+            raise ConfigError(f"{name}: {plan.where} has no tenant {tenant}; {has}")
+
+
+def _run(
+    plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
+) -> "list[Cell]":
     """All cells; Ctrl-C and SIGTERM say how far they came."""
     from sim.show.console import runs_progress
 
@@ -154,7 +189,7 @@ def _run(plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOpti
         experiment = Experiment(plan, cells, on_progress)
         try:
             here = os.cpu_count() or 1 if asked.on is None else 0
-            return experiment.run(rule, asked.warmup_s, asked.jobs or here, asked.on)
+            return experiment.run(rule, asked.warmup_s, metrics, asked.jobs or here, asked.on)
         except KeyboardInterrupt as error:
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""

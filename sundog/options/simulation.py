@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.config.hop_costs import parse_hop_costs
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option
+
+if TYPE_CHECKING:
+    from sim.figures.named import Objective
 
 COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
@@ -114,20 +118,33 @@ class LoadOptions:
     )
 
 
-def parse_slo(text: str) -> dict[str, float]:
-    """`ttft=0.5,tpot=0.05` as a mapping to seconds."""
+class ServiceLevel(NamedTuple):
+    """The service level asked for: seconds that each request may take, and objectives of a whole run."""
+
+    limits_s: "dict[str, float]"
+    objectives: "tuple[Objective, ...]"
+
+
+def parse_slo(text: str) -> ServiceLevel:
+    """Read `ttft=0.5,tpot=0.05`, limits of each request, and `p95(ttft)<1`, limits of the run."""
+    from sim.figures.named import Objective
+
     limits: dict[str, float] = {}
-    for part in text.split(","):
+    objectives: list[Objective] = []
+    for part in map(str.strip, text.split(",")):
+        if "<" in part or "(" in part:
+            objectives.append(Objective.parse(part))
+            continue
         name, _, value = part.partition("=")
         if name not in ("ttft", "tpot", "e2e"):
-            raise ValueError(f"it has {name!r}; give ttft, tpot or e2e, as in ttft=0.5")
+            raise ValueError(f"it has {name!r}; give ttft, tpot or e2e, as in ttft=0.5 or p95(ttft)<1")
         if name in limits:
             raise ValueError(f"it has {name} twice")
         try:
             limits[name] = Real(0, 1e9, above=True).take(value)
         except ValueError as error:
             raise ValueError(f"{name} is in seconds: {error}, as in {name}=0.5") from None
-    return limits
+    return ServiceLevel(limits, tuple(objectives))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +153,9 @@ class TermsOptions:
 
     slo: str | None = option(
         None,
-        Parsed(parse_slo, "NAME=S,…"),
-        "Limits for goodput, in seconds: ttft=0.5,tpot=0.05,e2e=10.",
+        Parsed(parse_slo, "TERM,…"),
+        "Limits in seconds: of each request, for goodput (ttft=0.5,tpot=0.05,e2e=10), and of the run"
+        " ('p95(ttft)<1, tenant rag: p95(tpot)<0.04').",
         section=TERMS,
     )
     gpu_price_per_h: float | None = option(
@@ -145,5 +163,5 @@ class TermsOptions:
     )
 
     @property
-    def limits_s(self) -> dict[str, float]:
-        return {} if self.slo is None else parse_slo(self.slo)
+    def service_level(self) -> ServiceLevel:
+        return ServiceLevel({}, ()) if self.slo is None else parse_slo(self.slo)

@@ -15,8 +15,8 @@ from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.played import Played
-    from sim.figures.sweep import FailedRun, Job, Settings
+    from sim.figures.sweep.cells import FailedRun, Job, Settings
+    from sim.figures.sweep.played import Played
     from sim.record.recorder import Recorder
     from sim.record.run_output import RunOutput
     from sim.record.sink import Unkept
@@ -93,7 +93,7 @@ class CellRunner:
 
     def __call__(self, job: "Job") -> "Played | FailedRun":
         """One run, or why there is none: an error crosses processes as text."""
-        from sim.figures.sweep import FailedRun
+        from sim.figures.sweep.cells import FailedRun
 
         try:
             return self._played(job)
@@ -105,7 +105,7 @@ class CellRunner:
             return FailedRun(" ".join(reason.split()), "".join(traceback.format_exception(error)))
 
     def _played(self, job: "Job") -> "Played":
-        from sim.figures.played import load_of, played
+        from sim.figures.sweep.played import load_of, played
         from sim.record.sink import Unkept
         from sundog.builds.simulated import Simulated
 
@@ -126,7 +126,7 @@ class CellRunner:
         place = plan.folder.run(settings, run.engine.seed)
         if not place.exists():
             self._keep(run, requests, simulated, place)
-        from sim.figures.played import read_played
+        from sim.figures.sweep.played import read_played
 
         return read_played(
             place,

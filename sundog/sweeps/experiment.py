@@ -18,8 +18,9 @@ from sundog.sweeps.sweep_folder import ASKED
 from sundog.sweeps.workers import Crew, Died, Workers, here
 
 if TYPE_CHECKING:
-    from sim.figures.played import Played
-    from sim.figures.sweep import Cell, FailedRun, Job, Measures, Rule, Settings
+    from sim.figures.named import Metric
+    from sim.figures.sweep.cells import Cell, FailedRun, Job, Measures, Rule, Settings
+    from sim.figures.sweep.played import Played
 
 
 class RemoteRunner:
@@ -32,7 +33,7 @@ class RemoteRunner:
 
     def __call__(self, job: "Job") -> "Played | FailedRun":
         """One run, or why there can be none on this node."""
-        from sim.figures.sweep import FailedRun
+        from sim.figures.sweep.cells import FailedRun
 
         one_thread()
         if (refusal := self._refusal()) is not None:
@@ -90,11 +91,16 @@ class Experiment:
         self.num_done = self.num_asked = 0
 
     def run(
-        self, rule: "Rule", warmup_s: float | None, num_processes: int, on: str | None = None
+        self,
+        rule: "Rule",
+        warmup_s: float | None,
+        metrics: "Sequence[Metric]",
+        num_processes: int,
+        on: str | None = None,
     ) -> "list[Cell]":
         """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
-        from sim.figures.played import measured
-        from sim.figures.sweep import sweep
+        from sim.figures.sweep.cells import sweep
+        from sim.figures.sweep.played import measured
 
         with ExitStack() as stack:
             crew = here(CellRunner(self._plan))
@@ -103,7 +109,7 @@ class Experiment:
             workers = stack.enter_context(Workers(crew, num_processes))
 
             def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | FailedRun]":
-                return measured(jobs, self._outcomes(workers, jobs), warmup_s)
+                return measured(jobs, self._outcomes(workers, jobs), warmup_s, metrics)
 
             return sweep(self._cells, rule, run_all, self._gave_one_run)
 
@@ -134,7 +140,7 @@ class Experiment:
 
     def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
         """What came of a job of this cell, as text if its process died."""
-        from sim.figures.sweep import FailedRun
+        from sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result
         if isinstance(outcome, FailedRun) or self._fixed[number]:

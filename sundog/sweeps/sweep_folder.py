@@ -22,7 +22,7 @@ from actors.config import ConfigError
 from sundog.sweeps.axes import WORKLOAD
 
 if TYPE_CHECKING:
-    from sim.figures.sweep import Settings
+    from sim.figures.sweep.cells import Settings
     from sim.trace.record import TraceRequest
 
 ASKED, TABLE_JSON, TABLE_CSV = "sweep.json", "table.json", "table.csv"

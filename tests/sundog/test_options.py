@@ -244,8 +244,8 @@ def test_a_sweep_tries_policies_whose_parameters_are_texts(tmp_path: Path) -> No
 
 def test_limits_for_goodput_are_read_by_name() -> None:
     """In seconds."""
-    assert TermsOptions(slo="ttft=0.5,tpot=0.05").limits_s == {"ttft": 0.5, "tpot": 0.05}
-    assert TermsOptions().limits_s == {}
+    assert TermsOptions(slo="ttft=0.5,tpot=0.05").service_level.limits_s == {"ttft": 0.5, "tpot": 0.05}
+    assert TermsOptions().service_level.limits_s == {}
 
 
 def test_a_model_is_given_once() -> None:

@@ -52,6 +52,13 @@ from sundog.__main__ import main
 main()
 """
 
+LOAD = """
+duration_s = 40
+arrivals = {kind = "poisson", rate_per_s = 1.0}
+prompt = {kind = "fixed", tokens = 200}
+output = {kind = "fixed", tokens = 200}
+"""
+
 
 def sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
     return warm.run("sundog", "sweep", *arguments)
@@ -73,7 +80,7 @@ def test_a_trace_is_run_once_and_said_so() -> None:
     assert "One run of each" in done.stdout and "±" not in done.stdout and "*" not in done.stdout
     lines = done.stdout.splitlines()
     places = [next(i for i, line in enumerate(lines) if f"max_num_seqs={n} " in line) for n in (8, 1)]
-    assert places == sorted(places) and "best" in lines[places[0]]
+    assert places == sorted(places) and "best" in lines[places[0] + 1]
     narrow, wide = cells(TRACE, *vary)
     assert len(narrow["runs"]) == 1 and narrow["intervals"]["ttft_s.mean"][1] is None
     assert (narrow["rank"], wide["rank"]) == (2, 1) and narrow["to_best"][0] > 0
@@ -366,3 +373,29 @@ def test_a_drawn_workload_leaves_its_traces(tmp_path: Path) -> None:
     assert len(names) == 4 and all("seed-7" in name or "seed-8" in name for name in names)
     (config,) = tmp_path.glob("out/runs/0-*/seed-8/config.toml")
     assert "rate_per_s=2-seed-8.jsonl.gz" in config.read_text()
+
+
+def test_settings_are_compared_at_each_load(tmp_path: Path) -> None:
+    """A block a rate, each with a best of its own; the knee is the last rate at which the objective holds."""
+    path = tmp_path / "w.toml"
+    path.write_text(LOAD)
+    rate = "workload.arrivals.rate_per_s"
+    command = [str(path), "--vary", "max_num_seqs=1,16", "--vary", f"{rate}=0.5,4", "--by", rate]
+    command += ["--slo", "p95(queueing)<0.2", "--metric", "queueing_s.p95", "--replications", "2"]
+    done = sweep(*command)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.partition("Means of")[0].splitlines())) <= 100
+    assert done.stdout.count("best\n") + done.stdout.count("best ") >= 2 and f"{rate}=0.5" in done.stdout
+    found = json.loads(sweep(*command, "--json").stdout)
+    assert [row["rank"] for row in found["cells"]].count(1) == 2
+    assert [(knee["settings"]["max_num_seqs"], knee["value"]) for knee in found["knees"]] == [
+        (1, None),
+        (16, 4),
+    ]
+    for row in found["cells"]:
+        held = [run["queueing_s.p95"] <= 0.2 for run in row["runs"]]
+        assert [bool(run["slo_held"]) for run in row["runs"]] == held
+    wrong = sweep(str(path), "--metric", "tenant.rag.ttft_s.p95")
+    assert wrong.returncode == 2 and "has no tenant rag" in wrong.stderr
+    wrong = sweep(*command[:-1], "2", "--by", "policy")
+    assert wrong.returncode == 2 and "which --vary does not have" in wrong.stderr

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.figures.played import Played, StepSpans, measure, measured, warm_up
-from sim.figures.sweep import FailedRun, Measures
+from sim.figures.sweep.cells import FailedRun, Measures
+from sim.figures.sweep.played import Played, StepSpans, measure, measured, warm_up
 from sim.figures.totals import RunTerms
 from sim.record.columns import KvUse
 from sim.record.rows import Rows

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
-from sim.figures.sweep import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, FailedRun, Job, Measures
+from sim.figures.named import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, Metric
+from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
-from sim.figures.totals import RequestTotals, RunTerms, saturation
+from sim.figures.totals import RequestTotals, RunTerms, part_of, percentiles, saturation
 from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
@@ -218,22 +219,28 @@ def _spans(steps: "pa.Table", replica: int) -> StepSpans:
 
 
 def measured(
-    jobs: Iterable[Job], outcomes: Iterable[Played | FailedRun], warmup_s: float | None
+    jobs: Iterable[Job],
+    outcomes: Iterable[Played | FailedRun],
+    warmup_s: float | None,
+    metrics: Sequence[Metric] = (),
 ) -> Iterator[Measures | FailedRun]:
-    """The figures of each run, in the order of the jobs, which names one seed after another."""
+    """The figures of each run, in the order of the jobs, which names one seed after another.
+
+    `metrics` are wanted besides those that every run has: other percentiles, and percentiles of tenants.
+    """
     seed: int | None = None
     group: list[Played | FailedRun] = []
     for job, outcome in zip(jobs, outcomes, strict=True):
         if group and job[1] != seed:
-            yield from _of_one_seed(group, warmup_s)
+            yield from _of_one_seed(group, warmup_s, metrics)
             group = []
         seed = job[1]
         group.append(outcome)
-    yield from _of_one_seed(group, warmup_s)
+    yield from _of_one_seed(group, warmup_s, metrics)
 
 
 def _of_one_seed(
-    outcomes: Sequence[Played | FailedRun], warmup_s: float | None
+    outcomes: Sequence[Played | FailedRun], warmup_s: float | None, metrics: Sequence[Metric]
 ) -> Iterator[Measures | FailedRun]:
     early = {
         number: warm_up(each, warmup_s)
@@ -250,7 +257,7 @@ def _of_one_seed(
             continue
         own, is_settled = early[number]
         # A time that was asked for is that time in every run, also where clients wait for answers.
-        yield measure(each, shared[each.load] if warmup_s is None else own, is_settled)
+        yield measure(each, shared[each.load] if warmup_s is None else own, is_settled, metrics)
 
 
 class Early(NamedTuple):
@@ -272,7 +279,9 @@ def warm_up(run: Played, warmup_s: float | None) -> Early:
     return Early({run.request_ids[i] for i in np.flatnonzero(early).tolist()}, is_settled)
 
 
-def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measures:
+def measure(
+    run: Played, left_out: set[str], is_settled: bool = True, metrics: Sequence[Metric] = ()
+) -> Measures:
     """A run without these requests: latencies of finished ones, and figures of all together.
 
     Time is counted from the first arrival that is kept to the last finish, that of engines to the end of the
@@ -288,12 +297,12 @@ def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measure
         "unsettled": float(not is_settled),
     }
     if found["num_warmup"] and found["num_measured"] < FEWEST:
-        return found | dict.fromkeys(NAMES, math.nan)
+        return found | dict.fromkeys((*NAMES, *(each.name for each in metrics)), math.nan)
     for name in LATENCIES:
         values = getattr(times, name)[done]
         values = values[~np.isnan(values)]
         for part, percent in PERCENT.items():
-            found[f"{name}.{part}"] = _part(values, percent)
+            found[f"{name}.{part}"] = part_of(values, percent)
     totals = RequestTotals()
     met = run.terms.met(rows, times)
     totals.add(rows, met)
@@ -310,6 +319,11 @@ def measure(run: Played, left_out: set[str], is_settled: bool = True) -> Measure
             run.num_blocks * run.num_replicas + 1,
             run.terms.block_size,
         )
+    objectives = run.terms.objectives
+    found |= percentiles([*metrics, *(each.metric for each in objectives)], rows, times)
+    whole["slo_held"] = None
+    if objectives:
+        whole["slo_held"] = float(all(found[each.metric.name] <= each.below_s for each in objectives))
     for name in WHOLE:
         value = whole[name]
         found[name] = math.nan if value is None else float(value)
@@ -343,9 +357,3 @@ def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -
         if price is None or not tokens
         else price / 3600 * 1e6 * span_s * terms.num_gpus / tokens,
     }
-
-
-def _part(values: NDArray[np.float64], percent: float | None) -> float:
-    if not len(values):
-        return math.nan
-    return float(values.mean() if percent is None else np.percentile(values, percent))

@@ -7,93 +7,17 @@ until the half-width is at most p / (1 + p) of the mean, for a relative error of
 
 A setting whose runs are the same for every seed is one observation, however often it is repeated: it
 has no interval. A setting that cannot run says why, and the others go on.
-
-Every name of a metric that a user may write is read here, once.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from actors.core.names import unknown
-from sim.figures.intervals import Interval, all_at_once, drawn_interval, mean_interval
-from sim.figures.tenants import TenantFigures
-
-PERCENT = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
-"""The parts of a distribution; None is the mean."""
-LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s", "prefill_s", "decode_s", "slowdown")
-HIGHER_IS_BETTER = (
-    "output_tokens_per_s",
-    "requests_per_s",
-    "prefix_hit_rate",
-    "slo_attainment",
-    "goodput_requests_per_s",
-    "fairness",
-    "slowdown_fairness",
-    "finished_fraction",
-)
-WHOLE = (
-    *HIGHER_IS_BETTER,
-    "busy_fraction",
-    "saturation",
-    "kv_use_mean",
-    "num_preemptions",
-    "imbalance",
-    "cost_per_million_output_tokens",
-)
-"""Figures of all requests after the warm-up together."""
-TENANT = "tenant."
-OF_TENANTS = tuple(field.name for field in fields(TenantFigures))
-NAMES = (*(f"{latency}.{part}" for latency in LATENCIES for part in PERCENT), *WHOLE)
-
-
-class Metric(NamedTuple):
-    """A metric by its parts.
-
-    ttft_s.p99                 a latency, and a part of its distribution over requests
-    output_tokens_per_s        a figure of the whole run
-    tenant.paid.ttft_p99_s     a figure of one tenant, whose name may have dots
-    """
-
-    name: str
-    figure: str
-    part: str | None = None
-    tenant: str | None = None
-
-    @classmethod
-    def parse(cls, name: str) -> "Metric":
-        """Read a metric's name; raises ConfigError for one that is not known."""
-        owner, _, figure = name.rpartition(".")
-        if owner.startswith(TENANT):
-            if figure not in OF_TENANTS:
-                raise unknown("figure of a tenant", figure, OF_TENANTS)
-            return cls(name, figure, tenant=owner.removeprefix(TENANT))
-        if name not in NAMES:
-            raise unknown("metric", name, NAMES)
-        return cls(name, owner, part=figure) if owner else cls(name, figure)
-
-    @property
-    def is_higher_better(self) -> bool:
-        """True where a larger value is the better one."""
-        return self.figure in HIGHER_IS_BETTER
-
-    @property
-    def title(self) -> str:
-        """The head of a column of this metric, with its unit."""
-        if self.part is not None and self.figure.endswith("_s"):
-            latency = self.figure.removesuffix("_s").upper().replace("QUEUEING", "queueing")
-            return f"{latency} {self.part} ms"
-        return self.name.replace("_per_s", "/s").replace("_", " ")
-
-    @property
-    def scale(self) -> float:
-        """Turns a value into the unit of `title`: a latency is shown in milliseconds."""
-        return 1000.0 if self.part is not None and self.figure.endswith("_s") else 1.0
-
+from sim.figures.intervals import Interval, drawn_interval, mean_interval
 
 Settings = dict[str, Any]
 Job = tuple[Settings, int]
@@ -224,37 +148,3 @@ def _is_precise(cell: Cell, rule: Rule) -> bool:
         return True  # Nothing to be precise about.
     allowed = rule.precision / (1 + rule.precision) * abs(mean)
     return half_width <= allowed
-
-
-class RankedCell(NamedTuple):
-    """A setting; `behind` is its metric less that of the best, None for the best itself.
-
-    `is_tied`: no difference to the best is shown, at this confidence for all settings together.
-    """
-
-    cell: Cell
-    behind: Interval | None
-    is_tied: bool
-
-
-def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> list[RankedCell]:
-    """Rank the settings that ran and have the metric, the best first."""
-    sign, name = -1.0 if metric.is_higher_better else 1.0, metric.name
-    known = [cell for cell in cells if cell.failed is None and not math.isnan(_mean(cell, name))]
-    each = all_at_once(confidence, len(known))
-    order = sorted(known, key=lambda cell: sign * _mean(cell, name))
-    found = []
-    for cell in order:
-        behind = None if cell is order[0] else cell.change(order[0], name, each)
-        found.append(RankedCell(cell, behind, behind is not None and _is_tied(behind)))
-    return found
-
-
-def _mean(cell: Cell, metric: str) -> float:
-    return float(cell.values(metric).mean())
-
-
-def _is_tied(behind: Interval) -> bool:
-    if math.isnan(behind.half_width):
-        return behind.mean == 0
-    return not behind.excludes_zero

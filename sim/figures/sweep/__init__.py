@@ -1,0 +1,1 @@
+"""Experiments: replications of settings over seeds, their figures, and their ranking."""

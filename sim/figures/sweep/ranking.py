@@ -1,0 +1,129 @@
+"""Settings in order of a metric, which of them may be the best, and up to which load each keeps up."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sim.figures.intervals import Interval, to_the_best
+from sim.figures.named import Metric
+from sim.figures.sweep.cells import Cell, Settings
+
+
+class RankedCell(NamedTuple):
+    """A setting; `behind` is its metric less that of the best, None for the best itself.
+
+    `is_tied`: chance can explain why it is not the best.
+    """
+
+    cell: Cell
+    behind: Interval | None
+    is_tied: bool
+
+
+class Ranking(NamedTuple):
+    """Settings, the best first, and those among which the true best is.
+
+    These are multiple comparisons with the best (Edwards and Hsu, Journal of the American Statistical
+    Association 78, 1983). Whichever setting is truly the best, only it is compared with each other one, so
+    that n - 1 intervals must hold together and not those of all pairs. The true best is then among the
+    settings that are not shown to be worse than the best one seen, and a setting is behind it if it is behind
+    all of these. Dunnett's constants would be a little smaller, but they need independent settings of equal
+    variance, which common random numbers do not give. Bonferroni's bound needs neither.
+
+    With latencies a = 8, b = 10, c = 12 and d = 20 and differences known to ± 3, a and b are candidates. c is
+    worse than a by more than chance explains, but not than b: it is tied. d is worse than both.
+    """
+
+    places: list[RankedCell]
+    candidates: list[Cell]
+    confidence: float
+    """Of each single difference, such that all hold together."""
+
+    def change(self, cell: Cell, metric: str) -> tuple[Interval, bool]:
+        """A metric of a setting less that of the best seen, and if it differs from every candidate's."""
+        change = cell.change(self.places[0].cell, metric, self.confidence)
+        others = [cell.change(each, metric, self.confidence) for each in self.candidates if each is not cell]
+        return change, bool(others) and (
+            all(each.low > 0 for each in others) or all(each.high < 0 for each in others)
+        )
+
+
+def ranked(cells: Sequence[Cell], metric: Metric, confidence: float) -> Ranking:
+    """Rank the settings that ran and have the metric. O(settings x candidates)."""
+    sign, name = -1.0 if metric.is_higher_better else 1.0, metric.name
+    known = [cell for cell in cells if cell.failed is None and not math.isnan(_mean(cell, name))]
+    each = to_the_best(confidence, len(known))
+    order = sorted(known, key=lambda cell: sign * _mean(cell, name))
+    behind = {id(cell): cell.change(order[0], name, each) for cell in order[1:]}
+    candidates = [cell for cell in order if cell is order[0] or not _is_apart(behind[id(cell)])]
+    places = []
+    for cell in order:
+        is_tied = cell is not order[0] and any(
+            cell is other or not _is_apart(cell.change(other, name, each)) for other in candidates
+        )
+        places.append(RankedCell(cell, behind.get(id(cell)), is_tied))
+    return Ranking(places, candidates, each)
+
+
+def _mean(cell: Cell, metric: str) -> float:
+    return float(cell.values(metric).mean())
+
+
+def _is_apart(change: Interval) -> bool:
+    """True if a difference is shown; runs that are the same for every seed show any difference."""
+    return change.mean != 0 if math.isnan(change.half_width) else change.excludes_zero
+
+
+class CellBlock(NamedTuple):
+    """The settings at one value of an axis; the value is None, and the block alone, without such an axis."""
+
+    value: Any
+    cells: list[Cell]
+
+
+def blocks(cells: Sequence[Cell], axis: str | None) -> list[CellBlock]:
+    """Cut a grid into a block for each value of the axis, in the order in which the values were asked for."""
+    if axis is None:
+        return [CellBlock(None, list(cells))]
+    found: dict[str, CellBlock] = {}
+    for cell in cells:
+        value = cell.settings[axis]
+        found.setdefault(repr(value), CellBlock(value, [])).cells.append(cell)
+    return list(found.values())
+
+
+def without(settings: Settings, axis: str | None) -> Settings:
+    """The settings but for one axis."""
+    return {name: value for name, value in settings.items() if name != axis}
+
+
+class Knee(NamedTuple):
+    """The largest value of an axis of load at which a setting keeps up, None if it does at none.
+
+    `is_last`: it keeps up at every value that was tried.
+    """
+
+    settings: Settings
+    value: Any
+    is_last: bool
+
+
+def knees(cells: Sequence[Cell], axis: str) -> list[Knee]:
+    """Find the knee of each setting along an axis of numbers; none for other axes."""
+    if not all(isinstance(cell.settings[axis], int | float) for cell in cells):
+        return []
+    lines: dict[str, list[Cell]] = {}
+    for cell in cells:
+        lines.setdefault(repr(without(cell.settings, axis)), []).append(cell)
+    found = []
+    for line in lines.values():
+        line.sort(key=lambda cell: cell.settings[axis])
+        number = next((i for i, cell in enumerate(line) if not keeps_up(cell)), len(line))
+        value = line[number - 1].settings[axis] if number else None
+        found.append(Knee(without(line[0].settings, axis), value, number == len(line)))
+    return found
+
+
+def keeps_up(cell: Cell) -> bool:
+    """True if every run settled, and held every objective that there is."""
+    return cell.failed is None and not any(run["unsettled"] or run["slo_held"] == 0 for run in cell.runs)
