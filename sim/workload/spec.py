@@ -1,18 +1,16 @@
 """A workload: arrivals, lengths, sessions, tenants; the same seed gives the same requests.
 
-A TOML file describes it, or a recorded trace that is scaled; every key is checked when the file is read.
+One kind of requests with tenants that share them (`Workload`), or a recorded trace that is scaled (`Scaled`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
-from sim.files.toml import checked, read_toml
 from sim.trace.read import read_trace
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
 from sim.workload import stream
@@ -247,10 +245,6 @@ def _owned(row: TraceRequest, tenant: Tenant) -> TraceRequest:
     )
 
 
-PATHS = ("trace", "tokenizer")
-"""Keys, in any table, whose values are files."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """A recorded trace, `rate_scale` times as fast, with prompts and outputs so much longer.
@@ -312,40 +306,3 @@ class Scaled:
             hash_ids=row.hash_ids if kept else None,
             hash_block_tokens=row.hash_block_tokens if kept else 0,
         )
-
-
-Source = Workload | Scaled
-
-
-def read_spec(path: str | Path) -> Source:
-    """The workload that a TOML file describes; raises ConfigError, which names the field.
-
-    With a table `scaled` it is a recorded trace, otherwise one of generated requests.
-    """
-    return parse_spec(read_values(path), path)
-
-
-def read_values(path: str | Path) -> dict[str, Any]:
-    """Read the values in a file; traces in it are relative to the file."""
-    return _rooted(read_toml(path), Path(path).parent)
-
-
-def parse_spec(values: dict[str, Any], path: str | Path) -> Source:
-    """The workload that these values describe; errors name `path`."""
-    if "scaled" in values:
-        if extra := values.keys() - {"scaled"}:
-            raise ConfigError(f"{path}: {min(extra)} does not go with the table scaled")
-        return checked(Scaled, values["scaled"], path, ("scaled",))
-    return checked(Workload, values, path)
-
-
-def _rooted(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The values with every path in them put behind the folder of the file that holds them."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found[name] = _rooted(value, folder)
-        else:
-            is_path = name in PATHS and isinstance(value, str)
-            found[name] = str(folder / Path(value).expanduser()) if is_path else value
-    return found

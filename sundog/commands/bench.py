@@ -167,8 +167,8 @@ def _of_engines() -> "list[OptionRow]":
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
     """The requests, with the arrivals that were asked for."""
     from sim.trace.read import read_trace
+    from sim.workload.read import read_spec
     from sim.workload.resample import retimed
-    from sim.workload.spec import read_spec
 
     arrivals = {
         "--rate": asked.rate is not None,

@@ -226,7 +226,7 @@ def _identity(plan: Plan, reading: ReadingOptions) -> dict[str, object]:
 def _workload(source: str, reading: ReadingOptions, resample: bool) -> dict[str, Any]:
     """The description in a TOML file, or that of a trace as it was recorded."""
     from sim.trace.read import read_trace
-    from sim.workload.spec import read_values
+    from sim.workload.read import read_values
 
     if not source.endswith(".toml"):
         read_trace(source, reading.tokenizer)

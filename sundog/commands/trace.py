@@ -1,16 +1,20 @@
-"""`sundog trace`: what is in a trace."""
+"""`sundog trace`: describe a trace, or merge several."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from actors.config import ConfigError
 from sundog.options import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
     from sim.trace.describe import Description
+    from sim.trace.record import TraceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +29,45 @@ class TraceOptions:
 
 @command
 @takes(TraceOptions)
-@click.argument("trace")
-def trace(asked: TraceOptions, trace: str) -> None:
-    """Describe a trace: rates, lengths, repeated prompts."""
+@click.option("-o", "--output", metavar="FILE", help="Write the merged trace there: .jsonl or .jsonl.gz.")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
+def trace(asked: TraceOptions, output: str | None, traces: tuple[str, ...]) -> None:
+    """Describe a trace: rates, lengths, repeated prompts.
+
+    Several traces are merged in order of arrival, and each becomes a tenant with the name of its file.
+    """
     from sim.trace.describe import describe
     from sim.trace.read import read_trace
 
-    source = read_trace(trace, asked.tokenizer)
-    found = describe(source)
+    sources = [read_trace(each, asked.tokenizer) for each in traces]
+    rows: Sequence[TraceRequest] = list(sources[0])
+    if len(sources) > 1:
+        from sim.workload.mixture import merged
+
+        names = [Path(each).name.partition(".")[0] for each in traces]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"the traces are called {', '.join(names)}: files of different names are tenants"
+            )
+        rows = merged([(name, list(source)) for name, source in zip(names, sources, strict=True)])
+    if output is not None:
+        _write(output, rows, traces)
+    found, format = describe(rows), " and ".join(dict.fromkeys(source.format for source in sources))
     if asked.as_json:
-        click.echo(json.dumps({"format": source.format, **asdict(found)}, indent=1))
+        click.echo(json.dumps({"format": format, **asdict(found)}, indent=1))
     else:
-        _print(found, source.format)
+        _print(found, format)
+
+
+def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...]) -> None:
+    from sim.trace.jsonl_rows import write_trace
+
+    size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
+    named = " ".join(Path(each).name for each in traces)
+    try:
+        write_trace(output, rows, provenance=f"sundog trace {named}", seed=0, hash_block_tokens=size)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def _print(found: "Description", format: str) -> None:

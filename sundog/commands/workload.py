@@ -30,7 +30,7 @@ def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
     SPEC is a TOML file; docs/workloads.md says what it may hold.
     """
     from sim.trace.jsonl_rows import write_trace
-    from sim.workload.spec import read_spec
+    from sim.workload.read import read_spec
 
     source = read_spec(spec)
     requests = source.requests(asked.seed)

@@ -88,11 +88,23 @@ def with_fields(workload: dict[str, Any], settings: Mapping[str, Any]) -> dict[s
         if name.startswith(WORKLOAD):
             *path, last = name.removeprefix(WORKLOAD).split(".")
             workload = dict(workload)
-            table = workload
+            table: Any = workload
             for part in path:
-                if not isinstance(table.get(part), dict):
-                    raise ConfigError(f"--vary has {name}, but the workload has no table {part}")
-                table[part] = dict(table[part])
-                table = table[part]
+                table = _copied(table, part, name)
+            if isinstance(table, list):
+                raise ConfigError(f"--vary has {name}, which names no key: {path[-1]} is a list of tables")
             table[last] = value
     return workload
+
+
+def _copied(table: Any, part: str, name: str) -> Any:
+    """Put a copy of `part` in its place and return it: a key's value, or the table of this name in a list."""
+    where: dict[str, Any] = table if isinstance(table, dict) else {}
+    if isinstance(table, list):
+        where = {each["name"]: number for number, each in enumerate(table) if "name" in each}
+    key = part if isinstance(table, dict) else where.get(part)
+    found = None if key is None or part not in where else table[key]
+    if not isinstance(found, dict | list):
+        raise ConfigError(f"--vary has {name}, but the workload has no table {part}")
+    table[key] = copy = found.copy()
+    return copy

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sim.record.run_output import RunOutput
     from sim.record.sink import Unkept
     from sim.trace.record import TraceRequest
-    from sim.workload.spec import Source
+    from sim.workload.read import Source
     from sundog.builds.simulated import Simulated
 
 T = TypeVar("T", EngineOptions, TargetOptions, LoadOptions)
@@ -43,7 +43,7 @@ class Plan:
 
     def source(self, settings: "Settings") -> "Source":
         """The cell's workload; raises ConfigError."""
-        from sim.workload.spec import parse_spec
+        from sim.workload.read import parse_spec
 
         return parse_spec(with_fields(self.workload, settings), self.where)
 

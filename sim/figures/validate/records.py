@@ -43,7 +43,7 @@ from sim.record.run_directory import Run, open_run
 from sim.target import Target
 from sim.trace.read import read_trace
 from sim.trace.record import TraceRequest
-from sim.workload.spec import read_spec
+from sim.workload.read import read_spec
 
 COLUMNS = ("arrival_s", "first_token_s", "finish_s", "num_output_tokens")
 

@@ -22,8 +22,9 @@ from sim.workload.distributions import (
     Uniform,
     Zipf,
 )
+from sim.workload.read import read_spec
 from sim.workload.shipped import CHAT, SESSIONS
-from sim.workload.spec import Workload, read_spec
+from sim.workload.spec import Workload
 
 CHAT_TRACE = Path(__file__).parents[3] / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
 
