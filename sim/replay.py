@@ -41,13 +41,14 @@ def replay(
     on_progress: Progress | None = None,
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
+    stop_when: Callable[[Recorder], bool] | None = None,
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
     `predictor` guesses the length of each answer as it arrives, for policies that use it;
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
     requests unfinished, and give up a request after `client_timeout_s`. A `sink` is given rows once they
-    are complete, and the rest at the end.
+    are complete, and the rest at the end. `stop_when` is asked at every arrival and end, and ends the run.
     Same input, same record, byte for byte. Raises ConfigError for limits that cannot work,
     TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
     """
@@ -84,6 +85,7 @@ def replay(
         on_progress=on_progress,
         listeners=listeners,
         tap=tap,
+        stop_when=stop_when,
     )
 
 
@@ -103,6 +105,7 @@ def replay_on(
     on_progress: Progress | None = None,
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
+    stop_when: Callable[[Recorder], bool] | None = None,
 ) -> Recorder:
     """Replay on backends of any kind; `generate_for` makes a row of the trace into a message.
 
@@ -117,7 +120,14 @@ def replay_on(
 
     recording = Recording(recorder)
 
-    async def play(shall_stop: Callable[[], bool]) -> None:
+    was_stopped = False
+
+    async def play(is_interrupted: Callable[[], bool]) -> None:
+        def shall_stop() -> bool:
+            nonlocal was_stopped
+            was_stopped = stop_when is not None and stop_when(recorder)
+            return was_stopped or is_interrupted()
+
         async with open_graph(
             config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
@@ -134,7 +144,9 @@ def replay_on(
             if not is_stopping(error):
                 raise
             recorder.spill()
-            raise Interrupted(recorder) from None
+            if not was_stopped:
+                raise Interrupted(recorder) from None
+            return recorder
     recorder.spill()
     return recorder
 

@@ -15,11 +15,11 @@ imported, every 700 objects as Python does it, is a twentieth of a short command
 def main() -> None:
     """Run the command line. Ctrl-C may come while it is imported, and ends that in one line too.
 
-    So does SIGTERM in a sweep, which takes hours, and whose processes are to end with it.
+    So does SIGTERM in a sweep, a plan or a capacity: they may take hours, and their processes end with them.
     """
     gc.set_threshold(SELDOM, 50, 50)
     try:
-        if sys.argv[1:2] == ["sweep"]:
+        if sys.argv[1:2] in (["sweep"], ["plan"], ["capacity"]):
             terminated.like_ctrl_c()
         from sundog.cli import main as run
 

@@ -15,6 +15,7 @@ from sundog.ends import Stopped, interrupted, remark, run_to_its_end
 COMMANDS = (
     "bench",
     "calibrate",
+    "capacity",
     "chat",
     "compare",
     "dashboard",
@@ -22,6 +23,7 @@ COMMANDS = (
     "emulate",
     "explain",
     "perfetto",
+    "plan",
     "replay",
     "report",
     "schedule",

@@ -22,6 +22,7 @@ from sundog.options.takes import command, takes
 from sundog.sweeps.axes import NAMED, axes, with_fields
 from sundog.sweeps.cell import Plan, changed
 from sundog.sweeps.experiment import Experiment
+from sundog.sweeps.source import check_tenants, workload_of
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def sweep(
     from sim.show.sweep_table import as_rows, print_cells, to_json
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
-    workload = _workload(source, reading, asked.resample)
+    workload = workload_of(source, reading, asked.resample)
     varied = axes(asked.vary)
     by, cells = _by(asked.by, varied), grid(varied)
     for settings in cells:  # A misspelt table is found before any run.
@@ -130,7 +131,7 @@ def sweep(
     plan = Plan(
         workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
     )
-    _check_tenants(plan, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
+    check_tenants(plan, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
     trouble: ConfigError | None = None
     with ExitStack() as stack:
         if plan.folder is not None:
@@ -163,20 +164,6 @@ def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
             f"--by is {name}, which --vary does not have: it has {', '.join(varied) or 'nothing'}"
         )
     return name
-
-
-def _check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Metric]") -> None:
-    """Refuse a metric or an objective of a tenant that no setting's workload has."""
-    wanted = {each.tenant: each.name for each in metrics if each.tenant is not None}
-    if not wanted:
-        return
-    known: set[str] = set()
-    for settings in {repr(with_fields(plan.workload, each)): each for each in cells}.values():
-        known |= plan.source(settings).tenant_names
-    for tenant, name in wanted.items():
-        if tenant not in known:
-            has = f"it has {', '.join(sorted(known))}" if known else "its requests have no tenant"
-            raise ConfigError(f"{name}: {plan.where} has no tenant {tenant}; {has}")
 
 
 def _run(
@@ -221,23 +208,6 @@ def _identity(plan: Plan, reading: ReadingOptions) -> dict[str, object]:
         "files": {name: held for name, seen in named.items() if (held := content(name, seen)) != name},
         "sundog": sundog_version(),
     }
-
-
-def _workload(source: str, reading: ReadingOptions, resample: bool) -> dict[str, Any]:
-    """The description in a TOML file, or that of a trace as it was recorded."""
-    from sim.trace.read import read_trace
-    from sim.workload.read import read_values
-
-    if not source.endswith(".toml"):
-        read_trace(source, reading.tokenizer)
-        return {"scaled": {"trace": source, "limit": reading.limit, "tokenizer": reading.tokenizer}}
-    workload = read_values(source)
-    for name in ("limit", "tokenizer"):
-        if getattr(reading, name) is not None:
-            raise ConfigError(f"--{name} is for a trace, and {source} describes a workload: leave it out")
-    if resample and "scaled" not in workload:
-        raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
-    return workload
 
 
 def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:

@@ -1,6 +1,7 @@
 """A replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -160,6 +161,7 @@ class CellRunner:
         requests: "list[TraceRequest]",
         simulated: "Simulated",
         output: "RunOutput | Unkept",
+        stop_when: "Callable[[Recorder], bool] | None" = None,
     ) -> "Recorder":
         from sim.oracle import find_predictor
         from sim.replay import replay
@@ -177,6 +179,7 @@ class CellRunner:
             sink=output.sink,
             listeners=output.listeners,
             tap=output.tap,
+            stop_when=stop_when,
         )
 
     def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:

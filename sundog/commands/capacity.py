@@ -1,0 +1,83 @@
+"""`sundog capacity`: the largest load at which a fleet holds its objectives."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+
+import click
+
+from actors.config import ConfigError
+from sundog.fast import one_thread
+from sundog.options import Real, Switch, Whole, option
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+from sundog.options.takes import command, takes
+from sundog.sweeps.cell import Plan
+from sundog.sweeps.source import check_tenants, workload_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOptions:
+    """Options of the search for the largest load."""
+
+    replications: int = option(5, Whole(1, 1000), "Draws of the workload, each with a largest load.")
+    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the interval.")
+    resolution: float = option(0.01, Real(1e-4, 0.5), "Relative precision of each largest load.")
+    jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json", kept=False)
+
+
+@command
+@takes(CapacityOptions, TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
+@click.argument("source", metavar="TRACE|SPEC.toml")
+def capacity(
+    asked: CapacityOptions,
+    target: TargetOptions,
+    reading: ReadingOptions,
+    load: LoadOptions,
+    terms: TermsOptions,
+    engine: EngineOptions,
+    source: str,
+) -> None:
+    """Find the largest load at which a fleet holds.
+
+    The instants of arrival are brought closer together, or farther apart, until the objectives of --slo just
+    hold.
+    """
+    one_thread()
+    import numpy as np
+
+    from sim.figures.intervals import mean_interval
+    from sundog.planning.planner import fleets, largest_loads
+
+    objectives = terms.service_level.objectives
+    if not objectives:
+        raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
+    shared = Plan(workload_of(source, reading), source, engine, target, load, terms)
+    check_tenants(shared, [{}], [each.metric for each in objectives])
+    num_seeds = 1 if shared.is_fixed({}) else asked.replications
+    with fleets(shared, asked.jobs or os.cpu_count() or 1) as made:
+        found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
+    factors, rates = (mean_interval(np.array(each), asked.confidence) for each in zip(*found, strict=True))
+    if asked.as_json:
+        plain: dict[str, list[float | None]] = {
+            "factors": [f for f, _ in found],
+            "requests_per_s": [r for _, r in found],
+        }
+        for name, value in (("factor", factors), ("rate", rates)):
+            plain[name] = [None if math.isnan(each) else each for each in value]
+        click.echo(json.dumps(plain, indent=1))
+        return
+    if not factors.mean:
+        click.echo("The fleet does not hold the objectives at a hundredth of this load.")
+        return
+
+    def spread(half_width: float) -> str:
+        return "" if math.isnan(half_width) else f" ± {half_width:.2g}"
+
+    draws = f"{num_seeds} draws" if num_seeds > 1 else "one draw, so that there is no interval"
+    click.echo(
+        f"The objectives hold up to {rates.mean:.3g}{spread(rates.half_width)} requests/s,"
+        f" {factors.mean:.3g}{spread(factors.half_width)} times this load ({draws})."
+    )

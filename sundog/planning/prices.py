@@ -1,0 +1,33 @@
+"""Prices of GPUs, from a file."""
+
+from typing import Any
+
+from actors.config import ConfigError
+from actors.core.names import did_you_mean
+
+
+def read_prices(path: str) -> dict[str, float]:
+    """The price of each GPU an hour, by name, as in `h100 = 2.99`; raises ConfigError."""
+    from sim.files.toml import read_toml
+
+    found: dict[str, float] = {}
+    values: dict[str, Any] = read_toml(path)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
+            raise ConfigError(
+                f"{path}: {name} is {value!r}: give the price of a GPU an hour, as in h100 = 2.99"
+            )
+        found[name] = float(value)
+    if not found:
+        raise ConfigError(f"{path} has no prices: give a line for each GPU, as in h100 = 2.99")
+    return found
+
+
+def price_of(gpu: str, prices: dict[str, float] | None, path: str | None) -> float:
+    """The price of a GPU an hour, whatever its link; 1 if there are no prices, so that GPUs are counted."""
+    if prices is None:
+        return 1.0
+    name = gpu.partition(":")[0]
+    if name not in prices:
+        raise ConfigError(f"{path} has no price for {name}.{did_you_mean(name, prices)}")
+    return prices[name]

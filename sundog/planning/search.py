@@ -1,0 +1,186 @@
+"""The cheapest fleet that holds its objectives: the candidate with the least bound is looked at first.
+
+A candidate is a machine and its settings; what is searched is its number of replicas. More replicas are
+taken never to do worse, so that one that fails is a bound for all smaller ones. Example, at a price of 1 a
+replica: A fails with 4, so it costs 5 at least. B holds with 8 and fails with 7: it costs 8. A is tried with
+7, and when it fails, B has won without a look at what A would need.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sundog.planning.trial import FleetTrial, TrialResult
+
+if TYPE_CHECKING:
+    from sim.figures.intervals import Interval
+    from sim.figures.named import Objective
+    from sim.figures.sweep.cells import Settings
+
+Results = Callable[[Sequence[FleetTrial]], Iterable[TrialResult]]
+"""Makes trials and gives their results in the same order."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A machine with its settings, and what is known of the number of replicas that it needs.
+
+    It fails with `failing` replicas, and holds one draw with `holding`, None while no such number is known.
+    `tried` has the result by replicas and seed.
+    """
+
+    settings: "Settings"
+    price: float
+    """The price of a replica an hour; its GPUs where there are no prices."""
+    num_gpus: int
+    most: int
+    failing: int = 0
+    holding: int | None = None
+    is_found: bool = False
+    """True once the number for one draw was found: from then on one more is looked at each time."""
+    is_verified: bool = False
+    refused: str | None = None
+    tried: dict[tuple[int, int], TrialResult] = field(default_factory=dict)
+
+    @property
+    def bound(self) -> float:
+        """The least that it can cost; infinite if it cannot be."""
+        if self.refused is not None or self.failing >= self.most:
+            return math.inf
+        return (self.failing + 1) * self.price
+
+    @property
+    def cost(self) -> float:
+        """The price of the smallest fleet that is known to hold every draw; infinite if none is."""
+        return self.holding * self.price if self.is_verified and self.holding else math.inf
+
+    def next_replicas(self, below: float) -> int:
+        """The number of replicas to look at: twice as many until one holds, then between the two.
+
+        No fleet is looked at that costs as much as `below`: the largest that does not says all.
+        """
+        if self.is_found:
+            count = self.failing + 1
+        elif self.holding is not None:
+            count = (self.failing + self.holding + 1) // 2
+        else:
+            count = min(max(2 * self.failing, 1), self.most)
+        return count if below == math.inf else min(count, math.ceil(below / self.price) - 1)
+
+    def tell(self, num_replicas: int, seed: int, result: TrialResult) -> None:
+        """Take note of a trial."""
+        self.tried[num_replicas, seed] = result
+        if result.refused is not None:
+            self.refused = result.refused
+        elif not result.is_held:
+            self.fails(num_replicas)
+        elif seed == 0 and (self.holding is None or num_replicas < self.holding):
+            self.holding = num_replicas
+        self.is_found = self.is_found or self.holding == self.failing + 1
+
+    def fails(self, num_replicas: int) -> None:
+        """Note that this number of replicas is too few."""
+        self.failing = max(self.failing, num_replicas)
+        if self.holding is not None and self.holding <= self.failing:
+            held = [n for (n, seed), result in self.tried.items() if seed == 0 and result.is_held]
+            self.holding = min((n for n in held if n > self.failing), default=None)
+
+
+def intervals(
+    objectives: "Sequence[Objective]", results: Sequence[TrialResult], confidence: float
+) -> "list[Interval]":
+    """The interval of each objective's metric over draws, in seconds."""
+    import numpy as np
+
+    from sim.figures.intervals import mean_interval
+
+    return [
+        mean_interval(np.array([each.values[o.metric.name] for each in results]), confidence)
+        for o in objectives
+    ]
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for the cheapest candidate that holds `objectives` in every draw, as its interval does."""
+
+    objectives: "Sequence[Objective]"
+    num_seeds: int
+    confidence: float
+    results: Results
+    at_means: bool = False
+    num_at_once: int = 1
+    on_trial: Callable[[], None] = lambda: None
+
+    def cheapest(self, candidates: Sequence[Candidate]) -> Candidate | None:
+        """Search until no candidate can be cheaper than the best that holds; None if none can hold."""
+        while True:
+            best = min(candidates, key=lambda each: each.cost, default=None)
+            most = math.inf if best is None else best.cost
+            going = sorted(
+                (each for each in candidates if each.bound < most and not each.is_verified),
+                key=lambda each: each.bound,
+            )
+            if not going:
+                return best if most < math.inf else None
+            self._advance(going[: self.num_at_once], most)
+
+    def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
+        """One look at each of these candidates, or at all draws of one whose number of replicas is found."""
+        trials: list[tuple[Candidate, FleetTrial]] = []
+        for candidate in chosen:
+            count = candidate.next_replicas(below)
+            seeds = [seed for seed in range(self.num_seeds) if (count, seed) not in candidate.tried]
+            if (count, 0) not in candidate.tried:
+                seeds = [0]
+            trials += [
+                (candidate, FleetTrial(candidate.settings, count, seed, at_means=self.at_means))
+                for seed in seeds
+            ]
+            if not seeds:
+                self._verify(candidate, count)
+        for (candidate, trial), result in zip(trials, self.results([t for _, t in trials]), strict=True):
+            candidate.tell(trial.num_replicas, trial.seed, result)
+            self.on_trial()
+
+    def _verify(self, candidate: Candidate, count: int) -> None:
+        """Every draw held: so must the upper end of each interval over the draws."""
+        found = [candidate.tried[count, seed] for seed in range(self.num_seeds)]
+        held = zip(self.objectives, intervals(self.objectives, found, self.confidence), strict=True)
+        if all(math.isnan(i.half_width) or i.high <= each.below_s for each, i in held):
+            candidate.is_verified = True
+        else:
+            candidate.fails(count)
+            candidate.is_found = True
+
+
+def capacity_search(precision: float, most: float = 64.0) -> Generator[float, bool, float]:
+    """Find the largest factor of load that holds: it yields factors, and is sent whether each of them holds.
+
+    It doubles from 1 while the load holds, or halves until one does, and then halves the distance to the
+    smallest that does not, until that is a share of at most `precision`. It returns 0 if hardly any holds.
+    """
+    low, high = 0.0, 1.0
+    if (yield 1.0):
+        while True:
+            low, high = high, 2 * high
+            if high > most:
+                return low
+            if not (yield high):
+                break
+    else:
+        while not low:
+            if high <= 1 / most:
+                return 0.0
+            if (yield high / 2):
+                low = high / 2
+            else:
+                high /= 2
+    while high - low > precision * low:
+        middle = (low + high) / 2
+        if (yield middle):
+            low = middle
+        else:
+            high = middle
+    return low

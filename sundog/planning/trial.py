@@ -1,0 +1,114 @@
+"""A trial plays one draw of the traffic on one fleet, in a process of its own."""
+
+import math
+import traceback
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.config import ConfigError
+from sundog.ends import leaves
+from sundog.sweeps.cell import CellRun, CellRunner, changed
+
+if TYPE_CHECKING:
+    from sim.figures.sweep.cells import Settings
+    from sim.trace.record import TraceRequest
+
+
+class FleetTrial(NamedTuple):
+    """A fleet to try: its settings, how many replicas, the seed of the draw, and how the traffic is changed.
+
+    `load` divides the instants of arrival. With `at_means` every request has the mean lengths of all. A
+    `to_the_end` trial goes on when it has lost, so that its figures are those of all requests.
+    """
+
+    settings: "Settings"
+    num_replicas: int
+    seed: int = 0
+    load: float = 1.0
+    at_means: bool = False
+    to_the_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The outcome of a trial. `values` are the objectives' metrics in seconds, by name.
+
+    `share` is the part of the requests that had ended when it was lost, 1 if it went on to the end. `refused`
+    says in one line why a fleet cannot run at all.
+    """
+
+    is_held: bool
+    values: dict[str, float]
+    share: float = 1.0
+    num_unfinished: int = 0
+    num_requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    span_s: float = 0.0
+    refused: str | None = None
+    bug: str | None = None
+
+
+class TrialRunner(CellRunner):
+    """Runs trials, one after another; a copy of it is in every process of a search."""
+
+    def trial(self, trial: FleetTrial) -> TrialResult:
+        """Make a trial; an error crosses processes as text."""
+        try:
+            return self._tried(trial)
+        except Exception as error:  # noqa: BLE001  # it ends one trial and not the search
+            cause = next(leaves(error))
+            if isinstance(cause, ConfigError):
+                return TrialResult(False, {}, refused=" ".join(str(cause).split()))
+            return TrialResult(False, {}, refused=str(cause), bug="".join(traceback.format_exception(error)))
+
+    def _tried(self, trial: FleetTrial) -> TrialResult:
+        from sim.figures.sweep.losing import loses
+        from sim.figures.totals import percentiles
+        from sim.record.rows import Rows, latencies
+        from sim.record.sink import Unkept
+        from sundog.builds.simulated import Simulated
+
+        plan, settings = self._plan, trial.settings
+        engine = changed(plan.engine, settings)
+        engine = replace(engine, seed=engine.seed + trial.seed, replicas=trial.num_replicas)
+        run = CellRun(settings, engine, changed(plan.target, settings), changed(plan.load, settings))
+        simulated = Simulated.of(run.engine, run.target)
+        terms = simulated.terms(plan.terms)
+        requests = changed_traffic(self._arriving(run), trial)
+        question = loses(terms.objectives, requests, simulated.front_end_s)
+        recorder = self._replayed(run, requests, simulated, Unkept(), None if trial.to_the_end else question)
+        rows = Rows.of(recorder.columns)
+        values = percentiles(
+            (each.metric for each in terms.objectives), rows, latencies(rows, simulated.front_end_s)
+        )
+        done = int(rows.is_done.sum())
+        unfinished = len(requests) - done
+        return TrialResult(
+            is_held=not unfinished
+            and all(values[each.metric.name] <= each.below_s for each in terms.objectives),
+            values={name: value for name, value in values.items() if not math.isnan(value)},
+            share=done / len(requests) if unfinished else 1.0,
+            num_unfinished=unfinished,
+            num_requests=len(requests),
+            prompt_tokens=int(rows.num_prompt_tokens.sum()),
+            output_tokens=int(rows.num_output_tokens.sum()),
+            span_s=requests[-1].arrival_s - requests[0].arrival_s,
+        )
+
+
+def changed_traffic(requests: "list[TraceRequest]", trial: FleetTrial) -> "list[TraceRequest]":
+    """The requests at another load, or of mean lengths."""
+    if trial.at_means:
+        count = len(requests)
+        prompt = round(sum(row.num_prompt_tokens for row in requests) / count)
+        output = round(sum(row.num_output_tokens for row in requests) / count)
+        requests = [
+            row._replace(
+                num_prompt_tokens=prompt, num_output_tokens=output, hash_ids=None, hash_block_tokens=0
+            )
+            for row in requests
+        ]
+    if trial.load != 1.0:
+        requests = [row._replace(arrival_s=row.arrival_s / trial.load) for row in requests]
+    return requests

@@ -1,0 +1,202 @@
+"""Plans: the cheapest fleet is that of the exhaustive grid, and what is stopped early would have failed."""
+
+import json
+import math
+import random
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from sim.figures.named import Objective
+from sim.figures.sweep.losing import most_above
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+from sundog.planning.search import Candidate, Search, capacity_search, intervals
+from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner
+from sundog.sweeps.cell import Plan
+from sundog.sweeps.source import workload_of
+from tests import warm
+
+SPEC = """
+duration_s = 15
+
+[[populations]]
+name = "chat"
+arrivals = {kind = "poisson", rate_per_s = 30}
+prompt = {kind = "uniform", smallest = 100, largest = 1000}
+output = {kind = "uniform", smallest = 20, largest = 200}
+
+[[populations]]
+name = "rag"
+arrivals = {kind = "poisson", rate_per_s = 3}
+prompt = {kind = "fixed", tokens = 6000}
+output = {kind = "fixed", tokens = 50}
+"""
+PROBLEMS = [
+    "p95(ttft)<0.3,p95(tpot)<0.02",
+    "tenant rag: p90(ttft)<0.4, tenant chat: p99(tpot)<0.05",
+    "mean(e2e)<1.2",
+]
+OBJECTIVE = Objective.parse("p95(ttft)<1")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "mix.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def runner(spec: Path, slo: str) -> TrialRunner:
+    workload = workload_of(str(spec), ReadingOptions())
+    options = EngineOptions(max_num_seqs=32), TargetOptions(gpu="l40s"), LoadOptions(), TermsOptions(slo=slo)
+    return TrialRunner(Plan(workload, str(spec), *options))
+
+
+@pytest.mark.parametrize("slo", PROBLEMS)
+def test_a_plan_is_that_of_the_exhaustive_grid(spec: Path, slo: str) -> None:
+    """Two machines, each with one to six replicas and two draws, all played to their ends."""
+    run = runner(spec, slo)
+    objectives = [Objective.parse(each) for each in slo.split(",")]
+    prices = {"l40s": 1.0, "h100": 2.7}
+    cheapest = math.inf
+    for gpu, price in prices.items():
+        for count in range(1, 7):
+            trials = [FleetTrial({"gpu": gpu}, count, seed, to_the_end=True) for seed in range(2)]
+            found = [run.trial(trial) for trial in trials]
+            held = all(each.is_held for each in found) and all(
+                interval.high <= each.below_s
+                for each, interval in zip(objectives, intervals(objectives, found, 0.9), strict=True)
+            )
+            if held:
+                cheapest = min(cheapest, count * price)
+
+    num_trials = 0
+
+    def results(trials: Sequence[FleetTrial]) -> Iterable[TrialResult]:
+        nonlocal num_trials
+        num_trials += len(trials)
+        return [run.trial(trial) for trial in trials]
+
+    candidates = [Candidate({"gpu": gpu}, price, 1, 6) for gpu, price in prices.items()]
+    winner = Search(objectives, 2, 0.9, results).cheapest(candidates)
+    assert (math.inf if winner is None else winner.cost) == cheapest
+    assert cheapest < math.inf and num_trials < 24
+
+
+@pytest.mark.parametrize("num_at_once", [1, 3])
+def test_the_search_finds_the_least_cost(num_at_once: int) -> None:
+    """Of 300 made-up problems, where each candidate and draw needs a number of replicas of its own."""
+    rng = random.Random(5)
+    for _ in range(300):
+        needs = {name: [rng.randint(1, 40) for _ in range(3)] for name in range(4)}
+        made = [Candidate({"x": name}, rng.choice([1.0, 2.0, 3.5]), 1, 30) for name in needs]
+
+        def results(
+            trials: Sequence[FleetTrial], needs: dict[int, list[int]] = needs
+        ) -> Iterable[TrialResult]:
+            for trial in trials:
+                held = trial.num_replicas >= needs[trial.settings["x"]][trial.seed]
+                yield TrialResult(held, {"ttft_s.p95": 0.5 if held else 2.0})
+
+        winner = Search([OBJECTIVE], 3, 0.95, results, num_at_once=num_at_once).cheapest(made)
+        costs = [
+            max(needs[each.settings["x"]]) * each.price
+            for each in made
+            if max(needs[each.settings["x"]]) <= 30
+        ]
+        assert (None if winner is None else winner.cost) == min(costs, default=None)
+
+
+def test_what_is_stopped_would_have_failed(spec: Path) -> None:
+    """At loads around the limit, a trial that may stop early says what one says that goes on to its end."""
+    run = runner(spec, PROBLEMS[0])
+    stopped = 0
+    for load in (0.2, 0.5, 1.0, 3.0):
+        early, whole = (run.trial(FleetTrial({}, 1, 0, load, to_the_end=end)) for end in (False, True))
+        assert early.is_held == whole.is_held and whole.share == 1
+        stopped += early.share < 1
+        assert early.share < 1 or early == whole
+    assert stopped
+
+
+def test_how_many_values_may_lie_above_a_percentile() -> None:
+    """One more, and the percentile of any values lies above the limit; that many, and it may keep it."""
+    import numpy as np
+
+    for count in (1, 2, 19, 20, 21, 100, 1001):
+        for percent in (50.0, 90.0, 95.0, 99.9):
+            above = most_above(percent, count)
+            values = np.zeros(count)
+            values[count - above - 1 :] = 1e-9
+            assert np.percentile(values, percent) > 0
+            if above:
+                values[: count - above] = -1e9
+                assert np.percentile(values, percent) < 0 or (count - 1) * percent % 100 == 0 or above < 2
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 1.7, 5.0, 63.0])
+def test_the_largest_load_is_found(limit: float) -> None:
+    """It holds, and one that is more than the precision larger does not."""
+    search = capacity_search(0.01)
+    load = next(search)
+    while True:
+        try:
+            load = search.send(load <= limit)
+        except StopIteration as end:
+            found = end.value
+            break
+    assert limit / 1.0101 <= found <= limit or (limit == 63.0 and found >= 32)
+
+
+def test_the_command_prints_a_plan_and_its_commands(spec: Path) -> None:
+    """The command that it prints simulates the fleet, which holds the objectives; so does the JSON say."""
+    prices = spec.parent / "prices.toml"
+    prices.write_text("h100 = 2.5\nl40s = 2.0\n")
+    common = ["plan", str(spec), "--gpu", "h100,l40s", "--prices", str(prices), "--max-gpus", "4"]
+    common += ["--slo", PROBLEMS[1], "--replications", "2", "--confidence", "0.8"]
+    done = warm.run("sundog", *common, "--manifest", str(spec.parent / "vllm.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert "At mean lengths" in done.stdout and "Headroom" in done.stdout
+    line = next(line.strip() for line in done.stdout.splitlines() if line.strip().startswith("sundog sweep"))
+    again = warm.run(*shlex.split(line), "--replications", "2", "--warmup-s", "0", "--json")
+    assert all(run["slo_held"] == 1 for run in json.loads(again.stdout)["cells"][0]["runs"]), again.stderr
+    found = json.loads(warm.run("sundog", *common, "--json").stdout)
+    winner = found["winner"]
+    assert winner["cost_per_h"] == winner["gpus"] * {"h100": 2.5, "l40s": 2.0}[winner["settings"]["gpu"]]
+    assert f"Buy {winner['replicas']} x {winner['settings']['gpu']}" in done.stdout
+    manifest = (spec.parent / "vllm.yaml").read_text()
+    assert f"replicas: {winner['replicas']}\n" in manifest and "nvidia.com/gpu: 1" in manifest
+    assert {each["settings"]["gpu"] for each in found["candidates"]} == {"h100", "l40s"}
+
+
+def test_the_largest_load_of_a_fleet(spec: Path) -> None:
+    """Two replicas hold more than one, and a fleet that cannot hold says so."""
+    common = ["capacity", str(spec), "--slo", PROBLEMS[0], "--replications", "2", "--resolution", "0.1"]
+    rates = []
+    for count in ("1", "2"):
+        done = warm.run("sundog", *common, "--replicas", count, "--json")
+        assert done.returncode == 0, done.stderr
+        rates.append(json.loads(done.stdout)["rate"][0])
+    assert rates[1] > 1.5 * rates[0] > 0
+    done = warm.run("sundog", *common, "--slo", "p95(ttft)<0.0001")
+    assert "does not hold" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "--slo names no objective"),
+        (["--slo", "ttft=0.5"], "--slo names no objective"),
+        (["--slo", "p95(ttft)<1", "--replicas", "2"], "what is searched"),
+        (["--slo", "p95(ttft)<1", "--vary", "replicas=1,2"], "what is searched"),
+        (["--slo", "tenant web: p95(ttft)<1"], "has no tenant web; it has chat, rag"),
+        (["--slo", "p95(ttft)<1", "--gpu", "h1000"], "Did you mean"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(spec: Path, words: list[str], reason: str) -> None:
+    """In one line, before any trial where that can be known."""
+    done = warm.run("sundog", "plan", str(spec), *words)
+    assert reason in done.stderr + done.stdout and "Traceback" not in done.stderr
