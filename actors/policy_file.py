@@ -114,6 +114,26 @@ def find_router(text: str) -> RouterPolicy:
     return _found(ROUTER, text)
 
 
+def given_policy(policy: object) -> Policy:
+    """The policy that an object or a class is; raises ConfigError for what a file's class may not be."""
+    return _given(POLICY, policy)
+
+
+def given_router(router: object) -> RouterPolicy:
+    """The router policy that an object or a class is, as `given_policy`."""
+    return _given(ROUTER, router)
+
+
+def _given(kind: PolicyKind[P], value: object) -> P:
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    what = f"{kind.word} {name}"
+    made = _constructed(what, value, "") if isinstance(value, type) else value
+    if not isinstance(made, kind.base):
+        raise ConfigError(f"{what} is not a {kind.word}: inherit from {kind.package}.{kind.base.__name__}")
+    _check(kind, made, what)
+    return kind.guard(made, name)
+
+
 def _found(kind: PolicyKind[P], text: str) -> P:
     in_file = IN_FILE.fullmatch(text)
     if in_file is not None:

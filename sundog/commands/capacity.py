@@ -49,6 +49,7 @@ def capacity(
     import numpy as np
 
     from sim.figures.intervals import mean_interval
+    from sim.show.console import runs_progress
     from sundog.planning.planner import fleets, largest_loads
 
     objectives = terms.service_level.objectives
@@ -57,7 +58,10 @@ def capacity(
     shared = Plan(workload_of(source, reading), source, engine, target, load, terms)
     check_tenants(shared, [{}], [each.metric for each in objectives])
     num_seeds = 1 if shared.is_fixed({}) else asked.replications
-    with fleets(shared, asked.jobs or os.cpu_count() or 1) as made:
+    with (
+        runs_progress("trials") as on_progress,
+        fleets(shared, asked.jobs or os.cpu_count() or 1, on_progress) as made,
+    ):
         found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
     factors, rates = (mean_interval(np.array(each), asked.confidence) for each in zip(*found, strict=True))
     if asked.as_json:

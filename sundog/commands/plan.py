@@ -1,27 +1,21 @@
 """`sundog plan`: the cheapest fleet that holds the objectives of a workload."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from actors.config import ConfigError
 from sundog.fast import one_thread
 from sundog.options import AnyText, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.axes import axes
-from sundog.sweeps.cell import Plan
-from sundog.sweeps.source import check_tenants, workload_of
 
 if TYPE_CHECKING:
-    from sundog.planning.search import Candidate
-
-RANKS = (1, 2, 4, 8)
-"""Tensor-parallel sizes that are tried where none is given."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +59,18 @@ def plan(
     parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).
     """
     one_thread()
-    from sim.figures.sweep.cells import grid
-    from sundog.planning.planner import advise, candidates, fleets
-    from sundog.planning.prices import price_of, read_prices
+    from sim.show.console import runs_progress
+    from sundog.planning.planner import fleets, planned
+    from sundog.planning.prices import read_prices
     from sundog.planning.report import deployment, print_advice, print_commands, to_json
 
-    objectives = terms.service_level.objectives
-    if not objectives:
-        raise ConfigError(
-            "--slo names no objective to plan for: give a percentile, as in --slo 'p95(ttft)<1'"
-        )
-    if engine.replicas != 1:
-        raise ConfigError(f"--replicas is {engine.replicas}, and replicas are what is searched: leave it out")
-    varied: dict[str, Any] = axes(asked.vary)
-    if "replicas" in varied:
-        raise ConfigError("--vary has replicas, and replicas are what is searched: leave it out")
-    machines = list(dict.fromkeys(target.gpu.split(",")))
-    cells_of: dict[str, Any] = {"gpu": machines, "tensor_parallel_size": list(RANKS)}
-    if engine.tensor_parallel_size != 1:
-        cells_of["tensor_parallel_size"] = [engine.tensor_parallel_size]
-    cells = grid(cells_of | varied)
     prices = None if asked.prices is None else read_prices(asked.prices)
-    shared = Plan(workload_of(source, reading), source, engine, replace(target, gpu=machines[0]), load, terms)
-    check_tenants(shared, cells, [each.metric for each in objectives])
-    num_seeds = 1 if all(shared.is_fixed(settings) for settings in cells) else asked.replications
-
-    def fresh() -> "list[Candidate]":
-        return candidates(shared, cells, lambda gpu: price_of(gpu, prices, asked.prices), asked.max_gpus)
-
-    with fleets(shared, asked.jobs or os.cpu_count() or 1) as made:
-        advice = advise(made, objectives, fresh, num_seeds, asked.confidence)
+    gpus, varied = target.gpu.split(","), axes(asked.vary)
+    problem = planned(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus)
+    objectives = problem.objectives
+    processes = asked.jobs or os.cpu_count() or 1
+    with runs_progress("trials") as progress, fleets(problem.plan, processes, progress) as made:
+        advice = problem.advise(made, asked.replications, asked.confidence)
     if asked.manifest is not None and advice.winner is not None:
         Path(asked.manifest).write_text(deployment(advice.winner, target.model), encoding="utf-8")
     if asked.as_json:

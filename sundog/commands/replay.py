@@ -1,6 +1,5 @@
 """`sundog replay`: a trace on simulated hardware."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,14 +20,12 @@ from sundog.options.simulation import (
     ReadingOptions,
     TargetOptions,
     TermsOptions,
-    parse_rate,
 )
 from sundog.options.takes import command, takes
 from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
     from sim.figures.metrics import Summary
-    from sim.trace.record import TraceRequest
     from sundog.builds.simulated import Simulated
 
 
@@ -111,57 +108,27 @@ def _played(
     """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
 
-    from sim.figures.metrics import summarize
-    from sim.interrupt import Interrupted
-    from sim.oracle import find_predictor
-    from sim.replay import replay as replay_trace
     from sim.show.console import progress
     from sim.trace.read import read_trace
+    from sundog.builds.replayed import replayed
 
     source = read_trace(trace, reading.tokenizer)
-    config = replace(simulated.config, decode_runs=asked.decode_runs)
-    predictor = None if load.predictor is None else find_predictor(load.predictor, seed)
-    held_against = simulated.terms(terms)
+    simulated = replace(simulated, config=replace(simulated.config, decode_runs=asked.decode_runs))
+    blocks = simulated.capacity.num_blocks
     with (
-        run_output(asked.out, asked.messages, asked.journal, config, simulated.capacity.num_blocks) as output,
+        run_output(asked.out, asked.messages, asked.journal, simulated.config, blocks) as output,
         progress(lambda: sum(1 for _ in islice(source, reading.limit))) as on_progress,
     ):
-        try:
-            recorder = replay_trace(
-                _arrivals(islice(source, reading.limit), load, seed),
-                config,
-                simulated.cost,
-                simulated.capacity,
-                predictor=predictor,
-                front_end_s=simulated.front_end_s,
-                max_concurrency=load.max_concurrency,
-                client_timeout_s=load.client_timeout,
-                sink=output.sink,
-                on_progress=on_progress,
-                listeners=(*output.listeners, *step_logs(logging.step_log)),
-                tap=output.tap,
-            )
-        except Interrupted as end:
-            part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
-            output.finish_part(part.to_json(), end.until_s)
-            raise
-        summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
-        output.finish(summary.to_json())
+        rows = islice(source, reading.limit)
+        summary = replayed(
+            simulated, rows, load, terms, seed, output, on_progress, step_logs(logging.step_log)
+        )
     if output.has_left_out_journal:
         from sim.record.run_output import MOST_JOURNALLED
 
         what = "no journal was kept for explain and perfetto; --journal keeps it"
         remark(f"more than {MOST_JOURNALLED:,} requests: {what}")
     return summary
-
-
-def _arrivals(rows: "Iterable[TraceRequest]", load: LoadOptions, seed: int) -> "Iterable[TraceRequest]":
-    """The trace's own, or a Poisson process of the rate that was asked for."""
-    if load.request_rate is None:
-        return rows
-    from sim.workload.resample import retimed
-
-    return retimed(rows, parse_rate(load.request_rate), seed)
 
 
 def _warn(simulated: "Simulated", summary: "Summary") -> None:

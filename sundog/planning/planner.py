@@ -1,15 +1,18 @@
 """A plan: the processes that make trials, the candidates, and what one wants to know of the winner."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
 from sundog.ends import remark
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.search import Candidate, Search, capacity_search
 from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner
 from sundog.sweeps.cell import changed
+from sundog.sweeps.source import check_tenants, workload_of
 from sundog.sweeps.workers import Died, Workers, here
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from sundog.sweeps.cell import Plan
 
 HEADROOM_PRECISION = 0.02
+RANKS = (1, 2, 4, 8)
+"""Tensor-parallel sizes that are tried where none is given."""
 
 
 @dataclass(slots=True)
@@ -45,12 +50,12 @@ class Fleets:
 
 
 @contextmanager
-def fleets(plan: "Plan", num_processes: int) -> "Iterator[Fleets]":
-    """Begin the processes that make trials, and end them."""
-    from sim.show.console import runs_progress
-
+def fleets(
+    plan: "Plan", num_processes: int, on_progress: Callable[[int, int], None] | None = None
+) -> "Iterator[Fleets]":
+    """Begin the processes that make trials, and end them; progress is how many are done, and asked for."""
     runner = TrialRunner(plan)
-    with runs_progress("trials") as on_progress, Workers(here(runner.trial), num_processes) as workers:
+    with Workers(here(runner.trial), num_processes) as workers:
         yield Fleets(workers, num_processes, on_progress or (lambda done, asked: None))
 
 
@@ -173,3 +178,57 @@ def largest_loads(
                 found[trial.seed] = factor, factor * per_s
                 del asked[trial.seed]
     return [found[seed] for seed in range(num_seeds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question for a plan: the traffic and the shared options, the settings to try, and their prices."""
+
+    plan: "Plan"
+    cells: "list[Settings]"
+    objectives: "tuple[Objective, ...]"
+    price: Callable[[str], float]
+    max_gpus: int
+
+    def advise(self, made: Fleets, replications: int, confidence: float) -> Advice:
+        """Search for the cheapest fleet; a trace is one draw, however many are asked for."""
+        num_seeds = 1 if all(map(self.plan.is_fixed, self.cells)) else replications
+
+        def fresh() -> list[Candidate]:
+            return candidates(self.plan, self.cells, self.price, self.max_gpus)
+
+        return advise(made, self.objectives, fresh, num_seeds, confidence)
+
+
+def planned(
+    source: str,
+    reading: ReadingOptions,
+    engine: EngineOptions,
+    target: TargetOptions,
+    load: LoadOptions,
+    terms: TermsOptions,
+    gpus: Sequence[str],
+    vary: Mapping[str, Sequence[Any]],
+    prices: Mapping[str, float] | None,
+    max_gpus: int,
+) -> Problem:
+    """Check a question; raises ConfigError, which names the option."""
+    from sim.figures.sweep.cells import grid
+    from sundog.planning.prices import price_of
+    from sundog.sweeps.cell import Plan
+
+    objectives = terms.service_level.objectives
+    if not objectives:
+        raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
+    if engine.replicas != 1 or "replicas" in vary:
+        raise ConfigError("--replicas is given, and replicas are what is searched: leave it out")
+    axes: dict[str, Any] = {"gpu": list(dict.fromkeys(gpus)), "tensor_parallel_size": list(RANKS)}
+    if engine.tensor_parallel_size != 1:
+        axes["tensor_parallel_size"] = [engine.tensor_parallel_size]
+    cells = grid(axes | {name: list(values) for name, values in vary.items()})
+    one = replace(target, gpu=axes["gpu"][0])
+    shared = Plan(workload_of(source, reading), source, engine, one, load, terms)
+    check_tenants(shared, cells, [each.metric for each in objectives])
+    for gpu in axes["gpu"]:
+        price_of(gpu, prices)
+    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus)

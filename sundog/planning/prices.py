@@ -1,5 +1,6 @@
 """Prices of GPUs, from a file."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from actors.config import ConfigError
@@ -23,11 +24,11 @@ def read_prices(path: str) -> dict[str, float]:
     return found
 
 
-def price_of(gpu: str, prices: dict[str, float] | None, path: str | None) -> float:
+def price_of(gpu: str, prices: Mapping[str, float] | None) -> float:
     """The price of a GPU an hour, whatever its link; 1 if there are no prices, so that GPUs are counted."""
     if prices is None:
         return 1.0
     name = gpu.partition(":")[0]
     if name not in prices:
-        raise ConfigError(f"{path} has no price for {name}.{did_you_mean(name, prices)}")
+        raise ConfigError(f"--prices has none for {name}.{did_you_mean(name, prices)}")
     return prices[name]

@@ -1,0 +1,55 @@
+"""A replay from its options to its figures: what `sundog replay` and `sundog.replay()` both do."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from actors.kernel.actor import Actor
+from actors.messages import Heard
+from sim.figures.metrics import Summary, summarize
+from sim.interrupt import Interrupted
+from sim.oracle import find_predictor
+from sim.record.run_output import RunOutput
+from sim.record.sink import Unkept
+from sim.replay import replay
+from sim.trace.record import TraceRequest
+from sim.workload.resample import retimed
+from sundog.builds.simulated import Simulated
+from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
+
+
+def replayed(
+    simulated: Simulated,
+    rows: Iterable[TraceRequest],
+    load: LoadOptions,
+    terms: TermsOptions,
+    seed: int,
+    output: RunOutput | Unkept,
+    on_progress: Callable[[int], None] | None = None,
+    listeners: Sequence[Actor[Heard]] = (),
+) -> Summary:
+    """Replay the rows and finish the output; a replay that Ctrl-C ends leaves the part that it made."""
+    held_against = simulated.terms(terms)
+    if load.request_rate is not None:
+        rows = retimed(rows, parse_rate(load.request_rate), seed)
+    try:
+        recorder = replay(
+            rows,
+            simulated.config,
+            simulated.cost,
+            simulated.capacity,
+            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
+            front_end_s=simulated.front_end_s,
+            max_concurrency=load.max_concurrency,
+            client_timeout_s=load.client_timeout,
+            sink=output.sink,
+            on_progress=on_progress,
+            listeners=(*output.listeners, *listeners),
+            tap=output.tap,
+        )
+    except Interrupted as end:
+        part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
+        output.finish_part(part.to_json(), end.until_s)
+        raise
+    summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
+    output.finish(summary.to_json())
+    return summary

@@ -1,0 +1,210 @@
+"""`import sundog`: what the commands do, as functions whose results are tables and plots.
+
+Options are those of the command line, as keyword arguments: `--max-num-seqs 64` is `max_num_seqs=64`. A wrong
+one raises ConfigError with the line that the command would print. docs/python.md has examples.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, TypeVar
+
+import trio
+
+from actors.config import ConfigError
+from actors.core.names import did_you_mean
+from actors.core.policies import Policy
+from actors.core.routers import RouterPolicy
+from sundog.ends import leaves
+from sundog.library.results import PlanResult, RunResult, SweepResult
+from sundog.options import OptionRow, rows
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+
+T = TypeVar("T")
+RECORDS = (TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
+
+
+def _records(given: Mapping[str, object]) -> tuple[Any, ...]:
+    """The records of options; raises ConfigError for a name or a value that no option has."""
+    known = {row.name: row for record in RECORDS for row in rows(record)}
+    values: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f"there is no option {name}.{did_you_mean(name, known)}")
+        if value is not None:
+            values[name] = _taken(known[name], value)
+    found = []
+    for record in RECORDS:
+        make: Any = record
+        found.append(make(**{row.name: values[row.name] for row in rows(record) if row.name in values}))
+    return tuple(found)
+
+
+def _taken(row: OptionRow, value: object) -> object:
+    """The value as the option takes it; raises ConfigError that names the option as Python spells it."""
+    try:
+        return row.kind.take(value)
+    except ValueError as error:
+        raise ConfigError(f"{row.name} is {value!r}: {error}") from None
+
+
+def _outside_of_loops(function: Callable[[], T]) -> T:
+    """Call the function, in a thread of its own where Trio runs already: it runs a Trio of its own.
+
+    What went wrong in an actor is raised as it is, without the groups of the nurseries that it passed.
+    """
+    try:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            return function()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(function).result()
+    except BaseExceptionGroup as group:
+        raise next(leaves(group)) from None
+
+
+def replay(
+    trace: str | Path,
+    *,
+    policy: str | Policy | type[Policy] = "fcfs",
+    router: str | RouterPolicy | type[RouterPolicy] = "round-robin",
+    out: str | Path | None = None,
+    **options: Any,
+) -> RunResult:
+    """Replay a trace on simulated hardware, as `sundog replay` does.
+
+    `policy` and `router` are names, `FILE.py:NAME`, or objects and classes of your own. `out` is a folder for
+    the run; without it the run lies in a temporary folder as long as its result lives. Raises ConfigError for
+    options and TraceError for rows that are wrong.
+    """
+    named = {"policy": policy if isinstance(policy, str) else None}
+    named["router"] = router if isinstance(router, str) else None
+    target, reading, load, terms, engine = _records({**options, **named})
+
+    def run() -> RunResult:
+        from actors.policy_file import given_policy, given_router
+        from sim.record.journal_rows import Header
+        from sim.record.run_directory import open_run, replay_id
+        from sim.record.run_output import RunOutput
+        from sim.trace.read import read_trace
+        from sundog.builds.replayed import replayed
+        from sundog.builds.simulated import Simulated
+        from sundog.options.config_file import recorded
+
+        simulated = Simulated.of(engine, target)
+        config = replace(simulated.config, decode_runs=True)
+        if not isinstance(policy, str):
+            config = replace(config, policy=given_policy(policy))
+        if not isinstance(router, str):
+            config = replace(config, router=given_router(router))
+        simulated = replace(simulated, config=config)
+        source = read_trace(str(trace), reading.tokenizer)
+        kept = mkdtemp(prefix="sundog-") if out is None else None
+        folder = Path(str(out) if kept is None else f"{kept}/run")
+        facts = recorded((engine, target, load, terms, reading), str(trace), folder)
+        for name, value in (("policy", policy), ("router", router)):
+            if not isinstance(value, str):
+                facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
+        header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
+        with RunOutput(folder, header, facts, False) as output:
+            replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
+        return RunResult(open_run(folder), simulated.remarks, kept)
+
+    return _outside_of_loops(run)
+
+
+def read(folder: str | Path) -> RunResult:
+    """Read a run that `replay` or `bench` wrote; raises RunError for a folder that holds none."""
+    from sim.record.run_directory import open_run
+
+    return RunResult(open_run(Path(folder)))
+
+
+def sweep(
+    source: str | Path,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    metrics: Sequence[str] = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s"),
+    by: str | None = None,
+    replications: int = 5,
+    confidence: float = 0.95,
+    warmup_s: float | None = None,
+    resample: bool = False,
+    jobs: int | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Try settings on a trace or a workload and rank them by the first metric, as `sundog sweep` does.
+
+    `vary` maps names of options or `workload.TABLE.KEY` to the values to try. Runs are made in `jobs`
+    processes, by default one per core: a script needs `if __name__ == "__main__":`. Raises ConfigError.
+    """
+    from sim.figures.named import Metric
+    from sim.figures.sweep.cells import Rule, grid
+    from sim.show.console import runs_progress
+    from sundog.sweeps.axes import VARIED, WORKLOAD, with_fields
+    from sundog.sweeps.cell import Plan
+    from sundog.sweeps.experiment import Experiment
+    from sundog.sweeps.source import check_tenants, workload_of
+
+    target, reading, load, terms, engine = _records(options)
+    shown = [Metric.parse(name) for name in metrics]
+    if not shown:
+        raise ConfigError("metrics is empty: name one at least, as ttft_s.mean")
+    varied: dict[str, Sequence[Any]] = {}
+    for name, values in vary.items():
+        if not name.startswith(WORKLOAD) and name not in VARIED:
+            raise ConfigError(f"vary has {name}, which is no option.{did_you_mean(name, VARIED)}")
+        taken = values if name.startswith(WORKLOAD) else [_taken(VARIED[name], each) for each in values]
+        varied[name] = list(taken)
+    if by is not None and by not in varied:
+        raise ConfigError(f"by is {by}, which vary does not have")
+    cells = grid(varied)
+    workload = workload_of(str(source), reading, resample)
+    for settings in cells:
+        with_fields(workload, settings)
+    shared = Plan(workload, str(source), engine, target, load, terms, resample)
+    check_tenants(shared, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
+    rule = Rule(shown[0].name, replications, replications, None, confidence, resample)
+    with runs_progress("runs") as on_progress:
+        experiment = Experiment(shared, cells, on_progress)
+        found = experiment.run(rule, warmup_s, shown, jobs or os.cpu_count() or 1)
+    return SweepResult(found, shown, confidence, by)
+
+
+def plan(
+    source: str | Path,
+    *,
+    slo: str,
+    gpus: Sequence[str] = ("h100",),
+    prices: Mapping[str, float] | str | Path | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    max_gpus: int = 128,
+    replications: int = 5,
+    confidence: float = 0.95,
+    jobs: int | None = None,
+    **options: Any,
+) -> PlanResult:
+    """Find the cheapest fleet that holds the objectives in `slo`, as `sundog plan` does.
+
+    `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. Like
+    `sweep` it makes processes. Raises ConfigError.
+    """
+    from sim.show.console import runs_progress
+    from sundog.planning.planner import fleets, planned
+    from sundog.planning.prices import read_prices
+
+    target, reading, load, terms, engine = _records({**options, "slo": slo})
+    known = prices if prices is None or isinstance(prices, Mapping) else read_prices(str(prices))
+    problem = planned(
+        str(source), reading, engine, target, load, terms, list(gpus), dict(vary or {}), known, max_gpus
+    )
+    processes = jobs or os.cpu_count() or 1
+    with runs_progress("trials") as progress, fleets(problem.plan, processes, progress) as made:
+        advice = problem.advise(made, replications, confidence)
+    return PlanResult(advice, problem.objectives, confidence, known is not None)

@@ -1,0 +1,253 @@
+"""Pictures of runs and sweeps with matplotlib, in one style; its colours are safe for colour-blind eyes."""
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actors.config import ConfigError
+from sim.figures.named import Metric
+from sim.figures.sweep.cells import Cell
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+"""Okabe and Ito's palette."""
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "svg.hashsalt": "sundog",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+SIZE_INCHES = (5.2, 3.2)
+FORMATS = (".svg", ".pdf", ".png")
+SPREAD = 30
+"""Values that differ by more than this factor are drawn on a logarithmic scale."""
+
+
+class Plot:
+    """A picture: a notebook shows it as SVG, `save` writes it, `figure` is matplotlib's to change."""
+
+    def __init__(self, figure: "Figure") -> None:
+        self.figure = figure
+
+    def save(self, path: str | Path) -> None:
+        """Write it as .svg, .pdf or .png, by the name; the same data give the same bytes of SVG."""
+        suffix = Path(path).suffix.lower()
+        if suffix not in FORMATS:
+            raise ConfigError(f"{path} ends in {suffix or 'nothing'}: name it {', '.join(FORMATS)}")
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
+        try:
+            with _style():
+                self.figure.savefig(path, metadata=metadata, dpi=200)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
+
+    def _repr_svg_(self) -> str:
+        text = io.StringIO()
+        with _style():
+            self.figure.savefig(text, format="svg", metadata={"Date": None})
+        return text.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    try:
+        from matplotlib import rc_context
+    except ModuleNotFoundError:
+        raise ConfigError("plots need matplotlib: pip install 'sundog[plot]'") from None
+    with rc_context(STYLE):
+        yield
+
+
+@contextmanager
+def _drawn(found: list[Plot], **labels: Any) -> "Iterator[Axes]":
+    """Axes in the style; when they are drawn, their picture is in `found`."""
+    with _style():
+        from cycler import cycler
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        axes.set_prop_cycle(cycler(color=COLOURS))
+        axes.set(**labels)
+        yield axes
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            axes.legend()
+        found.append(Plot(figure))
+
+
+def _is_wide(values: "np.ndarray[Any, np.dtype[np.float64]]") -> bool:
+    positive = values[values > 0]
+    return len(positive) > 1 and float(np.percentile(positive, 99) / np.percentile(positive, 1)) > SPREAD
+
+
+def _named(column: str) -> str:
+    return f"{column.removesuffix('_s').upper()} (s)" if column.endswith("_s") else column.replace("_", " ")
+
+
+class RunPlots:
+    """A run's requests can be drawn as a distribution or over time."""
+
+    def __init__(self, requests: "pa.Table") -> None:
+        self._requests = requests
+
+    def cdf(self, column: str = "ttft_s", by: str | None = None) -> Plot:
+        """Draw which share of the finished requests has at most so much of a column: `ttft_s`, `e2e_s`, ….
+
+        With `by`, as `tenant`, there is a line for each value of another column. Raises ConfigError.
+        """
+        table = self._requests
+        for name in filter(None, (column, by)):
+            if name not in table.column_names:
+                raise ConfigError(f"there is no column {name}: there are {', '.join(table.column_names)}")
+        values = table[column].to_numpy(zero_copy_only=False).astype(np.float64)
+        owners = np.array([""] * len(values) if by is None else [str(v) for v in table[by].to_pylist()])
+        found: list[Plot] = []
+        with _drawn(found, xlabel=_named(column), ylabel="share of requests", ylim=(0, 1)) as axes:
+            for owner in dict.fromkeys(owners.tolist()):
+                own = np.sort(values[(owners == owner) & ~np.isnan(values)])
+                share = np.arange(1, len(own) + 1) / max(len(own), 1)
+                axes.step(own, share, where="post", label=owner or None)
+            if _is_wide(values[~np.isnan(values)]):
+                axes.set_xscale("log")
+        return found[0]
+
+    def timeline(self, bins: int = 200) -> Plot:
+        """Draw how many requests waited and ran over time, in `bins` equal parts of the run."""
+        table = self._requests
+        times = {
+            name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+            for name in ("arrival_s", "first_scheduled_s", "finish_s")
+        }
+        last = max(
+            (float(np.nanmax(each)) for each in times.values() if not np.isnan(each).all()), default=1.0
+        )
+        at = np.linspace(0.0, last, bins + 1)
+
+        def before(name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":
+            known = np.sort(times[name][~np.isnan(times[name])])
+            return np.searchsorted(known, at, side="right")
+
+        found: list[Plot] = []
+        with _drawn(found, xlabel="time (s)", ylabel="requests", xlim=(0, last)) as axes:
+            axes.step(at, before("first_scheduled_s") - before("finish_s"), where="post", label="running")
+            axes.step(at, before("arrival_s") - before("first_scheduled_s"), where="post", label="waiting")
+            axes.set_ylim(bottom=0)
+        return found[0]
+
+
+class SweepPlots:
+    """A sweep's settings can be drawn over a load, or by two metrics."""
+
+    def __init__(
+        self, cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None
+    ) -> None:
+        self._cells, self._metrics, self._confidence, self._by = cells, metrics, confidence, by
+
+    def _metric(self, name: str | None) -> Metric:
+        known = [metric.name for metric in self._metrics]
+        if name is None:
+            return self._metrics[0]
+        if name not in known:
+            raise ConfigError(f"the sweep has no {name}: metrics has {', '.join(known)}")
+        return self._metrics[known.index(name)]
+
+    def load_curve(self, metric: str | None = None, by: str | None = None) -> Plot:
+        """Draw a metric over an axis of numbers, a line and a confidence band for each other setting.
+
+        The metric is the sweep's first and the axis its `by`, if they are not given. Raises ConfigError.
+        """
+        shown, axis = self._metric(metric), by or self._by
+        axes_known = list(self._cells[0].settings)
+        if axis not in axes_known:
+            raise ConfigError(f"by is {axis}: name an axis of the sweep, {', '.join(axes_known)}")
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for cell in self._cells:
+            value = cell.settings[axis]
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"{axis} has the value {value!r}: a load curve is over numbers")
+            others = ", ".join(f"{name}={v}" for name, v in cell.settings.items() if name != axis)
+            if cell.failed is None:
+                mean, half = cell.interval(shown.name, self._confidence)
+                lines.setdefault(others, []).append(
+                    (value, mean * shown.scale, 0.0 if math.isnan(half) else half * shown.scale)
+                )
+        found: list[Plot] = []
+        with _drawn(found, xlabel=_axis(axis), ylabel=_titled(shown)) as axes:
+            for others, points in lines.items():
+                x, y, spread = (np.array(each) for each in zip(*sorted(points), strict=True))
+                (line,) = axes.plot(x, y, marker="o", markersize=3, label=others or None)
+                axes.fill_between(
+                    x, np.maximum(y - spread, 0), y + spread, color=line.get_color(), alpha=0.2, lw=0
+                )
+            if _is_wide(np.array([point[1] for points in lines.values() for point in points])):
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(bottom=0)
+        return found[0]
+
+    def pareto(self, x: str | None = None, y: str | None = None) -> Plot:
+        """Draw each setting by two metrics, and the front of those that none beats in both.
+
+        They are the sweep's first two if they are not given. Raises ConfigError.
+        """
+        if len(self._metrics) < 2 and (x is None or y is None):
+            raise ConfigError("the sweep has one metric: a Pareto front is of two")
+        across = self._metric(x)
+        up = self._metric(y if y is not None else self._metrics[1].name)
+        points = []
+        for cell in self._cells:
+            if cell.failed is None:
+                intervals = (cell.interval(each.name, self._confidence) for each in (across, up))
+                (a, a_half), (b, b_half) = intervals
+                if not math.isnan(a + b):
+                    points.append(
+                        (a * across.scale, b * up.scale, a_half * across.scale, b_half * up.scale, cell)
+                    )
+        front = _front([(p[0], p[1]) for p in points], across.is_higher_better, up.is_higher_better)
+        found: list[Plot] = []
+        with _drawn(found, xlabel=_titled(across), ylabel=_titled(up)) as axes:
+            for number, (a, b, a_half, b_half, cell) in enumerate(points):
+                colour = COLOURS[0] if number in front else "#999999"
+                style: Any = {"marker": "o", "markersize": 4, "color": colour, "linewidth": 0.8}
+                axes.errorbar(a, b, np.nan_to_num(b_half), np.nan_to_num(a_half), **style)
+                text = ", ".join(str(value) for value in cell.settings.values())
+                axes.annotate(text, (a, b), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+            if _is_wide(np.array([point[1] for point in points])):
+                axes.set_yscale("log")
+            line = sorted(points[number][:2] for number in front)
+            axes.plot([p[0] for p in line], [p[1] for p in line], color=COLOURS[0], linewidth=1, zorder=0)
+        return found[0]
+
+
+def _titled(metric: Metric) -> str:
+    return f"{metric.title.removesuffix(' ms')} (ms)" if metric.title.endswith(" ms") else metric.title
+
+
+def _axis(name: str) -> str:
+    return name.rpartition(".")[2].replace("_per_s", "/s").replace("_", " ")
+
+
+def _front(points: Sequence[tuple[float, float]], is_x_up: bool, is_y_up: bool) -> set[int]:
+    """The numbers of the points that no other beats in one metric without being worse in the other."""
+    signed = [((1 if is_x_up else -1) * x, (1 if is_y_up else -1) * y) for x, y in points]
+    return {
+        number
+        for number, (x, y) in enumerate(signed)
+        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in signed)
+    }

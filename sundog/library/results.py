@@ -1,0 +1,222 @@
+"""Results of runs, sweeps and plans: tables of pyarrow, plots, and what a notebook shows of them."""
+
+import math
+import shutil
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from sim.figures.named import Metric
+from sim.figures.sweep.cells import Cell
+from sim.figures.sweep.ranking import blocks, ranked
+from sundog.library.plots import RunPlots, SweepPlots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sim.figures.named import Objective
+    from sim.record.run_directory import Run
+    from sundog.planning.planner import Advice
+
+SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s")
+PARTS = ("mean", "p50", "p90", "p99")
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+    """A table of records with the same keys; a column of values of several types holds their texts."""
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    for name, values in columns.items():
+        kinds = {type(value) for value in values if value is not None}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            columns[name] = [None if value is None else str(value) for value in values]
+    return pa.table(columns)
+
+
+def _html(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The same records as a table of HTML."""
+    names = list(rows[0]) if rows else []
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    lines = ("".join(f"<td>{escape(_text(row[name]))}</td>" for name in names) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _text(value: object) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+class RunResult:
+    """A run: `requests` and `steps` as tables, `figures` as plain values, `plot` for pictures.
+
+    Times are in seconds of the run's own clock. `remarks` say on what thin ground the prediction stands.
+    """
+
+    def __init__(self, run: "Run", remarks: Sequence[str] = (), folder: str | None = None) -> None:
+        """A `folder` that was made for the run is removed with its result."""
+        self.run, self.remarks = run, tuple(remarks)
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    @cached_property
+    def requests(self) -> "pa.Table":
+        """A row per request: its times, lengths, tenant and end (docs/formats.md); raises RunError."""
+        return self.run.requests()
+
+    @cached_property
+    def steps(self) -> "pa.Table":
+        """A row per step of an engine; raises RunError for a run that only clients saw."""
+        return self.run.steps()
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The figures that `sundog replay --json` prints."""
+        return self.run.summary
+
+    @property
+    def summary(self) -> "pa.Table":
+        """The figures that are numbers, as `figure` and `value`; parts of a distribution as `ttft_s.p99`."""
+        found: dict[str, float] = {}
+        for name, value in self.figures.items():
+            for part, number in value.items() if isinstance(value, dict) else ((None, value),):
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    found[name if part is None else f"{name}.{part}"] = float(number)
+        return _table([{"figure": name, "value": value} for name, value in found.items()])
+
+    @property
+    def plot(self) -> RunPlots:
+        """The kinds of pictures that a run has, as methods."""
+        return RunPlots(self.requests)
+
+    def __repr__(self) -> str:
+        figures = self.figures
+        ttft = (figures.get("ttft_s") or {}).get("mean")
+        done = f"{figures['num_finished']:,} of {figures['num_requests']:,} requests"
+        return (
+            f"RunResult({done}, mean TTFT {_text(ttft)} s, {_text(figures['output_tokens_per_s'])} tokens/s)"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"milliseconds": name.removesuffix("_s").upper(), **{part: value[part] * 1e3 for part in PARTS}}
+            for name in SHOWN
+            if (value := self.figures.get(name))
+        ]
+        return f"<p>{escape(repr(self))}</p>{_html(rows)}"
+
+
+class SweepResult:
+    """Settings with their replications: `table` with a row per setting, `runs` with a row per run, `plot`."""
+
+    def __init__(
+        self, cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None
+    ) -> None:
+        self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """A record per setting: its axes, its rank by the first metric, and metrics with half-widths.
+
+        Rank 1 is the best. `is_tied` is true where chance can explain that a setting is not. With `by`
+        settings are ranked among those with the same value of that axis. `failed` says why one could not run.
+        """
+        places: dict[int, tuple[int, bool]] = {}
+        for block in blocks(self.cells, self.by):
+            found = ranked(block.cells, self.metrics[0], self.confidence).places
+            places |= {id(place.cell): (rank, place.is_tied) for rank, place in enumerate(found, 1)}
+        rows = []
+        for cell in self.cells:
+            rank, is_tied = places.get(id(cell), (None, None))
+            row: dict[str, Any] = {**cell.settings, "rank": rank, "is_tied": is_tied}
+            for metric in self.metrics:
+                value, half = math.nan, math.nan
+                if cell.failed is None:
+                    value, half = cell.interval(metric.name, self.confidence)
+                row |= {metric.name: value, f"{metric.name} ±": half}
+            rows.append({**row, "failed": None if cell.failed is None else cell.failed.reason})
+        return rows
+
+    @property
+    def table(self) -> "pa.Table":
+        """`rows` as a table, in the order of the grid."""
+        return _table(self.rows)
+
+    @property
+    def runs(self) -> "pa.Table":
+        """A row per run: the axes, the replication, and every figure of it."""
+        return _table(
+            [
+                {**cell.settings, "replication": number, **run}
+                for cell in self.cells
+                for number, run in enumerate(cell.runs)
+            ]
+        )
+
+    @property
+    def plot(self) -> SweepPlots:
+        """The kinds of pictures that a sweep has, as methods."""
+        return SweepPlots(self.cells, self.metrics, self.confidence, self.by)
+
+    def __repr__(self) -> str:
+        best = [row for row in self.rows if row["rank"] == 1]
+        axes = list(self.cells[0].settings) if self.cells else []
+        named = "; ".join(", ".join(f"{name}={row[name]}" for name in axes) or "as given" for row in best)
+        return f"SweepResult({len(self.cells)} settings, best by {self.metrics[0].name}: {named})"
+
+    def _repr_html_(self) -> str:
+        ordered = sorted(self.rows, key=lambda row: row["rank"] or math.inf)
+        if self.by is not None:
+            ordered = self.rows
+        return f"<p>{escape(repr(self))}</p>{_html(ordered)}"
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """The cheapest fleet that holds the objectives, and the candidates that were looked at."""
+
+    advice: "Advice"
+    objectives: "Sequence[Objective]"
+    confidence: float
+    has_prices: bool
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """The figures that `sundog plan --json` prints."""
+        import json
+
+        from sundog.planning.report import to_json
+
+        found: dict[str, Any] = json.loads(
+            to_json(self.advice, self.objectives, self.confidence, self.has_prices)
+        )
+        return found
+
+    @property
+    def winner(self) -> dict[str, Any] | None:
+        """The cheapest fleet: `settings`, `replicas`, `gpus`, `cost_per_h`; None if no fleet holds."""
+        found: dict[str, Any] | None = self.figures["winner"]
+        return found
+
+    @property
+    def candidates(self) -> "pa.Table":
+        """A row per machine and setting: with how many replicas it fails, and holds if that was found out."""
+        rows = self.figures["candidates"]
+        return _table(
+            [{**row["settings"], **{n: v for n, v in row.items() if n != "settings"}} for row in rows]
+        )
+
+    def __repr__(self) -> str:
+        from sundog.planning.report import named
+
+        winner = self.advice.winner
+        if winner is None or winner.holding is None:
+            return "PlanResult(no fleet holds the objectives)"
+        return f"PlanResult({named(winner, winner.holding)})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{_html(self.candidates.to_pylist())}"

@@ -1,0 +1,180 @@
+"""Sundog from Python: the figures of the command line, options and refusals alike, tables and pictures."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import trio
+
+import sundog
+from actors.core.policies import Policy
+from actors.core.policies.guard import PolicyError
+from actors.core.routers import RouterPolicy
+from tests import warm
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+SPEC = """
+duration_s = 20
+arrivals = {kind = "poisson", rate_per_s = 4}
+prompt = {kind = "fixed", tokens = 400}
+output = {kind = "uniform", smallest = 10, largest = 100}
+"""
+RATE = "workload.arrivals.rate_per_s"
+
+
+class Longest(Policy):
+    """The longest prompt first."""
+
+    def rank(self, request, view):  # type: ignore[no-untyped-def]
+        return -request.submit.num_prompt_tokens
+
+
+class Wrong(Policy):
+    """A policy that reads what there is not."""
+
+    def rank(self, request, view):  # type: ignore[no-untyped-def]
+        return request.length
+
+
+class First(RouterPolicy):
+    """Everything to the first replica."""
+
+    def score(self, request, replica, fleet):  # type: ignore[no-untyped-def]
+        return replica
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spec") / "w.toml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(spec: Path) -> sundog.SweepResult:
+    vary = {"max_num_seqs": [1, 16], RATE: [1, 4]}
+    return sundog.sweep(
+        spec, vary=vary, by=RATE, replications=2, metrics=["ttft_s.p95", "output_tokens_per_s"]
+    )
+
+
+def test_a_replay_gives_the_figures_of_the_command(tmp_path: Path) -> None:
+    """Byte for byte, and the run that it writes is one that the other commands read."""
+    options = {"limit": 60, "max_num_seqs": 4, "policy": "shortest-prompt", "slo": "p95(ttft)<1"}
+    run = sundog.replay(TRACE, out=tmp_path / "run", **options)
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    done = warm.run("sundog", "replay", TRACE, *words, "--json")
+    assert run.figures == json.loads(done.stdout)
+    assert run.requests.num_rows == 60 and run.steps.num_rows == run.figures["num_steps"]
+    found = {row["figure"]: row["value"] for row in run.summary.to_pylist()}
+    assert found["ttft_s.p99"] == run.figures["ttft_s"]["p99"]
+    assert sundog.read(tmp_path / "run").requests.equals(run.requests)
+    explained = warm.run("sundog", "explain", str(tmp_path / "run"))
+    assert explained.returncode == 0, explained.stderr
+
+
+def test_a_policy_and_a_router_are_objects_or_classes() -> None:
+    """They decide; a class that is neither is refused, and one that fails says so in one line."""
+    common = {"limit": 60, "max_num_seqs": 1}
+    shortest = sundog.replay(TRACE, policy="shortest-prompt", **common).figures["queueing_s"]["mean"]
+    for policy in (Longest, Longest()):
+        assert sundog.replay(TRACE, policy=policy, **common).figures["queueing_s"]["mean"] > shortest
+    run = sundog.replay(TRACE, router=First(), replicas=2, **common)
+    assert {*run.requests["replica"].to_pylist()} == {0} or {*run.requests["replica"].to_pylist()} == {1}
+    with pytest.raises(sundog.ConfigError, match="inherit from"):
+        sundog.replay(TRACE, policy=First(), **common)  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="policy Wrong: rank of r0000000"):
+        sundog.replay(TRACE, policy=Wrong, **common)
+
+
+def test_it_works_where_a_loop_runs_already() -> None:
+    """In a notebook asyncio runs, in our own tests Trio does."""
+    alone = sundog.replay(TRACE, limit=20).figures
+
+    async def inside() -> dict[str, object]:
+        return sundog.replay(TRACE, limit=20).figures
+
+    assert asyncio.run(inside()) == alone == trio.run(inside)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_num_seq": 3}, "no option max_num_seq. Did you mean max_num_seqs"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0: give a whole number"),
+        ({"slo": "p95(ttft)"}, "objective"),
+        ({"policy": "fcsf"}, "Did you mean"),
+        ({"gpu": "h1000"}, "Did you mean"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(options: dict[str, object], reason: str) -> None:
+    """As on the command line."""
+    with pytest.raises(sundog.ConfigError, match=reason):
+        sundog.replay(TRACE, **options)  # type: ignore[arg-type]
+
+
+def test_a_sweep_has_a_row_for_each_setting(swept: sundog.SweepResult, spec: Path) -> None:
+    """The intervals that the command prints, ranked at each rate; every run has its figures."""
+    rows = swept.table.to_pylist()
+    assert [row["rank"] for row in rows if row[RATE] == 4 and row["max_num_seqs"] == 16] == [1]
+    assert sorted(row["rank"] for row in rows) == [1, 1, 2, 2]
+    done = warm.run(
+        *("sundog", "sweep", str(spec), "--vary", "max_num_seqs=1,16", "--vary", f"{RATE}=1,4", "--by", RATE),
+        *("--replications", "2", "--metric", "ttft_s.p95", "--metric", "output_tokens_per_s", "--json"),
+    )
+    for row, cell in zip(rows, json.loads(done.stdout)["cells"], strict=True):
+        assert [row["ttft_s.p95"], row["ttft_s.p95 ±"]] == cell["intervals"]["ttft_s.p95"]
+    assert swept.runs.num_rows == 8 and "tpot_s.p99" in swept.runs.column_names
+    assert "best by ttft_s.p95" in repr(swept) and "<table>" in swept._repr_html_()
+    for wrong in ({"vary": {"max_num_seq": [1]}}, {"vary": {}, "by": RATE}, {"vary": {}, "metrics": []}):
+        with pytest.raises(sundog.ConfigError):
+            sundog.sweep(spec, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_plan_from_python(spec: Path) -> None:
+    """The cheapest fleet, with prices as a mapping."""
+    found = sundog.plan(
+        spec, slo="p95(ttft)<1", gpus=["h100", "l40s"], prices={"h100": 9, "l40s": 1}, replications=2
+    )
+    assert found.winner is not None and found.winner["settings"]["gpu"] == "l40s"
+    assert found.candidates.num_rows == 8 and "l40s" in repr(found)
+    with pytest.raises(sundog.ConfigError, match="none for l40s"):
+        sundog.plan(spec, slo="p95(ttft)<1", gpus=["l40s"], prices={"h100": 9})
+
+
+def test_pictures_are_vectors_and_the_same_each_time(swept: sundog.SweepResult, tmp_path: Path) -> None:
+    """Each kind, as SVG, PDF and PNG; the axes name their units."""
+    run = sundog.replay(TRACE, limit=60, max_num_seqs=2)
+    plots = {
+        "cdf": (run.plot.cdf("ttft_s"), "TTFT (s)"),
+        "timeline": (run.plot.timeline(), "time (s)"),
+        "load": (swept.plot.load_curve(), "TTFT p95 (ms)"),
+        "pareto": (swept.plot.pareto(), "output tokens/s"),
+    }
+    for name, (plot, label) in plots.items():
+        for suffix in ("svg", "pdf", "png"):
+            plot.save(tmp_path / f"{name}.{suffix}")
+        text = (tmp_path / f"{name}.svg").read_text()
+        ElementTree.fromstring(text)
+        assert label in text and plot._repr_svg_() == plot._repr_svg_()
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(sundog.ConfigError, match="name it"):
+        run.plot.cdf().save(tmp_path / "x.jpeg")
+    with pytest.raises(sundog.ConfigError, match="there is no column"):
+        run.plot.cdf("tftt_s")
+    with pytest.raises(sundog.ConfigError, match="the sweep has no"):
+        swept.plot.load_curve("tpot_s.mean")
+
+
+def test_importing_sundog_is_cheap_and_lists_its_names() -> None:
+    """Commands import the package, too: nothing of the library comes with it."""
+    script = "import sys, sundog; print('numpy' in sys.modules, 'trio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+    assert {"replay", "sweep", "plan", "read"} <= {*dir(sundog)}
+    with pytest.raises(AttributeError):
+        _ = sundog.nothing
