@@ -22,6 +22,7 @@ COMMANDS = (
     "demo",
     "emulate",
     "explain",
+    "figure",
     "perfetto",
     "plan",
     "replay",

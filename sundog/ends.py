@@ -22,6 +22,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 
 import click
@@ -35,10 +36,13 @@ EXTRAS = {
     "kv-events": ("msgspec", "zmq"),
     "otel": ("opentelemetry",),
     "engine": ("psutil", "safetensors", "torch", "transformers"),
+    "plot": ("cycler", "matplotlib"),
     "ray": ("ray",),
     "fast": ("mypy", "mypyc", "setuptools"),
 }
 """Modules by the extra of pyproject.toml that installs them."""
+ALIKE = 0.75
+"""How much alike two spellings are, from 0 to 1, for one to be suggested for the other."""
 
 
 def how_to_install(error: ModuleNotFoundError) -> str | None:
@@ -213,9 +217,12 @@ def _refusal(cause: BaseException) -> str | None:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Click's own message, with where to read on."""
+    """Click's own message, with where to read on; it suggests only options that are spelled much alike."""
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context is not None else ""
+    if isinstance(error, click.NoSuchOption):
+        near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE)
+        return _one_line(error.message) + "".join(f" Did you mean '{name}'?" for name in near) + where
     return _one_line(error.format_message()) + where
 
 

@@ -274,8 +274,13 @@ def _replica(request: RequestHistory) -> int:
 def _laid_out(running: Sequence[Json], replica: int, num_held: int) -> Iterator[tuple[int, int, int]]:
     """Blocks side by side: (first block, how many, holder), an index into `running`, or -1 for the rest.
 
-    What several hold is counted once: what each computed is its own, as far as there are blocks held.
+    What several hold is counted once: what each computed is its own, as far as there are blocks held. Where
+    one request runs alone, all are its own.
     """
+    alone = [number for number, each in enumerate(running) if (each["replica"] or 0) == replica]
+    if len(alone) == 1 and num_held:
+        yield 1, num_held, alone[0]
+        return
     first = 1
     for number, each in enumerate(running):
         if (each["replica"] or 0) == replica:

@@ -214,6 +214,7 @@ def _row(cell: Cell, first: Cell | None, places: Sequence[RankedCell], confidenc
         "to_best": None if behind is None else list(map(_plain, behind)),
         "tied_with_best": rank is not None and places[rank - 1].is_tied,
         "is_fixed": cell.is_fixed,
+        "is_one_recording": cell.is_one_recording,
         "intervals": {n: list(map(_plain, cell.interval(n, confidence))) for n in cell.runs[0]},
         "changes": {n: list(map(_plain, cell.change(first, n, confidence))) for n in cell.runs[0]},
         "runs": [{n: _plain(v) for n, v in run.items()} for run in cell.runs],

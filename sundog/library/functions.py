@@ -119,10 +119,14 @@ def replay(
     return _outside_of_loops(run)
 
 
-def read(folder: str | Path) -> RunResult:
-    """Read a run that `replay` or `bench` wrote; raises RunError for a folder that holds none."""
+def read(folder: str | Path) -> RunResult | SweepResult:
+    """Read what `replay`, `bench` or `sweep` wrote with --out; raises RunError for another folder."""
     from sim.record.run_directory import open_run
+    from sundog.sweeps.sweep_folder import TABLE_JSON
 
+    table = Path(folder) / TABLE_JSON
+    if table.exists():
+        return SweepResult.of_json(table)
     return RunResult(open_run(Path(folder)))
 
 

@@ -1,5 +1,6 @@
 """Results of runs, sweeps and plans: tables of pyarrow, plots, and what a notebook shows of them."""
 
+import json
 import math
 import shutil
 import weakref
@@ -7,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.config import ConfigError
 from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell
+from sim.figures.sweep.cells import Cell, FailedRun
 from sim.figures.sweep.ranking import blocks, ranked
 from sundog.library.plots import RunPlots, SweepPlots
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from sim.record.run_directory import Run
     from sundog.planning.planner import Advice
 
+COUNTS = ("num_warmup", "num_measured", "unsettled")
+"""What a run has besides its metrics."""
 SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s")
 PARTS = ("mean", "p50", "p90", "p99")
 
@@ -49,6 +54,14 @@ def _text(value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _cell(row: dict[str, Any]) -> Cell:
+    """A setting with its runs, from the record that the sweep's table has of it."""
+    if "runs" not in row:
+        return Cell(row["settings"], failed=FailedRun(str(row.get("failed"))))
+    runs = [{name: math.nan if v is None else float(v) for name, v in run.items()} for run in row["runs"]]
+    return Cell(row["settings"], runs, row["is_fixed"], row["is_one_recording"])
 
 
 class RunResult:
@@ -117,6 +130,23 @@ class SweepResult:
         self, cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None
     ) -> None:
         self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
+
+    @classmethod
+    def of_json(cls, path: Path) -> "SweepResult":
+        """Read the table that a sweep wrote into its folder; raises ConfigError for a damaged one.
+
+        Its metrics are all that its runs have, the one that ranked them first.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            cells = [_cell(row) for row in found["cells"]]
+            names = dict.fromkeys(
+                [found["metric"], *(name for cell in cells for run in cell.runs for name in run)]
+            )
+            metrics = [Metric.parse(name) for name in names if name not in COUNTS]
+            return cls(cells, metrics, found["confidence"], found.get("by"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is no table of a sweep: {error}") from None
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -187,8 +217,6 @@ class PlanResult:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """The figures that `sundog plan --json` prints."""
-        import json
-
         from sundog.planning.report import to_json
 
         found: dict[str, Any] = json.loads(

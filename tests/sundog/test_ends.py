@@ -224,3 +224,11 @@ def test_signs_that_a_terminal_does_not_have_are_said_plainly() -> None:
     stream.write("5 ± 1 → größe")
     stream.flush()
     assert raw.getvalue() == b"5 +- 1 -> gr\\xf6\\xdfe"
+
+
+def test_only_options_that_are_spelled_alike_are_suggested() -> None:
+    """A suggestion that misleads is worse than none."""
+    for given, meant in (("--modle", "--model"), ("--max-seqs", "--max-num-seqs"), ("--autoscale", None)):
+        done = sundog("replay", "x", given, "1")
+        assert done.returncode == 2 and f"No such option '{given}'." in done.stderr
+        assert ("Did you mean" in done.stderr) == (meant is not None) and (meant or "") in done.stderr

@@ -170,6 +170,35 @@ def test_pictures_are_vectors_and_the_same_each_time(swept: sundog.SweepResult, 
         swept.plot.load_curve("tpot_s.mean")
 
 
+def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
+    """Of a run's folder and of a sweep's, which is read back as `sundog.sweep` gives it."""
+    words = ["--vary", "max_num_seqs=1,16", "--vary", f"{RATE}=1,4", "--by", RATE, "--replications", "2"]
+    done = warm.run("sundog", "sweep", str(spec), *words, "--metric", "ttft_s.p95", "-o", str(tmp_path / "s"))
+    assert done.returncode == 0, done.stderr
+    swept = sundog.read(tmp_path / "s")
+    assert isinstance(swept, sundog.SweepResult)
+    made = sundog.sweep(
+        spec, vary={"max_num_seqs": [1, 16], RATE: [1, 4]}, by=RATE, replications=2, metrics=["ttft_s.p95"]
+    )
+    names = made.table.column_names
+    assert swept.table.select(names).to_pylist() == made.table.to_pylist()
+    sundog.replay(TRACE, limit=30, out=tmp_path / "r")
+    for folder, kind, further in (
+        ("s", "load-curve", ["--metric", "tpot_s.mean"]),
+        ("s", "pareto", ["--metric", "ttft_s.p95", "--metric", "output_tokens_per_s"]),
+        ("r", "cdf", ["--column", "e2e_s"]),
+        ("r", "timeline", []),
+    ):
+        out = tmp_path / f"{kind}.svg"
+        done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(out), *further)
+        assert done.returncode == 0, done.stderr
+        ElementTree.fromstring(out.read_text())
+    refused = [("s", "cdf", "is a sweep"), ("r", "pareto", "is a run"), ("x", "cdf", "no run directory")]
+    for folder, kind, reason in refused:
+        done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(tmp_path / "x.svg"))
+        assert done.returncode == 2 and reason in done.stderr, done.stderr
+
+
 def test_importing_sundog_is_cheap_and_lists_its_names() -> None:
     """Commands import the package, too: nothing of the library comes with it."""
     script = "import sys, sundog; print('numpy' in sys.modules, 'trio' in sys.modules)"
