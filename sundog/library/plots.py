@@ -45,6 +45,9 @@ class Plot:
     def __init__(self, figure: "Figure") -> None:
         self.figure = figure
 
+    def __repr__(self) -> str:
+        return f"Plot({self.figure.axes[0].get_ylabel()} over {self.figure.axes[0].get_xlabel()})"
+
     def save(self, path: str | Path) -> None:
         """Write it as .svg, .pdf or .png, by the name; the same data give the same bytes of SVG."""
         suffix = Path(path).suffix.lower()
@@ -88,6 +91,8 @@ def _drawn(found: list[Plot], **labels: Any) -> "Iterator[Axes]":
         yield axes
         if len(axes.get_legend_handles_labels()[1]) > 1:
             axes.legend()
+        figure.draw_without_rendering()  # Laid out once, it is drawn alike however often.
+        figure.set_layout_engine("none")
         found.append(Plot(figure))
 
 
@@ -187,18 +192,18 @@ class SweepPlots:
                 lines.setdefault(others, []).append(
                     (value, mean * shown.scale, 0.0 if math.isnan(half) else half * shown.scale)
                 )
+        means = np.array([point[1] for points in lines.values() for point in points])
+        is_wide = _is_wide(means)
+        floor = float(means[means > 0].min()) / 2 if is_wide else 0.0
         found: list[Plot] = []
         with _drawn(found, xlabel=_axis(axis), ylabel=_titled(shown)) as axes:
             for others, points in lines.items():
                 x, y, spread = (np.array(each) for each in zip(*sorted(points), strict=True))
                 (line,) = axes.plot(x, y, marker="o", markersize=3, label=others or None)
-                axes.fill_between(
-                    x, np.maximum(y - spread, 0), y + spread, color=line.get_color(), alpha=0.2, lw=0
-                )
-            if _is_wide(np.array([point[1] for points in lines.values() for point in points])):
-                axes.set_yscale("log")
-            else:
-                axes.set_ylim(bottom=0)
+                low, high = np.maximum(y - spread, floor), y + spread
+                axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
+            axes.set_yscale("log" if is_wide else "linear")
+            axes.set_ylim(bottom=floor)
         return found[0]
 
     def pareto(self, x: str | None = None, y: str | None = None) -> Plot:
