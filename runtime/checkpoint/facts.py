@@ -11,10 +11,6 @@ from pathlib import Path
 from actors.core.config import ConfigError
 from runtime.checkpoint.fields import FieldError, fields_of
 
-# Rotary embeddings that change with the longest sequence at hand: every key kept so far would be
-# wrong from then on.
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
-
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
 """How the library's causal language models are called."""
 
@@ -110,6 +106,11 @@ def _how_to_get(name: str) -> str:
 def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
     """The facts of a folder, checked for safetensors weights of a text decoder, or of what `embeds` text."""
     folder = Path(model_dir)
+    if folder.suffix == ".gguf":
+        raise LoadError(
+            f"{folder}: GGUF files are not read; give the folder of the model's safetensors weights, and"
+            " --quantization int8 or int4 for few bits"
+        )
     if not folder.is_dir():
         raise LoadError(f"model folder {folder} does not exist; {_how_to_get(str(model_dir))}")
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
@@ -159,15 +160,17 @@ def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts, embeds: bo
 
 
 def check_context(model_dir: str | Path, max_model_len: int) -> None:
-    """Refuse lengths at which the model would change the meaning of keys in the cache."""
+    """Refuse lengths at which the model would change the meaning of keys in the cache.
+
+    "dynamic" rotary embeddings change with the longest sequence at hand, and kept keys would be wrong.
+    """
     config = _read_config(Path(model_dir))
     rope = config.rope_parameters or config.rope_scaling or _Rope()
-    kind = rope.rope_type or rope.type
     limit = rope.original_max_position_embeddings or config.original_max_position_embeddings
-    limit = limit or (config.max_position_embeddings if kind == "dynamic" else None)
-    if kind in LENGTH_DEPENDENT_ROPE and limit is not None and max_model_len > limit:
+    limit = limit or config.max_position_embeddings
+    if "dynamic" in (rope.rope_type, rope.type) and limit is not None and max_model_len > limit:
         raise LoadError(
-            f"--max-model-len {max_model_len}: rotary embeddings of kind {kind} change beyond"
+            f"--max-model-len {max_model_len}: rotary embeddings of kind dynamic change beyond"
             f" {limit} tokens, which a kept cache cannot follow; use --max-model-len {limit}"
         )
 

@@ -44,6 +44,18 @@ def read_config(folder: Path) -> "PreTrainedConfig":
     return config
 
 
+def choose_rotary(config: "PreTrainedConfig", max_model_len: int) -> None:
+    """Have a "longrope" model (Phi-3-128k) turn by its long factors throughout if its context may be long.
+
+    The library takes the short factors until a sequence is longer than the model was first trained for,
+    and then others, with which keys in a cache would not agree. vLLM, too, chooses once, by max_model_len.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    first_trained = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") == "longrope" and first_trained and max_model_len > first_trained:
+        rope["short_factor"] = rope["long_factor"]
+
+
 def cannot_load(folder: Path, error: Exception) -> LoadError:
     """Why the library cannot load a folder; of a name that it looks up in vain, where config.json has it."""
     from transformers import __version__

@@ -224,8 +224,8 @@ class ModelLoader:
     def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
         """The model's weights, with the layers that adapters change; a rank's share of them."""
         if self._group is not None:
-            return load_share(folder, self._group, dtype=self._dtype)
-        model = load_model(folder, device=self._device, dtype=self._dtype)
+            return load_share(folder, self._group, dtype=self._dtype, max_model_len=self._max_model_len)
+        model = load_model(folder, device=self._device, dtype=self._dtype, max_model_len=self._max_model_len)
         if adapters is not None:
             adapters.attach(model)
         return model

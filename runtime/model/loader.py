@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from runtime.checkpoint.facts import LoadError, first_line, read_facts
-from runtime.checkpoint.support import cannot_load, check_supported, read_config
+from runtime.checkpoint.support import cannot_load, check_supported, choose_rotary, read_config
 from runtime.checkpoint.weights import check_floats, readable_by_library, stored_tensors
 from runtime.host.memory import prepare_memory, ran_out_of_memory
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
     from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.models.auto.auto_factory import _LazyAutoMapping
 
@@ -31,12 +31,14 @@ def load_model(
     *,
     device: str = "cpu",
     dtype: str = "auto",
+    max_model_len: int = 0,
     sharing: "DistributedConfig | None" = None,
 ) -> "PreTrainedModel":
     """The model with its weights on `device` and our attention, ready for inference.
 
-    With `sharing` the library reads this process's share of them, and hooks what its plan names. Raises
-    LoadError for a folder that cannot be served; takes as long as reading the weights.
+    `max_model_len` is the longest context that will be asked for. With `sharing` the library reads this
+    process's share of the weights, and hooks what its plan names. Raises LoadError for a folder that cannot
+    be served; takes as long as reading the weights.
     """
     folder = Path(model_dir)
     read_facts(folder)
@@ -46,7 +48,9 @@ def load_model(
 
     from runtime.attention import register
 
-    model, unused = _loaded(folder, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register(), sharing)
+    config = read_config(folder)
+    choose_rotary(config, max_model_len)
+    model, unused = _loaded(folder, config, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register(), sharing)
     if unused:
         _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
     return model
@@ -60,12 +64,13 @@ def load_bare(folder: Path, *, device: str = "cpu", dtype: str = "auto") -> "Pre
     import_torch()
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-    model, _heads = _loaded(folder, device, dtype, MODEL_MAPPING, None)
+    model, _heads = _loaded(folder, read_config(folder), device, dtype, MODEL_MAPPING, None)
     return model
 
 
 def _loaded(
     folder: Path,
+    config: "PreTrainedConfig",
     device: str,
     dtype: str,
     classes: "_LazyAutoMapping",
@@ -81,7 +86,7 @@ def _loaded(
     library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
     try:
-        model, found = _read(folder, device, dtype, classes, attention, sharing)
+        model, found = _read(folder, config, device, dtype, classes, attention, sharing)
         model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     except LoadError:
         raise
@@ -120,6 +125,7 @@ class Found(TypedDict):
 
 def _read(
     folder: Path,
+    config: "PreTrainedConfig",
     device: str,
     dtype: str,
     classes: "_LazyAutoMapping",
@@ -131,7 +137,7 @@ def _read(
 
     from runtime.checkpoint.quantized import read_dequantised
 
-    config, stored = read_config(folder), stored_tensors(folder)
+    stored = stored_tensors(folder)
     settings = getattr(config, "quantization_config", None)
     if settings is None:
         check_floats(stored)

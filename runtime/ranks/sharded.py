@@ -77,7 +77,7 @@ class SummedEmbedding(nn.Module):
         return out
 
 
-def load_share(folder: Path, group: RankGroup, *, dtype: str) -> PreTrainedModel:
+def load_share(folder: Path, group: RankGroup, *, dtype: str, max_model_len: int) -> PreTrainedModel:
     """This rank's share of the model; every rank loads its own at the same time.
 
     Raises LoadError as `load_model` does.
@@ -89,7 +89,8 @@ def load_share(folder: Path, group: RankGroup, *, dtype: str) -> PreTrainedModel
             f" models on {found.type}, which this torch is built for: give --device {found.type}"
         )
     sharing = DistributedConfig(tp_size=group.rank.count)
-    model = load_model(folder, device=str(group.device), dtype=dtype, sharing=sharing)
+    device = str(group.device)
+    model = load_model(folder, device=device, dtype=dtype, max_model_len=max_model_len, sharing=sharing)
     plan = model.tp_plan
     shapes = dict(_unwrapped(model, folder))
     for name, module in list(model.named_modules()):

@@ -27,6 +27,13 @@ COMMON: dict[str, Any] = {
 NARROW = {"head_dim": 16}
 WINDOW = {"sliding_window": 12}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 8.0, 12.0, 16.0],
+    "original_max_position_embeddings": 64,
+}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": NARROW,
@@ -70,9 +77,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def build_model(architecture: str, folder: Path) -> PreTrainedModel:
-    """A float32 model with random weights, saved to `folder` too."""
-    settings = {**COMMON, **ARCHITECTURES[architecture]}
+def build_model(architecture: str, folder: Path, **changed: Any) -> PreTrainedModel:
+    """A float32 model with random weights, saved to `folder` too, with these fields of its configuration."""
+    settings = {**COMMON, **ARCHITECTURES[architecture], **changed}
     if architecture == "gpt2":
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
             del settings[name]

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from actors.core.params.sampling import Sampling
 from runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
-from tests.runtime.models import build_model, generate, random_prompt
+from tests.runtime.models import LONGROPE, build_model, generate, random_prompt
 
 Opener = Callable[[str], tuple[PreTrainedModel, Path]]
 MAIN = ("llama", "qwen3", "mistral")
@@ -142,3 +142,27 @@ async def test_threads_on_the_wall_clock_give_the_same_tokens(open_model: Opener
     driver = await drive(folder)
     driver.submit("a", prompt)
     assert (await driver.run(5))["a"] == generate(model, prompt, 5)
+
+
+async def test_longrope_turns_by_its_long_factors_where_contexts_may_be_long(tmp_path: Path) -> None:
+    """The library changes factors at the 65th token, where kept keys would not agree; ours never changes."""
+    model = build_model("phi3", tmp_path, rope_parameters=LONGROPE, original_max_position_embeddings=64)
+    short, long = random_prompt(1, 20), random_prompt(2, 80)
+    driver = await drive(tmp_path)  # max_model_len 128
+    driver.submit("long", long)
+    driver.submit("short", short)
+    answers = await driver.run(NUM_TOKENS)
+    assert answers["long"] == generate(model, long, NUM_TOKENS)
+    by_short = generate(model, short, NUM_TOKENS)
+    model.model.rotary_emb.inv_freq.copy_(model.model.rotary_emb.long_inv_freq)
+    model.model.rotary_emb.original_inv_freq.copy_(model.model.rotary_emb.long_inv_freq)
+    assert answers["short"] == generate(model, short, NUM_TOKENS) != by_short
+
+
+async def test_longrope_turns_by_its_short_factors_where_no_context_is_long(tmp_path: Path) -> None:
+    model = build_model("phi3", tmp_path, rope_parameters=LONGROPE, original_max_position_embeddings=64)
+    backend = TorchBackend(tmp_path, dtype="float32", block_size=4, num_gpu_blocks=200, max_model_len=64)
+    await backend.load()
+    driver, prompt = Driver(backend), random_prompt(1, 20)
+    driver.submit("a", prompt)
+    assert (await driver.run(NUM_TOKENS))["a"] == generate(model, prompt, NUM_TOKENS)

@@ -282,8 +282,8 @@ def test_facts_are_those_of_the_configuration(llama: Path) -> None:
 
 def test_a_context_that_changes_the_rotary_embedding_is_refused(tmp_path: Path) -> None:
     """Keys kept before the change would be wrong after it."""
-    rope = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
-    folder_with(tmp_path, model_type="phi3", rope_parameters=rope, max_position_embeddings=131072)
+    rope = {"rope_type": "dynamic", "original_max_position_embeddings": 4096}
+    folder_with(tmp_path, model_type="llama", rope_parameters=rope, max_position_embeddings=131072)
     check_context(tmp_path, 4096)
     with pytest.raises(LoadError, match="use --max-model-len 4096"):
         check_context(tmp_path, 4097)
