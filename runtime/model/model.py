@@ -141,6 +141,11 @@ class Model:
     def device(self) -> torch.device:
         return self._device
 
+    @property
+    def is_whole(self) -> bool:
+        """True if kernels for whole decoders compute its steps, and not the library's layers."""
+        return self._decoder is not None
+
     def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.
 

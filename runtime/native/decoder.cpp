@@ -142,19 +142,22 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     const DecoderLayer& l = d.layers[0];  // all of them are alike
     const bool has_whole = are_whole({&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &d.head});
     const WholeRows room = room_for_whole(has_whole ? rows : 0, std::max({width, attended_columns, d.mlp_width}));
-    walk(num_threads, int(5 + 13 * (step.end - step.first)), [&](Walker& walker) {
+    walk(num_threads, int(6 + 13 * (step.end - step.first)), [&](Walker& walker) {
         each_row(walker, rows, [&](int64_t r) {
-            const T* from = step.token ? (const T*)d.embedding + step.token[r] * width : (T*)step.hidden + r * width;
-            std::memcpy(b.hidden[r], from, sizeof(T) * size_t(width));
+            if (step.token) scale_row((const T*)d.embedding + step.token[r] * width, d.embedding_scale, b.hidden[r], width);
+            else std::memcpy(b.hidden[r], (T*)step.hidden + r * width, sizeof(T) * size_t(width));
         });
+        // What is added to the state, and what is made of the state then: rows of `more`, behind a norm of their own.
+        const auto add = [&](int64_t r, const Norm& after) { add_row(b.hidden[r], b.more[r], after, d.residual_scale); };
+        const auto add_and_norm = [&](const Norm* after, const Norm& before) {
+            each_row(walker, rows, [&](int64_t r) {
+                if (after) add(r, *after);
+                norm_row(b.hidden[r], before, b.normed[r]);
+            });
+        };
         for (int64_t i = step.first; i < step.end; i++) {
             const DecoderLayer& layer = d.layers[i];
-            const auto norm_rows = [&](const Norm& norm, bool adds) {
-                each_row(walker, rows, [&](int64_t r) {
-                    add_and_norm<T>(b.hidden[r], adds ? b.more[r] : nullptr, norm, b.normed[r], width);
-                });
-            };
-            norm_rows(layer.before_attention, i > step.first);
+            add_and_norm(i > step.first ? &d.layers[i - 1].after_mlp : nullptr, layer.before_attention);
             linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), room, rows, b.heads);
             each_row(walker, rows, [&](int64_t r) {
                 T* q = b.heads[r];
@@ -164,7 +167,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
                              {b.attended.at, b.attended.row, a.value_width});
             pieces.attend(walker, worker);
             linear(walker, {&layer.o}, {&layer.gate}, read(b.attended), room, rows, b.more);
-            norm_rows(layer.before_mlp, true);
+            add_and_norm(&layer.after_attention, layer.before_mlp);
             const WholeRows whole = as_whole<T>(walker, {&layer.gate}, read(b.normed), rows, room);
             each_block(walker, {&layer.gate}, {&layer.down}, rows,
                        [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
@@ -178,19 +181,22 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             linear(walker, {&layer.down}, {is_last ? &d.head : &after.q}, read(b.mlp), room, rows, b.more);
         }
         bool adds = step.end > step.first;
+        const Norm& after_last = d.layers[step.end ? step.end - 1 : 0].after_mlp;
         if (step.hidden)
             each_row(walker, rows, [&](int64_t r) {
-                T* row = b.hidden[r];
-                add_and_norm<T>(row, adds ? b.more[r] : nullptr, d.last_norm, nullptr, width);
-                std::memcpy((T*)step.hidden + r * width, row, sizeof(T) * size_t(width));
+                if (adds) add(r, after_last);
+                std::memcpy((T*)step.hidden + r * width, b.hidden[r], sizeof(T) * size_t(width));
             });
         if (!step.num_sampled) return;
         if (step.hidden) adds = false;  // done already
         each_row(walker, step.num_sampled, [&](int64_t r) {
-            const int64_t from = step.sampled[r];
-            add_and_norm<T>(b.hidden[from], adds ? b.more[from] : nullptr, d.last_norm, b.normed[r], width);
+            if (adds) add(step.sampled[r], after_last);
+            norm_row(b.hidden[step.sampled[r]], d.last_norm, b.normed[r]);
         });
-        linear(walker, {&d.head}, {}, read(b.normed), room, step.num_sampled, Matrix<T>{(T*)step.logits, d.vocab_size});
+        const Matrix<T> logits{(T*)step.logits, d.vocab_size};
+        linear(walker, {&d.head}, {}, read(b.normed), room, step.num_sampled, logits);
+        if (d.logit_scale != 1 || d.logit_softcap != 0)
+            each_row(walker, step.num_sampled, [&](int64_t r) { finish_logits(logits[r], d); });
     });
 }
 

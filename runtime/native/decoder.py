@@ -5,19 +5,20 @@ Shapes: T tokens of the step, R sampling requests, V tokens of the vocabulary, W
 
 import ctypes
 from ctypes import addressof, byref
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address
-from runtime.native.observed import Attended
-from runtime.native.parts import Parts, Unrecognised, activation, child
-from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, StepRecord
+from runtime.native.observed import Attended, Pass
+from runtime.native.parts import Parts, Unrecognised, activation, child, maybe_child
+from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, Rotary, StepRecord
 
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
@@ -35,6 +36,7 @@ class Modules(NamedTuple):
     rotary: nn.Module
     norm: nn.Module
     head: nn.Module
+    config: PreTrainedConfig
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Modules":
@@ -42,22 +44,24 @@ class Modules(NamedTuple):
         body = model.base_model
         embedding, layers = model.get_input_embeddings(), child(body, "layers")
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # the library's own gap
-        if type(embedding) is not nn.Embedding or not isinstance(layers, nn.ModuleList) or head is None:
+        if not isinstance(embedding, nn.Embedding) or not isinstance(layers, nn.ModuleList) or head is None:
             raise Unrecognised("it is not an embedding, layers and a head")
-        return cls(embedding, layers, child(body, "rotary_emb"), child(body, "norm"), head)
+        rotary, norm = child(body, "rotary_emb"), child(body, "norm")
+        return cls(embedding, layers, rotary, norm, head, model.config)
+
+    def setting(self, name: str, otherwise: float) -> float:
+        """A number of the configuration by which a model scales; every model that has it names it so."""
+        value = getattr(self.config, name, None)
+        return otherwise if value is None else float(value)
 
 
 class NativeDecoder:
     """A model's layers and head as one record. Keeps alive what the record points to."""
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        modules: Modules,
-        attended: dict[int, Attended],
-        cache: PagedKVCache,
-        most_positions: int,
+        self, library: ctypes.CDLL, modules: Modules, seen: Pass, cache: PagedKVCache, most_positions: int
     ) -> None:
+        attended = seen.attended
         self.dtype = modules.embedding.weight.dtype
         if self.dtype not in (torch.float32, torch.bfloat16):
             raise Unrecognised(f"it computes in {self.dtype}")
@@ -65,6 +69,7 @@ class NativeDecoder:
             raise Unrecognised("not every layer attends")
         self._library, self._cache = library, cache
         self._rotary, self._most_positions = modules.rotary, most_positions
+        self._kinds = _kinds(modules)
         self._parts = parts = Parts(self.dtype, [modules, cache])
         self.vocab_size, self._width = modules.embedding.weight.shape
         layers = [self._layer(layer, n, attended[n]) for n, layer in enumerate(modules.layers)]
@@ -78,6 +83,10 @@ class NativeDecoder:
             modules.embedding.weight.data_ptr(),
             parts.norm(modules.norm, self._width),
             parts.linear(modules.head, self._width, self.vocab_size),
+            embedding_scale=_embedding_scale(modules.embedding, seen),
+            residual_scale=modules.setting("residual_multiplier", 1.0),
+            logit_scale=1 / modules.setting("logits_scaling", 1.0),
+            logit_softcap=modules.setting("final_logit_softcapping", 0.0),
             activation=activation(child(child(modules.layers[0], "mlp"), "act_fn", "activation_fn")),
             format=FORMATS[self.dtype],
         )
@@ -86,6 +95,10 @@ class NativeDecoder:
         plain = any(not linear.block for linear in (layers[0].q, layers[0].gate, self._record.head))
         left_to_torch = torch.cpu._is_amx_tile_supported() and not library.sundog_has_tiles()
         self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if left_to_torch else None
+
+    def turn(self, layer: int, rotary: Rotary) -> None:
+        """Have this layer turn its queries and keys in this way."""
+        self._layers[layer].rotary = rotary
 
     def takes(self, num_rows: int) -> bool:
         """True if a step of this many rows is computed sooner here than layer by layer."""
@@ -103,21 +116,29 @@ class NativeDecoder:
         heads = (seen.num_heads * key_width, key_heads * key_width, key_heads * value_width)
         down = parts.linear(child(mlp, "down_proj"), None, width)
         inner = down.num_in
+        before_attention, after_attention, before_mlp, after_mlp = (
+            parts.norm(norm, width) for norm in _norms(layer)
+        )
         return DecoderLayer(
             self._attention(number, seen),
-            parts.norm(child(layer, "input_layernorm"), width),
-            self._head_norm(attention, "q_norm", key_width),
-            self._head_norm(attention, "k_norm", key_width),
-            parts.norm(child(layer, "post_attention_layernorm"), width),
+            before_attention,
+            self._head_norm(attention, "q_norm", key_width, heads[0]),
+            self._head_norm(attention, "k_norm", key_width, heads[1]),
+            after_attention,
+            before_mlp,
+            after_mlp,
             *parts.linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", width, *heads),
             parts.linear(child(attention, "o_proj"), seen.num_heads * value_width, width),
             *parts.linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj", width, inner, inner),
             down,
         )
 
-    def _head_norm(self, attention: nn.Module, name: str, key_width: int) -> Norm:
-        has_one = getattr(attention, name, None) is not None
-        return self._parts.norm(child(attention, name) if has_one else None, key_width)
+    def _head_norm(self, attention: nn.Module, name: str, key_width: int, columns: int) -> Norm:
+        """A norm of each head, or of all heads' columns at once."""
+        norm = maybe_child(attention, name)
+        weight = getattr(norm, "weight", None)
+        is_of_all = isinstance(weight, Tensor) and weight.numel() == columns
+        return self._parts.norm(norm, columns if is_of_all else key_width)
 
     def _attention(self, number: int, seen: Attended) -> LayerRecord:
         keys, values = self._cache.keys_SPKD[number], self._cache.values_SPKE[number]
@@ -144,17 +165,26 @@ class NativeDecoder:
         if position < self._num_positions:
             return
         self._num_positions = min(self._most_positions, 1 << position.bit_length())
+        self._turns = {kind: self._turn(kind) for kind in dict.fromkeys(self._kinds)}
+        for layer, kind in zip(self._layers, self._kinds, strict=True):
+            layer.cos, layer.sin = (turn_PD.data_ptr() for turn_PD in self._turns[kind])
+        widths = {turn_PD.shape[-1] for turns in self._turns.values() for turn_PD in turns}
+        self._record.rotary_width = widths.pop()
+        if widths or self._record.rotary_width % 2:
+            raise Unrecognised("its rotary embeddings differ in width")
+        if self._record.rotary_width > self._layers[0].attention.key_width:
+            raise Unrecognised("its rotary embedding is wider than a head")
+
+    def _turn(self, kind: str | None) -> tuple[Tensor, Tensor]:
+        """The library's cosines and sines [P, D] of each position, for layers of a kind if they differ."""
         at_1P = torch.arange(self._num_positions)[None]
+        of_kind = () if kind is None else (kind,)
         with torch.inference_mode():
             try:
-                cos_1PD, sin_1PD = self._rotary(torch.empty(0, dtype=self.dtype), at_1P)
-            except (TypeError, ValueError) as error:  # it takes more, such as the type of a layer
+                cos_1PD, sin_1PD = self._rotary(torch.empty(0, dtype=self.dtype), at_1P, *of_kind)
+            except (KeyError, TypeError, ValueError) as error:
                 raise Unrecognised("its rotary embedding is not one table of positions") from error
-        if cos_1PD.shape[-1] > self._layers[0].attention.key_width or cos_1PD.shape[-1] % 2:
-            raise Unrecognised("its rotary embedding is wider than a head")
-        self._turns = cos_1PD.contiguous(), sin_1PD.contiguous()
-        self._record.cos, self._record.sin = (turn.data_ptr() for turn in self._turns)
-        self._record.rotary_width = cos_1PD.shape[-1]
+        return cos_1PD[0].float().contiguous(), sin_1PD[0].float().contiguous()
 
     def run(
         self,
@@ -183,3 +213,32 @@ class NativeDecoder:
         )
         self._library.sundog_decode(byref(self._record), byref(step), torch.get_num_threads())
         return logits_RV
+
+
+def _norms(layer: nn.Module) -> tuple[nn.Module | None, ...]:
+    """The norms before attention, after it, before the products and after them, by the library's names.
+
+    A layer with a norm behind its products has `post_attention_layernorm` behind attention; else that is the
+    norm before the products.
+    """
+    before = maybe_child(layer, "input_layernorm")
+    behind_attention = maybe_child(layer, "post_attention_layernorm")
+    before_mlp = maybe_child(layer, "pre_feedforward_layernorm")
+    if after_mlp := maybe_child(layer, "post_feedforward_layernorm"):
+        return before, behind_attention, before_mlp, after_mlp
+    after_attention = maybe_child(layer, "post_self_attn_layernorm")
+    return before, after_attention, before_mlp or behind_attention, maybe_child(layer, "post_mlp_layernorm")
+
+
+def _kinds(modules: Modules) -> list[str | None]:
+    """The kind of each layer, by which its rotary embedding is chosen; None where all layers share one."""
+    if "layer_type" in signature(modules.rotary.forward).parameters:
+        return list(modules.config.layer_types)
+    return [None] * len(modules.layers)
+
+
+def _embedding_scale(embedding: nn.Embedding, seen: Pass) -> float:
+    """The number by which the model multiplies its embeddings, by what went into its first layer."""
+    plain_TW, into_TW = embedding.weight[torch.from_numpy(seen.token_T)].double(), seen.into_TW[0].double()
+    scale = (plain_TW * into_TW).sum() / plain_TW.square().sum()
+    return float(scale.to(embedding.weight.dtype))

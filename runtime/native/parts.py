@@ -68,7 +68,7 @@ class Parts:
     def norm(self, module: nn.Module | None, width: int) -> Norm:
         """A root mean square norm of `width` numbers; none for None."""
         if module is None:
-            return Norm(None, 0.0)
+            return Norm(None, width, 0.0)
         eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
         if not isinstance(eps, float):
             raise Unrecognised(f"{type(module).__name__} has no epsilon")
@@ -85,15 +85,21 @@ class Parts:
             raise Unrecognised(f"{type(module).__name__} is not a root mean square norm")
         weight = weight.contiguous()
         self.kept.append(weight)
-        return Norm(weight.data_ptr(), eps)
+        return Norm(weight.data_ptr(), width, eps)
 
 
 def child(module: nn.Module, *names: str) -> nn.Module:
     """The first child of these names that is there."""
-    for name in names:
-        if isinstance(found := getattr(module, name, None), nn.Module):
-            return found
-    raise Unrecognised(f"{type(module).__name__} has no {' or '.join(names)}")
+    found = maybe_child(module, *names)
+    if found is None:
+        raise Unrecognised(f"{type(module).__name__} has no {' or '.join(names)}")
+    return found
+
+
+def maybe_child(module: nn.Module, *names: str) -> nn.Module | None:
+    """The first child of these names that is there, if one is."""
+    found = (getattr(module, name, None) for name in names)
+    return next((each for each in found if isinstance(each, nn.Module)), None)
 
 
 def activation(module: Callable[[Tensor], Tensor]) -> int:

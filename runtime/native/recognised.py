@@ -17,6 +17,7 @@ from runtime.native.attention import StepArrays
 from runtime.native.decoder import Modules, NativeDecoder
 from runtime.native.observed import Pass, observe
 from runtime.native.parts import Unrecognised
+from runtime.native.records import Rotary
 
 _LOG = logging.getLogger("sundog.native")
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04}
@@ -35,7 +36,7 @@ def recognised(
     modules = Modules.of(model)
     seen = observe(model, modules.layers, cache, max_model_len)
     try:
-        decoder = NativeDecoder(library, modules, seen.attended, cache, max_model_len)
+        decoder = NativeDecoder(library, modules, seen, cache, max_model_len)
         _check(decoder, seen, cache)
     finally:
         cache.wipe(seen.blocks_B)
@@ -47,19 +48,8 @@ def recognised(
 def _check(decoder: NativeDecoder, seen: Pass, cache: PagedKVCache) -> None:
     arrays = StepArrays([seen.span], seen.slot_T)
     none, every = np.zeros(0, np.int64), np.arange(len(seen.slot_T))
-    slots = torch.from_numpy(seen.slot_T)
     for layer in range(decoder.num_layers):
-        into_TW, out_TW = seen.into_TW[layer], seen.out_of_TW[layer]
-        hidden_TW = into_TW.clone()
-        decoder.run(arrays, seen.position_T, none, hidden_TW=hidden_TW, first=layer, end=layer + 1)
-        lost = LOST[decoder.dtype] * float(into_TW.float().norm())
-        before_TW = into_TW.float()
-        _same(f"layer {layer}", decoder.dtype, hidden_TW - before_TW, out_TW - before_TW, lost)
-        for what, kept, expected in (
-            ("keys", cache.keys_SPKD[layer], seen.attended[layer].k_TKD),
-            ("values", cache.values_SPKE[layer], seen.attended[layer].v_TKE),
-        ):
-            _same(f"layer {layer}'s {what}", decoder.dtype, kept.flatten(0, 1)[slots], expected)
+        _find_rotary(decoder, layer, seen, cache, arrays)
     last_TW = seen.out_of_TW[decoder.num_layers - 1].clone()
     end = decoder.num_layers
     logits = decoder.run(arrays, seen.position_T, every, hidden_TW=last_TW, first=end)
@@ -67,6 +57,35 @@ def _check(decoder: NativeDecoder, seen: Pass, cache: PagedKVCache) -> None:
     begun_TW = torch.empty_like(last_TW)
     decoder.run(arrays, seen.position_T, none, token_T=seen.token_T, hidden_TW=begun_TW, end=0)
     _same("its embedding", decoder.dtype, begun_TW, seen.into_TW[0])
+
+
+def _find_rotary(
+    decoder: NativeDecoder, layer: int, seen: Pass, cache: PagedKVCache, arrays: StepArrays
+) -> None:
+    """Have a layer turn queries and keys as the library does: in the first way that answers the same."""
+    for rotary in Rotary:
+        decoder.turn(layer, rotary)
+        try:
+            return _check_layer(decoder, layer, seen, cache, arrays)
+        except Unrecognised:
+            if rotary is max(Rotary):
+                raise
+
+
+def _check_layer(
+    decoder: NativeDecoder, layer: int, seen: Pass, cache: PagedKVCache, arrays: StepArrays
+) -> None:
+    into_TW, out_TW = seen.into_TW[layer], seen.out_of_TW[layer]
+    hidden_TW, none = into_TW.clone(), np.zeros(0, np.int64)
+    decoder.run(arrays, seen.position_T, none, hidden_TW=hidden_TW, first=layer, end=layer + 1)
+    lost = LOST[decoder.dtype] * float(into_TW.float().norm())
+    before_TW, slots = into_TW.float(), torch.from_numpy(seen.slot_T)
+    _same(f"layer {layer}", decoder.dtype, hidden_TW - before_TW, out_TW - before_TW, lost)
+    for what, kept, expected in (
+        ("keys", cache.keys_SPKD[layer], seen.attended[layer].k_TKD),
+        ("values", cache.values_SPKE[layer], seen.attended[layer].v_TKE),
+    ):
+        _same(f"layer {layer}'s {what}", decoder.dtype, kept.flatten(0, 1)[slots], expected)
 
 
 def _same(what: str, dtype: torch.dtype, found: Tensor, expected: Tensor, lost: float = 0.0) -> None:

@@ -1,8 +1,18 @@
 """The arguments of the compiled kernels, as plain records; `attention.h` and `decoder.h` have the same."""
 
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from enum import IntEnum
 
 import torch
+
+
+class Rotary(IntEnum):
+    """The numbers of a head that are turned against each other: its halves, neighbours, or none."""
+
+    HALVES = 0
+    PAIRS = 1
+    NONE = 2
+
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
@@ -61,7 +71,7 @@ class Linear(Structure):
 class Norm(Structure):
     """A root mean square norm; without a weight there is none."""
 
-    _fields_ = (("weight", c_void_p), ("eps", c_float))
+    _fields_ = (("weight", c_void_p), ("width", c_int64), ("eps", c_float))
 
 
 class DecoderLayer(Structure):
@@ -72,8 +82,13 @@ class DecoderLayer(Structure):
         ("before_attention", Norm),
         ("of_queries", Norm),
         ("of_keys", Norm),
+        ("after_attention", Norm),
         ("before_mlp", Norm),
+        ("after_mlp", Norm),
         *((name, Linear) for name in ("q", "k", "v", "o", "gate", "up", "down")),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("rotary", c_int32),
     )
 
 
@@ -89,9 +104,11 @@ class DecoderRecord(Structure):
         ("embedding", c_void_p),
         ("last_norm", Norm),
         ("head", Linear),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
         ("rotary_width", c_int64),
+        ("embedding_scale", c_float),
+        ("residual_scale", c_float),
+        ("logit_scale", c_float),
+        ("logit_softcap", c_float),
         ("activation", c_int32),
         ("format", c_int32),
     )

@@ -4,28 +4,54 @@
 
 namespace {
 
-// out = norm(x + more), and x = x + more, for one row; `more` may be null, and so may out.
-template <class T> void add_and_norm(T* x, const T* more, const Norm& norm, T* out, int64_t width) {
+// out = norm(x) for one row; out may be x. Without a norm it is x itself.
+template <class T> void norm_row(const T* x, const Norm& norm, T* out) {
+    if (!norm.weight) return void(std::memcpy(out, x, sizeof(T) * size_t(norm.width)));
     vf squares = zero();
-    for (int64_t i = 0; i < width; i += LANES) {
-        const int n = int(std::min<int64_t>(LANES, width - i));
-        vf a = load_part(x + i, n);
-        if (more) {
-            a = kept<T>(a + load_part(more + i, n));
-            store_part(x + i, a, n);
-        }
+    for (int64_t i = 0; i < norm.width; i += LANES) {
+        const vf a = load_part(x + i, int(std::min<int64_t>(LANES, norm.width - i)));
         squares = fma(a, a, squares);
     }
-    if (!out) return;
-    const vf scale = set1(1 / std::sqrt(sum(squares) / float(width) + norm.eps));
-    for (int64_t i = 0; i < width; i += LANES) {
-        const int n = int(std::min<int64_t>(LANES, width - i));
+    const vf scale = set1(1 / std::sqrt(sum(squares) / float(norm.width) + norm.eps));
+    for (int64_t i = 0; i < norm.width; i += LANES) {
+        const int n = int(std::min<int64_t>(LANES, norm.width - i));
         store_part(out + i, kept<T>(load_part(x + i, n) * scale) * load_part(norm.weight + i, n), n);
     }
 }
 
+// x = x + s norm(more) for one row; `more` is lost.
+template <class T> void add_row(T* x, T* more, const Norm& norm, float s) {
+    if (norm.weight) norm_row(more, norm, more);
+    for (int64_t i = 0; i < norm.width; i += LANES) {
+        const int n = int(std::min<int64_t>(LANES, norm.width - i));
+        vf a = load_part(more + i, n);
+        if (s != 1) a = kept<T>(a * set1(s));
+        store_part(x + i, load_part(x + i, n) + a, n);
+    }
+}
+
+// Numbers of one row as they are, or scaled.
+template <class T> void scale_row(const T* x, float s, T* out, int64_t width) {
+    if (s == 1) return void(std::memcpy(out, x, sizeof(T) * size_t(width)));
+    for (int64_t i = 0; i < width; i += LANES) {
+        const int n = int(std::min<int64_t>(LANES, width - i));
+        store_part(out + i, load_part(x + i, n) * set1(s), n);
+    }
+}
+
+// The logits of one row as the model wants them: scaled, and bent to stay within a cap.
+template <class T> void finish_logits(T* x, const Decoder& d) {
+    if (d.logit_scale != 1) scale_row(x, d.logit_scale, x, d.vocab_size);
+    if (d.logit_softcap == 0) return;
+    for (int64_t i = 0; i < d.vocab_size; i += LANES) {
+        const int n = int(std::min<int64_t>(LANES, d.vocab_size - i));
+        const vf part = kept<T>(load_part(x + i, n) * set1(1 / d.logit_softcap));
+        store_part(x + i, kept<T>(tanh(part)) * set1(d.logit_softcap), n);
+    }
+}
+
 // A head's rotary embedding in place, halves against each other (Su et al., "RoFormer", 2021).
-template <class T> void rotate(T* x, const T* cos, const T* sin, int64_t width) {
+template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t width) {
     const int64_t half = width / 2;
     for (int64_t i = 0; i < half; i += LANES) {
         const int n = int(std::min<int64_t>(LANES, half - i));
@@ -34,6 +60,19 @@ template <class T> void rotate(T* x, const T* cos, const T* sin, int64_t width) 
         const vf sa = load_part(sin + i, n), sb = load_part(sin + half + i, n);
         store_part(x + i, kept<T>(a * ca) - kept<T>(b * sa), n);
         store_part(x + half + i, kept<T>(b * cb) + kept<T>(a * sb), n);
+    }
+}
+
+// The same, neighbours against each other.
+template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, int64_t width) {
+    for (int64_t i = 0; i < width / 2; i += LANES) {
+        const int n = int(std::min<int64_t>(LANES, width / 2 - i));
+        T even[LANES], odd[LANES];
+        for (int j = 0; j < n; j++) even[j] = x[2 * (i + j)], odd[j] = x[2 * (i + j) + 1];
+        const vf a = load_part(even, n), b = load_part(odd, n), c = load_part(cos + i, n), s = load_part(sin + i, n);
+        store_part(even, kept<T>(a * c) - kept<T>(b * s), n);
+        store_part(odd, kept<T>(b * c) + kept<T>(a * s), n);
+        for (int j = 0; j < n; j++) x[2 * (i + j)] = even[j], x[2 * (i + j) + 1] = odd[j];
     }
 }
 
@@ -55,13 +94,14 @@ template <class T> INLINE vf activated(vf x, int32_t activation) {
 template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, T* q, T* k, const T* v, int64_t slot,
                                    int64_t position) {
     const Layer& a = layer.attention;
-    const T *cos = (const T*)d.cos + position * d.rotary_width, *sin = (const T*)d.sin + position * d.rotary_width;
+    const float *cos = layer.cos + position * d.rotary_width, *sin = layer.sin + position * d.rotary_width;
     const auto turn = [&](T* heads, int num_heads, const Norm& norm) {
-        for (int head = 0; head < num_heads; head++) {
-            T* x = heads + head * a.key_width;
-            if (norm.weight) add_and_norm<T>(x, nullptr, norm, x, a.key_width);
-            rotate(x, cos, sin, d.rotary_width);
-        }
+        const int64_t end = num_heads * a.key_width;
+        if (norm.weight)
+            for (int64_t at = 0; at < end; at += norm.width) norm_row(heads + at, norm, heads + at);
+        if (layer.rotary == NO_TURN) return;
+        const auto turn_head = layer.rotary == PAIRS ? rotate_pairs<T> : rotate<T>;
+        for (int64_t at = 0; at < end; at += a.key_width) turn_head(heads + at, cos, sin, d.rotary_width);
     };
     turn(q, a.num_heads, layer.of_queries);
     turn(k, a.num_key_heads, layer.of_keys);

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 REPLICAS, RANKS = ("--replicas", "2"), ("--tensor-parallel-size", "2")
 SHARED = "2 ranks share it, and kernels for whole decoders know no sums over ranks"
-OLMO = "Olmo2DecoderLayer has no input_layernorm"
+COHERE = "Cohere2LayerNorm is not a root mean square norm"
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,10 @@ OLMO = "Olmo2DecoderLayer has no input_layernorm"
     [
         ("llama", REPLICAS, None),
         ("llama", (*REPLICAS, *RANKS), SHARED),
-        ("olmo2", (), OLMO),
-        ("olmo2", REPLICAS, OLMO),
-        ("olmo2", (*REPLICAS, "--in-process"), OLMO),
-        ("olmo2", RANKS, SHARED),
-        ("gemma2", (), "it is not an embedding, layers and a head"),
+        ("cohere2", (), COHERE),
+        ("cohere2", REPLICAS, COHERE),
+        ("cohere2", (*REPLICAS, "--in-process"), COHERE),
+        ("cohere2", RANKS, SHARED),
         ("mixtral", (), "MixtralSparseMoeBlock has no down_proj"),
     ],
 )

@@ -9,7 +9,8 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tests.runtime.every_model import EQUAL, verdict
+from runtime.native import build
+from tests.runtime.every_model import EQUAL, WHOLE, verdict
 from tests.test_layers import ROOT
 
 ALWAYS = """
@@ -51,7 +52,11 @@ def test_a_model_answers_as_generate_does_or_is_refused_by_its_reason(
     """Chunked, batched and preempted; never a wrong answer, and never a crash."""
     if model_type not in documented():
         pytest.skip(f"docs/served.md is of another transformers than {transformers.__version__}")
-    assert verdict(model_type, tmp_path) == documented()[model_type]
+    found = verdict(model_type, tmp_path)
+    if not build.variants_of(build.cpu_flags()):  # no step is one compiled call here
+        assert documented()[model_type].replace(WHOLE, EQUAL) == found
+    else:
+        assert documented()[model_type] == found
 
 
 def test_the_page_has_a_row_for_every_model_type() -> None:
@@ -60,4 +65,4 @@ def test_the_page_has_a_row_for_every_model_type() -> None:
     if f"transformers {transformers.__version__}" not in page:
         pytest.skip("the page is of another version")
     assert documented().keys() == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    assert sum(outcome == EQUAL for outcome in documented().values()) >= 80
+    assert sum(outcome.startswith(EQUAL) for outcome in documented().values()) >= 80

@@ -25,7 +25,19 @@ from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, r
 
 RUNNABLE = build.variants_of(build.cpu_flags())
 pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
-WHOLE = {"llama", "qwen2", "qwen3", "mistral", "granite", "smollm3", "phi3"}
+WHOLE = {
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "granite",
+    "smollm3",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "olmo2",
+    "glm4",
+}
 """Of the architectures of these tests, those that the kernels compute as a whole."""
 APART = {"float32": 2e-6, "bfloat16": 0.02}
 # Widths such that each merged layer begins where a block of packed columns does.
@@ -43,7 +55,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def build_wide(architecture: str, folder: Path, **settings: object) -> None:
     torch.manual_seed(0)
     config = AutoConfig.for_model(
-        architecture, **{**COMMON, **ARCHITECTURES[architecture], **WIDE, **settings}
+        architecture, **{**COMMON, **ARCHITECTURES.get(architecture, {}), **WIDE, **settings}
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
@@ -78,17 +90,40 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("dtype", APART)
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "qwen2", "phi3"])
+@pytest.mark.parametrize("architecture", sorted(WHOLE))
 async def test_a_whole_decoder_gives_the_logits_of_its_layers(
     library: CDLL, both: list[float], architecture: str, dtype: str, tmp_path: Path
 ) -> None:
     """Decodes and chunks of several requests, in every variant."""
     build_wide(architecture, tmp_path)
-    backend, _ = await load(tmp_path, dtype)
+    await run_a_few(tmp_path, dtype)
+    assert max(both) < APART[dtype]
+
+
+async def run_a_few(folder: Path, dtype: str) -> None:
+    backend, _ = await load(folder, dtype)
     driver = Driver(backend)
     for name, length in (("a", 3), ("b", 21), ("c", 40)):
         driver.submit(name, random_prompt(length, length))
     await driver.run(6)
+
+
+@pytest.mark.parametrize("dtype", APART)
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("granite", {"residual_multiplier": 0.22, "embedding_multiplier": 12.0, "logits_scaling": 8.0}),
+        ("gemma2", {"final_logit_softcapping": 5.0}),
+        ("smollm3", {"no_rope_layers": [1, 0, 1]}),
+        ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    ],
+)
+async def test_what_a_model_scales_bends_or_leaves_out_is_computed_as_a_whole(
+    both: list[float], architecture: str, settings: dict[str, object], dtype: str, tmp_path: Path
+) -> None:
+    """Multipliers, caps on logits, layers without positions, and rotary embeddings by the kind of a layer."""
+    build_wide(architecture, tmp_path, **settings)
+    await run_a_few(tmp_path, dtype)
     assert max(both) < APART[dtype]
 
 
@@ -101,14 +136,7 @@ async def test_which_decoders_are_computed_as_a_whole(architecture: str, tmp_pat
 
 @pytest.mark.parametrize("dtype", APART)
 @pytest.mark.parametrize(
-    ("architecture", "settings"),
-    [
-        ("granite", {"residual_multiplier": 0.8}),
-        ("granite", {"embedding_multiplier": 1.5}),
-        ("granite", {"logits_scaling": 2.0}),
-        ("smollm3", {"no_rope_layers": [1, 0, 1]}),
-        ("llama", {"hidden_act": "relu"}),
-    ],
+    ("architecture", "settings"), [("hunyuan_v1_dense", {"head_dim": 16}), ("llama", {"hidden_act": "relu"})]
 )
 async def test_a_decoder_that_computes_anything_else_is_left_to_the_library(
     architecture: str, settings: dict[str, object], dtype: str, tmp_path: Path
