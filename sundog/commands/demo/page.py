@@ -1,22 +1,22 @@
 """The main job on one page: a real model answers over HTTP, and its simulation agrees with it.
 
-Serve the embedded model; calibrate a cost model from the steps of some questions, ask it others, and
-predict those by simulation; then run both worlds in step, the torch backend on the virtual
-clock beside the cost backend, and compare every batch.
+Serve the embedded model; calibrate a cost model from the steps of some questions, ask it others in several
+rounds, and predict those by simulation. First comes what is exact: the torch backend on the virtual clock and
+the cost backend, compared batch by batch. Then come times, beside what rounds of the same questions differ
+by.
 """
 
+import gc
 import json
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
-import httpx
-import numpy as np
 import trio
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from actors.api.context import ServedModel
 from actors.api.serve_graph import serve_graph
@@ -24,24 +24,31 @@ from actors.api.server_options import ServerOptions
 from actors.config import EngineConfig, SchedulerConfig
 from actors.engine.backend import Backend
 from actors.kernel.actor import Actor
-from actors.messages import Capacity, Heard, StepOutput, Submit
+from actors.messages import Capacity, Heard, StepOutput
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
 from sim.client import Recording
 from sim.cost.calibrated import Calibrated, fit
-from sim.figures.metrics import request_times
 from sim.oracle import Oracle
 from sim.record.journal import Journal, Past, decisions, observations
 from sim.record.recorder import Recorder
 from sim.replay import replay_on
 from sim.show.console import console_for
 from sim.show.timeline import timeline
+from sundog.builds.measuring import Cores
+from sundog.builds.server import OFTEN
+from sundog.commands.demo.client import QUESTIONS, Answer, answers_table, name_of
+from sundog.commands.demo.times import TimesBeside
 
 NUM_BLOCKS = 64
 LIMITS = SchedulerConfig(
-    max_model_len=512, max_num_batched_tokens=32, max_num_seqs=4, num_gpu_blocks=NUM_BLOCKS
+    max_model_len=512,
+    max_num_batched_tokens=32,
+    max_num_seqs=4,
+    num_gpu_blocks=NUM_BLOCKS,
+    enable_prefix_caching=False,
 )
-"""Small, so that chunked prefill and waiting can be seen."""
+"""Small, so that waiting can be seen; without a prefix cache, so that all rounds have equal work."""
 CONFIG = EngineConfig(scheduler=LIMITS)
 CAPACITY = Capacity(NUM_BLOCKS, LIMITS.block_size)
 
@@ -84,50 +91,18 @@ def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> DemoR
     return run
 
 
-QUESTIONS = (
-    "Tell me a story about a dragon named Luna.",
-    "What is 17 + 25?",
-    "What is rocket backwards?",
-    "What is Sundog?",
-    "What is the KV cache?",
-    "Count down from 20 to 1.",
-)
-WARM_UP = "Hello!"
-PRACTICE = (
-    "Tell me a story about a cat named Tom.",
-    "What is 23 + 48?",
-    "Count up from 1 to 15.",
-    "What is a token?",
-)
-ROUNDS, AT_ONCE = 3, (1, 2, 4)
-"""Other questions, of which a cost model is made: how often, and how many at once."""
-GAP_S = 0.03
-"""Between two questions: the first is still being answered when the last arrives."""
-MAX_TOKENS = 120
-
-
-@dataclass(slots=True)
-class Answer:
-    """A question and its answer as the client sees them."""
-
-    question: str
-    text: str = ""
-    asked_s: float = 0.0
-    first_s: float = 0.0
-    last_s: float = 0.0
-
-
 async def serve_and_ask(
-    console: Console, model: RealModel, run: DemoRun, new_backend: Callable[[int], Backend]
-) -> list[Answer]:
-    """Serve on a free port; ask other questions, to learn what steps take, then all of these; and stop."""
+    model: RealModel, run: DemoRun, new_backend: Callable[[int], Backend]
+) -> list[list[Answer]]:
+    """Serve on a free port until a client in a process of its own has asked everything; its answers."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
 
     def on_ready(url: str) -> None:
         urls.append(url)
+        gc.freeze()
+        gc.set_threshold(*OFTEN)
         ready.set()
 
-    answers = [Answer(question) for question in QUESTIONS]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(
@@ -144,152 +119,88 @@ async def serve_and_ask(
             )
         )
         await ready.wait()
-        async with httpx.AsyncClient(base_url=urls[0], timeout=60) as client:
-            await _practise(client)
-            with Live(_answers(answers), console=console, auto_refresh=False) as live:
-                async with trio.open_nursery() as asking:
-                    for number, answer in enumerate(answers):
-                        asking.start_soon(
-                            _ask,
-                            client,
-                            answer,
-                            number * GAP_S,
-                            lambda: live.update(_answers(answers), refresh=True),
-                        )
+        command = [sys.executable, "-m", "sundog.commands.demo.client", urls[0]]
+        done = await trio.run_process(command, capture_stdout=True)
         stop.set()
-    if not console.is_terminal:
-        console.line()
-    return answers
-
-
-def num_practised() -> int:
-    """Requests before the first question."""
-    return 1 + ROUNDS * sum(AT_ONCE)
-
-
-async def _practise(client: httpx.AsyncClient) -> None:
-    """Other questions, in rounds of more and more at once, after one that warms up."""
-    await _ask(client, Answer(WARM_UP), 0.0, lambda: None)
-    for at_once in AT_ONCE * ROUNDS:
-        async with trio.open_nursery() as asking:
-            for number, question in enumerate(PRACTICE[-at_once:]):
-                asking.start_soon(_ask, client, Answer(question), number * GAP_S, lambda: None)
-
-
-async def _ask(
-    client: httpx.AsyncClient, answer: Answer, delay_s: float, on_text: Callable[[], None]
-) -> None:
-    """Stream one greedy answer."""
-    await trio.sleep(delay_s)
-    body = {
-        "messages": [{"role": "user", "content": answer.question}],
-        "temperature": 0,
-        "max_tokens": MAX_TOKENS,
-        "stream": True,
-    }
-    answer.asked_s = trio.current_time()
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            delta = json.loads(line[6:])["choices"][0]["delta"]
-            if delta.get("content"):
-                answer.last_s = trio.current_time()
-                answer.first_s = answer.first_s or answer.last_s
-                answer.text += delta["content"]
-                on_text()
-
-
-def _answers(answers: list[Answer]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", max_width=22)
-    table.add_column()
-    for answer in answers:
-        table.add_row(answer.question, answer.text)
-    return table
+    return [[Answer(**answer) for answer in answers] for answers in json.loads(done.stdout)]
 
 
 def run_demo(seed: int) -> int:
     """Play the page; 0 if the worlds agreed, 1 if not."""
-    console = console_for()
+    console, cores = console_for(), Cores()
     started = time.monotonic()
+    console.rule("A real model answers, over HTTP")
     model = RealModel.open(None)
     served, new_backend = DemoRun(), torch_backends(model, CONFIG, seed=seed)
-    console.rule("A real model answers, over HTTP")
-    answers = trio.run(serve_and_ask, console, model, served, new_backend)
-    past = Past.of(served.journal, since=num_practised())
-    outputs, submits = served.journal.outputs, served.journal.submits[: num_practised()]
-    warmed_up, practised = _ends(outputs, submits[:1]), _ends(outputs, submits)
+    rounds = trio.run(serve_and_ask, model, served, new_backend)
+    shares = cores.shares()
+    console.print(answers_table(rounds[0]))
+    outputs, pasts = served.journal.outputs, _by_round(served.journal, len(rounds))
+    asked = [_steps(outputs, past.submits) for past in pasts]
     console.rule("What its scheduler did")
-    steps = [o for o in outputs if o.step > practised]
-    console.print(timeline(past.submits, steps, [answer.question for answer in answers]))
-    seen = [(o.work, o.seconds) for o in observations(outputs) if warmed_up < o.step <= practised]
-    cost = fit(seen)
-    predicted = simulated(past, cost)
-    console.rule("What the simulation says of the same requests")
-    console.print(_latencies(past, served.recorder, predicted.recorder, answers))
-    console.print(
-        f"The cost of a step was fitted to {len(seen):,} steps of other questions, asked before.", style="dim"
-    )
+    watched = [output for output in outputs if output.step in asked[0]]
+    console.print(timeline(pasts[0].submits, watched, QUESTIONS))
+    warming = _steps(outputs, [served.journal.submits[0].request_id])
+    others = [o for o in observations(outputs) if not any(o.step in steps for steps in (warming, *asked))]
+    cost = fit([(each.work, each.seconds) for each in others])
+    predicted = [simulated(past, cost) for past in pasts]
     console.rule("Both worlds, step by step")
-    agreed = _compare(console, computed(past, model, cost, seed), predicted, past)
+    agreed = _compare(console, [computed(past, model, cost, seed) for past in pasts], predicted, pasts)
+    console.rule("How long it took, and how long the simulation says")
+    TimesBeside.of(
+        rounds, [list(past.submits) for past in pasts], served.recorder, [run.recorder for run in predicted]
+    ).show(console)
+    console.print(
+        f"The cost of a step was fitted to {len(others):,} steps of other questions, asked between rounds.",
+        style="dim",
+    )
+    if shares is not None and shares.remark is not None:
+        console.print(f"Here {shares.remark}.")
     _where_next(console, time.monotonic() - started)
     return 0 if agreed else 1
 
 
-def _ends(outputs: Sequence[StepOutput], submits: Sequence[Submit]) -> int:
-    """The last step of these requests."""
-    names = {submit.request_id for submit in submits}
-    return max(output.step for output in outputs if any(f.request_id in names for f in output.finished))
+def _by_round(journal: Journal, num_rounds: int) -> list[Past]:
+    """The questions of each round, in the order in which they are written here."""
+    past = Past.of(journal)
+    names = {submit.session: name for name, submit in past.submits.items()}
+    rounds = [[names[name_of(turn, n)] for n in range(len(QUESTIONS))] for turn in range(num_rounds)]
+    return [replace(past, submits={name: past.submits[name] for name in asked}) for asked in rounds]
 
 
-def _latencies(past: Past, measured: Recorder, predicted: Recorder, answers: list[Answer]) -> Table:
-    """Measured at the engine and at the client, beside predicted, in milliseconds."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("milliseconds", no_wrap=True, max_width=26)
-    for name in ("TTFT", "simulated", "at client", "TPOT", "simulated"):
-        table.add_column(name, justify="right")
-    rows = {name: row for row, name in enumerate(measured.columns.request_id)}
-    there, here = request_times(measured), request_times(predicted)
-    totals = []
-    for number, (name, answer) in enumerate(zip(past.submits, answers, strict=True)):
-        row = rows[name]
-        values = (
-            there.ttft_s[row],
-            here.ttft_s[number],
-            answer.first_s - answer.asked_s,
-            there.tpot_s[row],
-            here.tpot_s[number],
-        )
-        totals.append(values)
-        table.add_row(answer.question, *(f"{value * 1e3:.1f}" for value in values))
-    table.add_row("mean", *(f"{value * 1e3:.1f}" for value in np.mean(totals, axis=0)), style="bold")
-    return table
+def _steps(outputs: Sequence[StepOutput], names: Collection[str]) -> range:
+    """From the first step of these requests to their last."""
+    begun = (o.step for o in outputs if any(each.request_id in names for each in o.batch.admitted))
+    ended = (o.step for o in outputs if any(each.request_id in names for each in o.finished))
+    return range(min(begun), max(ended) + 1)
 
 
-def _compare(console: Console, real: DemoRun, predicted: DemoRun, past: Past) -> bool:
+def _compare(
+    console: Console, real: Sequence[DemoRun], predicted: Sequence[DemoRun], pasts: Sequence[Past]
+) -> bool:
     """Say whether both worlds took the same decisions at the same times; returns it."""
-    ours, theirs = decisions(real.journal.outputs), decisions(predicted.journal.outputs)
-    same_answers = sum(
-        past.output_tokens[name] == tokens for name, tokens in Past.of(real.journal).output_tokens.items()
+    ours, theirs = ([decisions(run.journal.outputs) for run in runs] for runs in (real, predicted))
+    num_answers = sum(len(past.submits) for past in pasts)
+    num_same = sum(
+        past.output_tokens[name] == tokens
+        for run, past in zip(real, pasts, strict=True)
+        for name, tokens in Past.of(run.journal).output_tokens.items()
     )
     if ours == theirs:
-        num_chunks = sum(len(batch.chunks) for _, batch in ours)
+        num_batches = sum(map(len, ours))
+        num_chunks = sum(len(batch.chunks) for run in ours for _, batch in run)
         console.print(
-            f"The torch backend on the virtual clock and the cost backend formed the same"
-            f" {len(ours)} batches ({num_chunks} prefill chunks, {len(past.submits)} requests)"
-            " at the same instants.",
+            "The torch backend on the virtual clock and the cost backend formed the same"
+            f" {num_batches} batches ({num_chunks} prefill chunks, {num_answers} requests in {len(pasts)}"
+            " rounds) at the same instants.",
             style="bold green",
         )
     else:
-        index = next(
-            (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
-            min(len(ours), len(theirs)),
-        )
-        console.print(f"The worlds differ from batch {index} on:", style="bold red")
-        console.print(ours[index : index + 1], theirs[index : index + 1])
-    console.print(f"{same_answers} of {len(past.submits)} answers came out token for token as over HTTP.")
+        pairs = zip(chain(*ours), chain(*theirs), strict=False)
+        first = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        console.print("The worlds differ, first in this batch:", style="bold red")
+        console.print(*(first or ("one of them formed more batches",)))
+    console.print(f"{num_same} of {num_answers} answers came out token for token as over HTTP.")
     return ours == theirs
 
 

@@ -1,0 +1,129 @@
+"""`python -m sundog.commands.demo.client URL`: the demo's client, a process of its own as any client is.
+
+It asks its questions round after round, and before each round others, of which a cost model is made; then it
+prints what it saw on stdout, as JSON. At a terminal the first round is drawn on stderr while it is answered.
+Drawing takes 2 ms a token, twice as long as a step: the server must not do it, and no round whose times
+count has any of it.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+
+import trio
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from runtime.load.conversation import Conversation
+from runtime.load.http import Connections, Site
+
+QUESTIONS = (
+    "Tell me a story about a dragon named Luna.",
+    "Count down from 20 to 1.",
+    "What is Sundog?",
+    "What is the KV cache?",
+    "What is 17 + 25?",
+    "What is rocket backwards?",
+)
+"""The four with long answers first, so that the last two wait for a running slot, on a fast machine, too."""
+NUM_TIMED = 5
+"""Rounds whose times count, after the first, which people watch."""
+WARM_UP = "Hello!"
+PRACTICE = (
+    "Tell me a story about a cat named Tom.",
+    "What is 23 + 48?",
+    "Count up from 1 to 15.",
+    "What is a token?",
+)
+AT_ONCE = (2, 4)
+"""How many of the other questions are asked at once, before each round: in the same minute as the round."""
+GAP_S = 0.01
+"""Between two questions: the first is still being answered when the last arrives."""
+MAX_TOKENS = 120
+INTERRUPTED = 130
+
+
+@dataclass(slots=True)
+class Answer:
+    """A question and its answer as the client sees them."""
+
+    question: str
+    text: str = ""
+    ttft_s: float = 0.0
+
+
+def name_of(turn: int, number: int) -> str:
+    """Return the session of a question in a round, by which the server knows it."""
+    return f"question-{turn}-{number}"
+
+
+def answers_table(answers: Sequence[Answer]) -> Table:
+    """Return the questions beside their answers so far."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", max_width=22)
+    table.add_column()
+    for answer in answers:
+        table.add_row(answer.question, answer.text)
+    return table
+
+
+async def play(url: str) -> list[list[Answer]]:
+    """Warm up, then practise and ask all questions in each round; returns the answers by round."""
+    connections = Connections(Site.of(url))
+    await _ask(connections, Answer(WARM_UP))
+    rounds = []
+    for turn in range(1 + NUM_TIMED):
+        for at_once in AT_ONCE:
+            await _ask_all(connections, [Answer(question) for question in PRACTICE[-at_once:]])
+        answers = [Answer(question) for question in QUESTIONS]
+        names = [name_of(turn, number) for number in range(len(answers))]
+        with nullcontext() if turn else _drawn(answers):
+            await _ask_all(connections, answers, names)
+        rounds.append(answers)
+    await connections.close()
+    return rounds
+
+
+def _drawn(answers: list[Answer]) -> AbstractContextManager[object]:
+    """Draw the answers as they come, if anybody watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return nullcontext()
+    return Live(get_renderable=lambda: answers_table(answers), console=console, transient=True)
+
+
+async def _ask_all(
+    connections: Connections, answers: Sequence[Answer], names: Sequence[str] | None = None
+) -> None:
+    async with trio.open_nursery() as asking:
+        for number, answer in enumerate(answers):
+            asking.start_soon(_ask, connections, answer, number * GAP_S, names[number] if names else None)
+
+
+async def _ask(
+    connections: Connections, answer: Answer, delay_s: float = 0.0, name: str | None = None
+) -> None:
+    """Stream one greedy answer."""
+    await trio.sleep(delay_s)
+    fields = {"temperature": 0, "max_tokens": MAX_TOKENS, **({"session": name} if name else {})}
+    conversation = Conversation("sundog-tiny", None, fields)
+    asked_s = trio.current_time()
+    async for part in conversation.say(connections, answer.question):
+        answer.ttft_s = answer.ttft_s or trio.current_time() - asked_s
+        answer.text += part.text
+
+
+def main() -> None:
+    """Ask, and print the answers of each round."""
+    try:
+        rounds = trio.run(play, sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    json.dump([[asdict(answer) for answer in answers] for answers in rounds], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
