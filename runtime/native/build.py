@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -97,18 +98,18 @@ def is_temporary(library: Path) -> bool:
 
 
 def compile_into(folder: Path, variant: str) -> Path:
-    """Compile a variant into a folder; OSError if the folder cannot be written."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".building-", suffix=".so", delete=False) as file:
-        part = Path(file.name)
+    """Compile a variant into a folder, all sources at once; OSError if the folder cannot be written."""
     target = folder / library_name(variant)
-    try:
-        _compile(
-            [*COMMON, *VARIANTS[variant], *map(str, sorted(HERE.glob("*.cpp"))), "-o", str(part), "-ldl"]
-        )
-        part.chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
+        objects = {str(source): f"{scratch}/{source.stem}.o" for source in sorted(HERE.glob("*.cpp"))}
+        part = Path(scratch) / target.name
+        with ThreadPoolExecutor() as compilers:
+            flags = (*COMMON, *VARIANTS[variant])
+            list(
+                compilers.map(lambda pair: _compile([*flags, "-c", pair[0], "-o", pair[1]]), objects.items())
+            )
+        _compile([*COMMON, *objects.values(), "-o", str(part), "-ldl"])
         part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
     return target
 
 
