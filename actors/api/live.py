@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,8 +10,7 @@ import trio
 
 from actors.engine.reports import Roster
 from actors.kernel.clock import now_s, run_blocking
-from actors.metrics.forecast import SHARES, Accuracy, AnswerLengths, FirstToken, Forecast, Known, look_ahead
-from actors.metrics.measured import Measured
+from actors.metrics.forecast import Accuracy, FirstToken, Forecast, Known, SeenLengths, look_ahead
 from actors.metrics.metrics import Metrics
 from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 
@@ -66,7 +64,8 @@ class Live:
         time_s, metrics = now_s(), self.metrics
         self.accuracy.settle(metrics.requests)
         is_up = any(engine.is_up for engine in metrics.engines)
-        left = {name: at.less(time_s) for name, at in self._forecasts.items() if is_up}
+        shown_of = self.accuracy.stretched
+        left = {name: shown_of(at).less(time_s) for name, at in self._forecasts.items() if is_up}
         shown = snapshot(metrics, time_s, left, self.accuracy)
         actors = actors_shown(self.roster.reports())
         shown |= {"facts": self.facts, "at": time.time(), "actors": actors}
@@ -80,24 +79,19 @@ class Live:
         waiting = waiting_in_order(metrics)
         self._forecast_s, self._is_forecasting = begin_s, True
         forecasts: dict[str, FirstToken] = {}
-        lengths = AnswerLengths(metrics.recent, metrics.requests.values())
-
-        def known(requests: Iterable[Measured], share: float | None, *, is_running: bool) -> list[Known]:
-            chosen = [each for each in requests if each.is_running == is_running]
-            return [Known.of(each, lengths, share) for each in chosen if (each.replica or 0) == replica]
-
+        seen = SeenLengths.of(metrics.recent, metrics.requests.values())
+        running = [request for request in metrics.requests.values() if request.is_running]
+        looks = {
+            replica: [
+                [Known.of(each) for each in requests if (each.replica or 0) == replica]
+                for requests in (running, waiting)
+            ]
+            for replica in sorted({request.replica or 0 for request in waiting})
+            if metrics.engines[replica].is_up  # others are answered when theirs is back: nobody knows when
+        }
         try:
-            for replica in sorted({request.replica or 0 for request in waiting}):
-                if not metrics.engines[replica].is_up:
-                    continue  # those are answered when it is back, and nobody knows when that is
-                looks = [
-                    (
-                        known(metrics.requests.values(), share, is_running=True),
-                        known(waiting, share, is_running=False),
-                    )
-                    for share in SHARES
-                ]
-                found = await run_blocking(look_ahead, forecast, replica, looks)
+            for replica, (here, queued) in looks.items():
+                found = await run_blocking(look_ahead, forecast, replica, seen, here, queued)
                 forecasts |= {name: each.less(-begin_s) for name, each in found.items()}
         except Exception:  # a user's policy runs there, and a page is no reason to fail
             log.warning("the forecast failed, and there is none from now on", exc_info=True)
@@ -106,4 +100,4 @@ class Live:
             self._forecasts, self._is_forecasting = forecasts, False
         for request in waiting:
             if (at := self._forecasts.get(request.request_id)) is not None:
-                self.accuracy.forecast(request, at.expected_s - request.arrival_s)
+                self.accuracy.forecast(request, at.less(request.arrival_s))

@@ -1,26 +1,30 @@
 """Forecasts of waiting requests, and how far they were off.
 
-How a forecast is made is the composition's business: `sim/ahead.py` runs the scheduler itself ahead.
+How long answers become is not known: the scheduler is run ahead several times, each time with other lengths,
+drawn from those seen so far. How it is run ahead is the composition's business (`sim/ahead.py`).
 """
 
 import math
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from random import Random
 from typing import NamedTuple, Protocol
 
 from actors.metrics.measured import Measured, Recent
 
-SHARES = (None, 0.25, 0.75)
-"""The lengths that a forecast is made with: what is expected, and for its range the quartiles."""
+NUM_DRAWS = 9
+"""Runs ahead with drawn lengths; 27 make medians no better, and cost three times as much."""
+LEAST, MOST = 0.1, 0.9
+"""The quantiles of a range."""
+FEWEST_MISSES = 20
 SHORTEST = 16
-"""The tokens that are expected of an answer before anything is known of others."""
+"""The tokens that half of all answers exceed, before anything is known of any."""
 
 
 class FirstToken(NamedTuple):
-    """When a first token is expected, and the range if all answers are as short or long as a quarter is."""
+    """When a first token is expected, as the median of what was drawn, and its 10th and 90th percentile."""
 
     expected_s: float
     least_s: float
@@ -31,67 +35,86 @@ class FirstToken(NamedTuple):
         return FirstToken(*[max(each - passed_s, 0.0) for each in self])
 
 
+class SeenLengths(NamedTuple):
+    """The lengths of answers so far: of those that stopped, and at least of those cut or still running.
+
+    Requests whose length is known are no observations.
+    """
+
+    stopped: tuple[int, ...]
+    cut: tuple[int, ...]
+    running: tuple[int, ...]
+
+    @classmethod
+    def of(cls, recent: Recent, unfinished: Iterable[Measured]) -> "SeenLengths":
+        """Return what is known at this instant."""
+        ended = [
+            (request.num_tokens, why) for request, why, _ in recent.ended if not request.has_known_length
+        ]
+        begun = [request for request in unfinished if request.num_tokens and not request.has_known_length]
+        return cls(
+            tuple([num_tokens for num_tokens, why in ended if why == "stop"]),
+            tuple([num_tokens for num_tokens, why in ended if why == "length"]),
+            tuple([request.num_tokens for request in begun]),
+        )
+
+    def again(self, chance: Random) -> "SeenLengths":
+        """Return as many of them, drawn with replacement: what other answers might have been seen.
+
+        So a range is wide while few have stopped (a bootstrap).
+        """
+        seen = [(kind, length) for kind, lengths in enumerate(self) for length in lengths]
+        drawn = chance.choices(seen, k=len(seen)) if seen else []
+        return SeenLengths(*[tuple([length for of, length in drawn if of == kind]) for kind in range(3)])
+
+
 class AnswerLengths:
     """Estimates how long answers become, by those that stopped and those that have gone on until now.
 
     An answer that still runs, or was cut at its limit, says that it is longer than what has come of it, and
     nothing else (a censored observation). The share of answers longer than n tokens is Kaplan and Meier's
     estimate (J. Am. Stat. Assoc. 53, 1958); beyond the longest that stopped, answers stop at the mean rate of
-    all tokens. Requests whose length is known are no observations.
+    all tokens. Before any has stopped, an answer of n tokens is taken to be longer than x with probability
+    n/x: one in two goes on for as long as it has.
     """
 
-    def __init__(self, recent: Recent, unfinished: Iterable[Measured]) -> None:
-        ended = [(request, reason) for request, reason, _ in recent.ended if not request.has_known_length]
-        running = [
-            request.num_tokens
-            for request in unfinished
-            if request.num_tokens and not request.has_known_length
-        ]
-        stopped = sorted(request.num_tokens for request, reason in ended if reason == "stop")
-        cut = [request.num_tokens for request, reason in ended if reason == "length"]
-        self._is_cut = bool(cut)
-        self._typical = 2 * sum(running) / len(running) if running else 0.0
-        self._rate = len(stopped) / max(sum(stopped) + sum(cut) + sum(running), 1)
+    def __init__(self, seen: SeenLengths) -> None:
+        self.is_guess = not seen.stopped
+        """True if no answer has stopped yet, so that nobody knows whether they are short or long."""
+        self._is_cut = bool(seen.cut)
+        self._scale = sum(seen.running) / len(seen.running) if seen.running else SHORTEST / 2
+        num_ended, all_lengths = Counter(seen.stopped), sorted([*seen.stopped, *seen.cut, *seen.running])
+        self._rate = len(seen.stopped) / max(sum(all_lengths), 1)
         """How many answers stop at a token, of those that reach it."""
-        self._lengths: list[int] = []
+        self._lengths = sorted(num_ended)
         """The lengths at which answers stopped, each once, ascending."""
         self._longer: list[float] = []
         """Of all answers the share that is longer than each of them."""
-        lengths, share = sorted([*stopped, *cut, *running]), 1.0
-        for length in dict.fromkeys(stopped):
-            num_left = len(lengths) - bisect_right(lengths, length - 1)
-            share *= 1 - stopped.count(length) / num_left
-            self._lengths.append(length)
+        share = 1.0
+        for length in self._lengths:
+            share *= 1 - num_ended[length] / (len(all_lengths) - bisect_right(all_lengths, length - 1))
             self._longer.append(share)
 
-    def remaining(self, num_tokens: int, most: int, share: float | None = None) -> int:
+    def remaining(self, num_tokens: int, most: int, share: float) -> int:
         """Return how many tokens an answer that has `num_tokens` may yet bring, from 1 to `most`.
 
-        That is the mean, or with `share` the number that this share of answers does not exceed.
+        That is the number which this share of such answers does not exceed.
         """
-
-        def bounded(tokens: float) -> int:
-            return max(1, min(round(tokens), most))
-
+        left = 1 - share
         if not self._lengths:
-            return most if self._is_cut else bounded(max(self._typical - num_tokens, num_tokens, SHORTEST))
-        steps = self._steps(num_tokens)
-        last, left = steps[-1]
-        if share is not None:
-            reached = next((more for more, longer in steps if longer <= 1 - share), None)
-            return bounded(last + math.log(left / (1 - share)) / self._rate if reached is None else reached)
-        total = sum(
-            longer * (min(until, most) - min(more, most)) for (more, longer), (until, _) in pairwise(steps)
-        )
-        tail = -math.expm1(-self._rate * max(most - last, 0)) / self._rate
-        return bounded(total + left * tail)
-
-    def _steps(self, num_tokens: int) -> list[tuple[int, float]]:
-        """Return numbers of further tokens, ascending, each with the share of answers that bring more."""
-        first = bisect_right(self._lengths, num_tokens)
+            known = max(self._scale, num_tokens)
+            return most if self._is_cut else _bounded(known / left - num_tokens, most)
+        first, more, share_left = bisect_right(self._lengths, num_tokens), 0, 1.0
         reached = self._longer[first - 1] if first else 1.0
-        rest = zip(self._lengths[first:], self._longer[first:], strict=True)
-        return [(0, 1.0), *((length - num_tokens, longer / reached) for length, longer in rest)]
+        for length, longer in zip(self._lengths[first:], self._longer[first:], strict=True):
+            more, share_left = length - num_tokens, longer / reached
+            if share_left <= left:
+                return _bounded(more, most)
+        return _bounded(more + math.log(share_left / left) / self._rate, most)
+
+
+def _bounded(num_tokens: float, most: int) -> int:
+    return max(1, min(round(num_tokens), most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +129,16 @@ class Known:
     has_caught_up: bool
     priority: int
     tenant: str | None
+    is_drawn: bool = False
+    """True if what is expected is a limit, and nobody has said how long the answer will be."""
 
     @classmethod
-    def of(cls, request: Measured, lengths: AnswerLengths, share: float | None = None) -> "Known":
+    def of(cls, request: Measured) -> "Known":
         """Return a request as it is now; a length that it must have goes before its own prediction."""
         most = max(request.max_tokens - request.num_tokens, 1)
         predicted = request.predicted_tokens
-        if request.has_known_length:
-            expected = most
-        elif predicted is None or predicted <= request.num_tokens:
-            expected = lengths.remaining(request.num_tokens, most, share)
-        else:
-            expected = min(predicted - request.num_tokens, most)
+        says = not request.has_known_length and predicted is not None and predicted > request.num_tokens
+        expected = min(predicted - request.num_tokens, most) if says and predicted is not None else most
         return cls(
             request.request_id,
             request.num_prompt_tokens,
@@ -127,7 +148,15 @@ class Known:
             request.has_caught_up,
             request.priority,
             request.tenant,
+            not (says or request.has_known_length),
         )
+
+    def drawn(self, lengths: AnswerLengths, share: float) -> "Known":
+        """Return the same with a length that this share of answers does not exceed, unless it is known."""
+        if not self.is_drawn:
+            return self
+        num_tokens = lengths.remaining(self.num_tokens, self.num_expected_tokens, share)
+        return replace(self, num_expected_tokens=num_tokens)
 
 
 class Forecast(Protocol):
@@ -144,48 +173,101 @@ class Forecast(Protocol):
 
 
 def look_ahead(
-    forecast: Forecast, replica: int, looks: Sequence[tuple[Sequence[Known], Sequence[Known]]]
+    forecast: Forecast, replica: int, seen: SeenLengths, running: Sequence[Known], waiting: Sequence[Known]
 ) -> dict[str, FirstToken]:
     """Return when requests of one replica will have their first tokens, in seconds from now.
 
-    `looks` are its running and waiting requests with the lengths of `SHARES`; equal ones are run ahead once.
+    Each request has a length from each ninth of those that answers have, in an order of its own, so that few
+    runs show the whole range (a Latin hypercube). Before any answer has stopped all are as short, or as long,
+    in a run: what is not known then is their scale. Where all lengths are known one run says it, without a
+    range. The draws are the same in each look: a forecast changes by what happens.
     """
-    expected, *others = looks
-    found = forecast.first_tokens_s(replica, *expected)
-    ends = [found if look == expected else forecast.first_tokens_s(replica, *look) for look in others]
-    return {
-        name: FirstToken(at_s, *_around(at_s, [end[name] for end in ends if name in end]))
-        for name, at_s in found.items()
-    }
+    chance, both = Random(0), (*running, *waiting)
+    num_draws = NUM_DRAWS if any(known.is_drawn for known in both) else 1
+    orders = [chance.sample(range(num_draws), num_draws) for _ in both]
+    found: dict[str, list[float]] = {known.request_id: [] for known in waiting}
+    for draw in range(num_draws):
+        lengths = AnswerLengths(seen.again(chance) if draw else seen)
+        shares = [((draw if lengths.is_guess else order[draw]) + 0.5) / num_draws for order in orders]
+        drawn = [known.drawn(lengths, share) for known, share in zip(both, shares, strict=True)]
+        in_s = forecast.first_tokens_s(replica, drawn[: len(running)], drawn[len(running) :])
+        for name, at_s in in_s.items():
+            found.setdefault(name, []).append(at_s)
+    return {name: _spread(sorted(each)) for name, each in found.items() if len(each) == num_draws}
 
 
-def _around(at_s: float, ends: Sequence[float]) -> tuple[float, float]:
-    return min([at_s, *ends]), max([at_s, *ends])
+def _spread(times_s: Sequence[float]) -> FirstToken:
+    return FirstToken(*[_quantile(times_s, share) for share in (0.5, LEAST, MOST)])
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value at this share of equally likely ones, each in the middle of its own share."""
+    place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+class Judged(NamedTuple):
+    """The first forecasts of the latest requests beside their first tokens: what was seen of how many.
+
+    `median_error` is relative, of the medians: 0.1 is a first token that came 10 % earlier or later.
+    `share_held` is of the `num_ranges` forecasts with a range those whose range held what came.
+    """
+
+    num: int
+    median_error: float
+    num_ranges: int
+    share_held: float | None
 
 
 class Accuracy:
-    """Measures how far the first forecast of each request was off, once its first token had come."""
+    """Measures how far the first forecast of each request was off, once its first token had come.
 
-    __slots__ = ("_first", "errors")
+    Ranges are stretched to what would have held 80 % of the latest first tokens (conformal prediction, Romano
+    et al., arXiv:1905.03222): draws know nothing of a load that changes, or of an error that they share.
+    """
+
+    __slots__ = ("_first", "_misses", "errors", "held")
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[Measured, float]] = {}
+        self._first: dict[str, tuple[Measured, FirstToken, FirstToken]] = {}
+        self._misses: deque[float] = deque(maxlen=300)
+        """From the median to what came, over the distance to that end of the range as it was drawn."""
         self.errors: deque[float] = deque(maxlen=300)
-        """Relative: 0.1 is a first token that came 10 % earlier or later than forecast."""
+        """Relative, of medians."""
+        self.held: deque[bool] = deque(maxlen=300)
+        """True for each range that held what came, as it was shown."""
 
-    def forecast(self, request: Measured, ttft_s: float) -> None:
-        """Note a forecast: the first of each request counts."""
-        self._first.setdefault(request.request_id, (request, ttft_s))
+    def stretched(self, drawn: FirstToken) -> FirstToken:
+        """Return a forecast with the range that past ones should have had, if some are known."""
+        if len(self._misses) < FEWEST_MISSES:
+            return drawn
+        middle, factor = drawn.expected_s, _quantile(sorted(self._misses), MOST - LEAST)
+        ends = [max(middle + factor * (end - middle), 0.0) for end in drawn[1:]]
+        return FirstToken(middle, *ends)
+
+    def forecast(self, request: Measured, drawn: FirstToken) -> None:
+        """Note a forecast, from the request's arrival: the first of each request counts."""
+        self._first.setdefault(request.request_id, (request, drawn, self.stretched(drawn)))
 
     def settle(self, unfinished: Container[str]) -> None:
         """Compare those whose first token has come, and forget those that ended without one."""
-        for name, (request, forecast_s) in list(self._first.items()):
-            if request.ttft_s is not None:
-                self.errors.append(abs(forecast_s / request.ttft_s - 1))
-            if request.ttft_s is not None or name not in unfinished:
+        for name, (request, drawn, shown) in list(self._first.items()):
+            if (ttft_s := request.ttft_s) is not None:
+                middle_s, least_s, most_s = drawn
+                self.errors.append(abs(middle_s / ttft_s - 1))
+                if least_s < most_s:
+                    self.held.append(shown.least_s <= ttft_s <= shown.most_s)
+                    side_s = (most_s if ttft_s > middle_s else least_s) - middle_s
+                    self._misses.append((ttft_s - middle_s) / side_s if side_s else 1.0)
+            if ttft_s is not None or name not in unfinished:
                 del self._first[name]
 
     @property
-    def median_error(self) -> float | None:
-        """The median of the errors, None before the first."""
-        return sorted(self.errors)[len(self.errors) // 2] if self.errors else None
+    def judged(self) -> Judged | None:
+        """Return what became of the latest forecasts, None before the first."""
+        if not self.errors:
+            return None
+        held = sum(self.held) / len(self.held) if self.held else None
+        return Judged(len(self.errors), sorted(self.errors)[len(self.errors) // 2], len(self.held), held)

@@ -47,7 +47,7 @@ def snapshot(
         "ended": [_ended(*each) for each in list(recent.ended)[: -NUM_ENDED - 1 : -1]],
         "ttft_s": percentiles((ttft_s, 1) for ttft_s in recent.ttft_s),
         "itl_s": percentiles(recent.gaps),
-        "forecast_error": None if accuracy is None else accuracy.median_error,
+        "forecasts": None if accuracy is None or accuracy.judged is None else accuracy.judged._asdict(),
     }
 
 

@@ -170,7 +170,7 @@ class Instants:
                 if each.first_token_s is not None and each.first_token_s <= time_s
             ),
             "itl_s": percentiles((gap_s, 1) for each in self._ended if (gap_s := tpot_s(each)) is not None),
-            "forecast_error": None,
+            "forecasts": None,
         }
 
     def _move_to(self, time_s: float) -> None:

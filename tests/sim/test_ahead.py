@@ -4,9 +4,8 @@ import pytest
 
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
-from actors.messages import StepOutput, Submit
-from actors.metrics.forecast import Accuracy, Known
-from actors.metrics.measured import Measured
+from actors.messages import StepOutput
+from actors.metrics.forecast import Known
 from sim.ahead import Ahead
 from sim.cost.calibrated import Calibrated
 from tests.actors.fakes import engine_config
@@ -55,21 +54,6 @@ def test_what_can_never_be_said_is_left_out() -> None:
     unlearned = Ahead(engine_config(), None)
     unlearned._num_blocks = [257]
     assert unlearned.first_tokens_s(0, [], [known("a", 20, 0, 5)]) == {}
-
-
-def test_a_forecast_is_judged_by_the_first_token_that_came() -> None:
-    """The first forecast counts; a request that ended without a token says nothing."""
-    accuracy, requests = Accuracy(), {}
-    for name in ("a", "b"):
-        requests[name] = Measured(Submit(name, 0.0, 4, 4))
-        accuracy.forecast(requests[name], 1.1)
-        accuracy.forecast(requests[name], 9.0)
-    assert accuracy.median_error is None
-    requests["a"].first_s = 1.0
-    del requests["b"]
-    accuracy.settle(requests)
-    accuracy.settle(requests)
-    assert list(accuracy.errors) == [pytest.approx(0.1)]
 
 
 @pytest.mark.parametrize("slowness", [1.0, 3.0])

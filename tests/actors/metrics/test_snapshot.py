@@ -11,9 +11,9 @@ import trio
 from actors.api.live import Live
 from actors.core.policies import ShortestPrompt
 from actors.engine.reports import Roster
-from actors.messages import Cancel, Generate, Sampling, Submit
-from actors.metrics.forecast import SHARES, AnswerLengths, FirstToken, Known
-from actors.metrics.measured import Measured, Recent, percentiles
+from actors.messages import Cancel, Generate, Sampling
+from actors.metrics.forecast import FirstToken, Known
+from actors.metrics.measured import percentiles
 from actors.metrics.metrics import Metrics
 from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 from tests.actors.fakes import read
@@ -25,62 +25,6 @@ def test_percentiles_count_how_often() -> None:
     assert percentiles([]) == ()
     assert percentiles([(1.0, 90), (2.0, 9), (3.0, 1)]) == (1.0, 2.0, 2.0)
     assert percentiles([(5.0, 1)]) == (5.0, 5.0, 5.0)
-
-
-def measured(num_tokens: int, **fields: Any) -> Measured:
-    """A request that has so many tokens."""
-    request = Measured(Submit("a", 0.0, 4, 1000, sampling=Sampling(**fields)))
-    request.num_tokens = num_tokens
-    return request
-
-
-def lengths(
-    stopped: Sequence[int] = (), cut: Sequence[int] = (), running: Sequence[int] = ()
-) -> AnswerLengths:
-    """What is known after these have stopped and have been cut, while these run."""
-    recent = Recent()
-    recent.ended.extend((measured(count), "stop", 1.0) for count in stopped)
-    recent.ended.extend((measured(count), "length", 1.0) for count in cut)
-    return AnswerLengths(recent, [measured(count) for count in running])
-
-
-def test_what_is_expected_without_any_that_ended_is_as_much_again() -> None:
-    """The limit is never exceeded; those that run are half done; those that were cut go on to it."""
-    for share in SHARES:
-        assert lengths().remaining(40, 1000, share) == 40
-        assert lengths().remaining(40, 7, share) == 7
-        assert lengths().remaining(0, 1000, share) == 16
-        assert lengths(running=[100, 200]).remaining(0, 1000, share) == 300
-        assert lengths(cut=[50]).remaining(10, 1000, share) == 1000
-
-
-def test_what_is_expected_follows_from_those_that_stopped() -> None:
-    """The mean of what the longer ones had beyond that point, and its quartiles."""
-    known = lengths(stopped=[10, 20, 30, 40])
-    assert [known.remaining(0, 1000, share) for share in SHARES] == [25, 10, 30]
-    assert [known.remaining(20, 1000, share) for share in SHARES] == [15, 10, 20]
-    assert known.remaining(20, 12) == 11, "half of them ten, half of them cut at twelve"
-    assert known.remaining(90, 1000) == 25, "longer than any: at the mean rate"
-
-
-def test_those_that_still_run_are_longer_than_they_are() -> None:
-    """A dozen short answers say little about sixty that have long outlived them."""
-    known = lengths(stopped=[10] * 12, running=[200] * 60)
-    assert known.remaining(200, 1000) == 635, "one stops in about 1,000 tokens"
-    assert known.remaining(0, 1000) > 500
-    low, high = known.remaining(0, 1000, 0.25), known.remaining(0, 1000, 0.75)
-    assert low < known.remaining(0, 1000) < high
-
-
-def test_a_length_that_nothing_but_the_limit_ends_is_known() -> None:
-    """Whatever others do, which it says nothing of; a stop string may end it sooner."""
-    short = lengths(stopped=[10] * 100)
-    for share in SHARES:
-        assert Known.of(measured(100, ignore_eos=True), short, share).num_expected_tokens == 900
-    assert Known.of(measured(0, ignore_eos=True, stop=("x",)), short).num_expected_tokens == 10
-    recent = Recent()
-    recent.ended.append((measured(1000, ignore_eos=True), "length", 1.0))
-    assert AnswerLengths(recent, []).remaining(0, 1000) == 16
 
 
 async def test_blocks_are_those_of_the_running_requests() -> None:
