@@ -188,7 +188,8 @@ def look_ahead(
     found: dict[str, list[float]] = {known.request_id: [] for known in waiting}
     for draw in range(num_draws):
         lengths = AnswerLengths(seen.again(chance) if draw else seen)
-        shares = [((draw if lengths.is_guess else order[draw]) + 0.5) / num_draws for order in orders]
+        ninths = [draw + 0.5 if lengths.is_guess else order[draw] + chance.random() for order in orders]
+        shares = [ninth / num_draws for ninth in ninths]
         drawn = [known.drawn(lengths, share) for known, share in zip(both, shares, strict=True)]
         in_s = forecast.first_tokens_s(replica, drawn[: len(running)], drawn[len(running) :])
         for name, at_s in in_s.items():
