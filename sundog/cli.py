@@ -32,6 +32,7 @@ COMMANDS = (
     "sweep",
     "trace",
     "validate",
+    "walk",
     "workload",
 )
 """Each is a function in the module of its name."""

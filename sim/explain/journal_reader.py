@@ -56,6 +56,12 @@ def find_record(path: Path) -> Path:
     return path
 
 
+def messages_beside(record: Path) -> Path | None:
+    """The file of messages of the run that a journal is of, None if there is none."""
+    path = record.with_name(record.name.replace("journal", "messages", 1))
+    return path if path != record and path.is_file() else None
+
+
 def journal_header(row: Row, lines: JsonLines) -> Header:
     """The first line of a journal."""
     if row["journal"] != VERSION:

@@ -1,6 +1,7 @@
 """From a path to the folded history of the run that was recorded there."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,9 +57,10 @@ def _again(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
-    """Find the request with this id; raises JournalError that suggests the nearest ids."""
+    """Find the request with this id; raises JournalError that suggests ids that hold it, or the nearest."""
     if request_id not in requests:
-        hint = did_you_mean(request_id, requests, most=3)
+        near = list(islice((name for name in requests if request_id and request_id in name), 3))
+        hint = f" Did you mean {', '.join(near)}?" if near else did_you_mean(request_id, requests, most=3)
         raise JournalError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
     return requests[request_id]
 

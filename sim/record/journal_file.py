@@ -16,11 +16,12 @@ Fields that say nothing are left out. A decode run is one line with the end of e
 
 `messages.jsonl.gz` holds every message, one line each, in the order in which they were sent:
 
-    {"messages":1,"run":"9f86d081884c7d65"}
+    {"messages":1,"run":"9f86d081884c7d65","origin":0.0}
     {"time":0.5,"from":"async-llm","to":"router","message":"Submit","request_id":"r1",…}
 
-Answers are lines too, from the actor that was asked. Fields are the message's own; of prompts, texts and
-long lists only the length is kept. A server leaves such files for each time that it was started.
+Times are seconds after `origin` of the run's clock. Answers are lines too, from the actor that was asked.
+Fields are the message's own; of prompts, texts and long lists only the length is kept. A server
+leaves such files for each time that it was started.
 """
 
 import json
@@ -207,7 +208,7 @@ class MessageFile:
 
     def __init__(self, directory: Path | str, run_id: str | None, name: str = MESSAGES) -> None:
         self._file = LineWriter(Path(directory) / name)
-        self._file.write([_encode_message({"messages": MESSAGES_VERSION, "run": run_id})])
+        self._run_id = run_id
         self._origin_s: float | None = None
 
     def close(self) -> None:
@@ -217,6 +218,8 @@ class MessageFile:
     def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
         if self._origin_s is None:
             self._origin_s = time_s
+            header = {"messages": MESSAGES_VERSION, "run": self._run_id, "origin": time_s}
+            self._file.write([_encode_message(header)])
         row = {
             "time": time_s - self._origin_s,
             "from": sender,

@@ -181,7 +181,7 @@ class RequestPage:
             rows.append((phase.start_s, phase.seconds, text, ""))
         if span.preempted is not None:
             assert span.end_s is not None
-            rows.append((span.end_s, None, self._lost(span), "bold"))
+            rows.append((span.end_s, None, words.lost(span, self.request.request_id), "bold"))
         return rows
 
     def _tokens(self, span: RunningSpan) -> str:
@@ -203,23 +203,6 @@ class RequestPage:
         if span.caught_up_s is None or (span.end_s or 0.0) < span.caught_up_s:
             text += ", and did not catch up"
         return text
-
-    def _lost(self, span: RunningSpan) -> str:
-        preempted = span.preempted
-        assert preempted is not None
-        name = preempted.for_request
-        if preempted.cause == "urgency":
-            whose = f"for {name}, which is more urgent and was admitted in its place"
-        elif preempted.cause != "KV blocks":
-            whose = f"by a {preempted.cause}"
-        elif name is None:
-            whose = "(the record does not say for which)"
-        elif name == self.request.request_id:
-            whose = "because its own next token needed a block and none was free"
-        else:
-            whose = f"for {name}, which needed a KV block to grow when none was free"
-        lost = words.count(span.num_computed_tokens, "computed token")
-        return f"preempted {whose}; lost {lost}"
 
 
 def _plain(text: str) -> Any:

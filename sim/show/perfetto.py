@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 
 from actors.core.config import ConfigError
 from sim.explain.history import History, RequestHistory
-from sim.explain.journal_reader import find_record, journal_header, journal_records
+from sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
 from sim.explain.load import load
 from sim.explain.phases import phases
 from sim.files.lines import JsonLines
@@ -182,8 +182,7 @@ def _events(record: Path, history: History, drawn: Drawn) -> Iterator[Event]:
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     yield from _steps(record, drawn)
     yield from _requests(history, drawn)
-    messages = record.with_name(record.name.replace("journal", "messages", 1))
-    if messages != record and messages.is_file():
+    if (messages := messages_beside(record)) is not None:
         yield from _messages(messages, record, history.header.run, drawn)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sim.explain.history import RunningSpan
 from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, RequestPhase
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header, Rank
@@ -113,3 +114,21 @@ def drafts(figures: SpeculationFigures) -> str:
         f" ({figures.acceptance_rate:.1%}), {figures.mean_length:.2f} tokens a verification;"
         f" by position {rates}"
     )
+
+
+def lost(span: RunningSpan, request_id: str) -> str:
+    """Say for which request another was preempted, and what that cost."""
+    preempted = span.preempted
+    assert preempted is not None
+    name = preempted.for_request
+    if preempted.cause == "urgency":
+        whose = f"for {name}, which is more urgent and was admitted in its place"
+    elif preempted.cause != "KV blocks":
+        whose = f"by a {preempted.cause}"
+    elif name is None:
+        whose = "(the record does not say for which)"
+    elif name == request_id:
+        whose = "because its own next token needed a block and none was free"
+    else:
+        whose = f"for {name}, which needed a KV block to grow when none was free"
+    return f"preempted {whose}; lost {count(span.num_computed_tokens, 'computed token')}"

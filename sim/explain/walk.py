@@ -1,0 +1,296 @@
+"""The way of one request through the graph: each message about it, each wait, each batch it was in.
+
+Three files are read: the journal twice, for the request's history and for who shared its batches, and the
+messages beside it. Steps in which nothing new happens to the request are folded into one stop.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sim.explain.history import History, RequestHistory, RunningSpan
+from sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
+from sim.explain.load import find_request, load
+from sim.explain.phases import RequestPhase, wait_phases
+from sim.explain.source import Code, Sources
+from sim.files.lines import JsonLines, Row
+from sim.files.run_files import CONFIG, JOURNAL, MESSAGES, SUMMARY, check_same_run
+from sim.record.journal_rows import JournalError, JournalStep
+from sim.record.run_directory import open_run
+
+
+@dataclass(slots=True)
+class OwnStep:
+    """A step, or some in a row, that computed something of the request.
+
+    `others` says of each request that shared it how many prompt tokens were computed, 0 for one that decoded.
+    `num_held_tokens` are those of the request that have a slot in its blocks once this is over.
+    """
+
+    step: int
+    last_step: int
+    start_s: float
+    end_s: float
+    num_prefilled: int
+    num_decoded: int
+    num_held_tokens: int
+    others: dict[str, int]
+    num_free_blocks: int
+    num_hit_tokens: int | None = None
+    """In the step that admits the request."""
+
+    @property
+    def num_steps(self) -> int:
+        return self.last_step - self.step + 1
+
+    @property
+    def kind(self) -> str:
+        return "prefill" if self.num_prefilled else "decode" if self.num_decoded else "nothing"
+
+
+@dataclass(slots=True)
+class WalkStop:
+    """A stop on the way: a message, if `message` is given, or else a wait, or folded steps."""
+
+    time_s: float
+    until_s: float
+    sender: str = ""
+    receiver: str = ""
+    message: str = ""
+    purpose: str = ""
+    """The docstring of the message's class."""
+    row: Row = field(default_factory=dict)
+    sent: list[Code] = field(default_factory=list)
+    handled: list[Code] = field(default_factory=list)
+    step: OwnStep | None = None
+    waited: list[RequestPhase] = field(default_factory=list)
+    after: RunningSpan | None = None
+    """The span of running that a wait follows, and that a preemption ended."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """A request with its stops, in order of time; times are the journal's."""
+
+    history: History
+    request: RequestHistory
+    stops: list[WalkStop]
+
+    @property
+    def actors(self) -> list[str]:
+        """The actors on the way, in the order in which the request met them."""
+        names = (name for stop in self.stops for name in (stop.sender, stop.receiver) if name)
+        return list(dict.fromkeys(names))
+
+    @property
+    def wires(self) -> list[tuple[str, str]]:
+        """Pairs of sender and receiver, in the order in which they were used first."""
+        return list(dict.fromkeys((stop.sender, stop.receiver) for stop in self.stops if stop.message))
+
+
+def walk(run: Path, request_id: str) -> Walk:
+    """Follow a request of a recorded run.
+
+    Raises JournalError where there are no messages, or no such request, with what to do.
+    """
+    record, messages = _files(run)
+    history = load(record)
+    request = find_request(history.requests, request_id)
+    steps = _own_steps(record, request_id)
+    shown, folds = _folded(steps)
+    stops = _message_stops(record, messages, history, request, steps, shown)
+    for fold in folds:
+        _insert(stops, WalkStop(fold.start_s, fold.end_s, step=fold), fold.end_s)
+    for wait, after in zip(request.waits, [None, *request.spans], strict=False):
+        if phases := wait_phases(history, request, wait):
+            start_s, end_s = phases[0].start_s, phases[-1].end_s
+            _insert(stops, WalkStop(start_s, end_s, waited=phases, after=after), end_s)
+    return Walk(history, request, stops)
+
+
+def _insert(stops: list[WalkStop], stop: WalkStop, end_s: float) -> None:
+    """Put a stop before the messages of the step that began when it ended, even if they were sent before."""
+    later = (place for place, each in enumerate(stops) if each.step and each.step.start_s >= end_s)
+    stops.insert(next(later, len(stops)), stop)
+
+
+def _files(run: Path) -> tuple[Path, Path]:
+    """The journal, and the messages beside it."""
+    server = "`sundog emulate … --record DIR --messages`, or `sundog serve` with these and --in-process"
+    again = f"sundog replay {f'--config {run / CONFIG}' if (run / CONFIG).is_file() else '…'}"
+    if (run / SUMMARY).is_file():
+        if open_run(run).is_clients:
+            raise JournalError(
+                f"{run} is what clients saw, and they see no messages; record the server: {server}"
+            )
+        if not (run / JOURNAL).is_file() or not (run / MESSAGES).is_file():
+            raise JournalError(
+                f"{run} has no messages; record them: `{again} --journal --messages --out {run}`"
+            )
+    record = find_record(run)
+    if (messages := messages_beside(record)) is None:
+        raise JournalError(f"{run} has no messages; record them: {server}")
+    return record, messages
+
+
+# --- its steps -----------------------------------------------------------------------------------
+
+Steps = dict[tuple[int, int], OwnStep]
+"""Steps by their replica and number."""
+
+
+def _own_steps(record: Path, name: str) -> Steps:
+    """The steps that the request was in, in order. O(requests in all batches)."""
+    lines = JsonLines(record, JournalError.at)
+    rows = iter(lines)
+    journal_header(next(rows), lines)
+    decoding: defaultdict[int, set[str]] = defaultdict(set)
+    found: Steps = {}
+    num_held = 0
+    for step in journal_records(lines, rows):
+        if not isinstance(step, JournalStep):
+            continue
+        decodes = decoding[step.replica]
+        decodes.difference_update(each.request_id for each in step.preempted)
+        batch = dict.fromkeys(sorted(decodes.difference(step.idle)), 0)
+        batch |= {chunk.request_id: chunk.num_tokens for chunk in step.chunks}
+        if name in batch or name in decodes:
+            own = _own_step(step, name, batch, num_held)
+            found[step.replica, step.step], num_held = own, own.num_held_tokens
+        decodes.update(chunk.request_id for chunk in step.chunks if chunk.samples)
+        decodes.difference_update(each.request_id for each in step.ended)
+    return found
+
+
+def _own_step(step: JournalStep, name: str, batch: dict[str, int], num_held: int) -> OwnStep:
+    """A step as the request sees it, which had `num_held` tokens in blocks before."""
+    is_in, num_prefilled = name in batch, batch.pop(name, 0)
+    hit = next((each.num_hit_tokens for each in step.admitted if each.request_id == name), None)
+    ended = next((each.num_tokens for each in step.ended if each.request_id == name), None)
+    num_decoded = len(step.ends_s) if ended is None else ended
+    num_decoded += sum(each.num_accepted for each in step.drafts if each.request_id == name)
+    num_decoded = 0 if num_prefilled or not is_in else num_decoded
+    num_held = (num_held if hit is None else hit) + num_prefilled + num_decoded
+    last, end_s = step.step + max(len(step.ends_s), 1) - 1, (step.start_s, *step.ends_s)[-1]
+    return OwnStep(
+        step.step,
+        last,
+        step.start_s,
+        end_s,
+        num_prefilled,
+        num_decoded,
+        num_held,
+        batch,
+        step.num_free_blocks,
+        hit,
+    )
+
+
+def _folded(steps: Steps) -> tuple[Steps, list[OwnStep]]:
+    """The first and the last of the steps of a kind in a row, and all between two of these as one each."""
+    shown: Steps = {}
+    folds = []
+    group: list[tuple[tuple[int, int], OwnStep]] = []
+    for place, step in [*steps.items(), (None, None)]:
+        if group and (step is None or step.num_hit_tokens is not None or step.kind != group[-1][1].kind):
+            shown |= dict([group[0], group[-1]])
+            if between := [each for _, each in group[1:-1]]:
+                folds.append(_as_one(between))
+            group = []
+        if place is not None and step is not None:
+            group.append((place, step))
+    return shown, folds
+
+
+def _as_one(steps: list[OwnStep]) -> OwnStep:
+    others: dict[str, int] = {}
+    for step in steps:
+        for name, num_tokens in step.others.items():
+            others[name] = others.get(name, 0) + num_tokens
+    last = steps[-1]
+    return replace(
+        steps[0],
+        last_step=last.last_step,
+        end_s=last.end_s,
+        num_prefilled=sum(step.num_prefilled for step in steps),
+        num_decoded=sum(step.num_decoded for step in steps),
+        num_held_tokens=last.num_held_tokens,
+        others=others,
+        num_free_blocks=last.num_free_blocks,
+    )
+
+
+# --- the messages --------------------------------------------------------------------------------
+
+
+def _message_stops(
+    record: Path, messages: Path, history: History, request: RequestHistory, steps: Steps, shown: Steps
+) -> list[WalkStop]:
+    """The messages that name the request or belong to a shown step, at times of the journal."""
+    lines = JsonLines(messages, JournalError.at)
+    rows = iter(lines)
+    header = next(rows, {})
+    check_same_run(record, history.header.run, messages, header.get("run"))
+    own = list[tuple[Row, OwnStep | None]]()
+    for row in rows:
+        place = _place(row)
+        if place in shown or (place not in steps and named_in(row, request.request_id)):
+            own.append((row, None if place is None else shown.get(place)))
+    submitted_s = next((row["arrival_s"] for row, _ in own if "arrival_s" in row), None)
+    if "origin" not in header or submitted_s is None:
+        raise JournalError(f"{messages} does not say when {request.request_id} arrived: record it again")
+    ahead_s = header["origin"] - (submitted_s - request.arrival.time_s)
+    sources = Sources()
+    stops = []
+    for row, step in own:
+        time_s, sender, receiver, kind = (row[key] for key in ("time", "from", "to", "message"))
+        stops.append(
+            WalkStop(
+                time_s + ahead_s,
+                time_s + ahead_s,
+                sender,
+                receiver,
+                kind,
+                sources.message(kind),
+                {key: value for key, value in row.items() if key not in ("time", "from", "to", "message")},
+                sources.sent_by(sender, kind),
+                sources.handled_by(receiver, kind),
+                step,
+            )
+        )
+    return stops
+
+
+def _place(row: Row) -> tuple[int, int] | None:
+    """The replica and the number of the step that a message is about, if it is."""
+    number = row.get("step", row.get("batch", {}).get("step"))
+    engine = ENGINE.search(f"{row['from']} {row['to']}")
+    return None if number is None else (row.get("replica", 0) if engine is None else int(engine[1]), number)
+
+
+ENGINE = re.compile(r"-(\d+)")
+"""The number of the engine in an actor's name."""
+
+
+def named_in(row: Row, name: str) -> list[str]:
+    """The fields in which a message itself, and not a record deep within it, names the request."""
+    return [
+        key
+        for key, value in row.items()
+        if (key == "request_id" and value == name)
+        or (isinstance(value, list) and key != "idle" and any(map(partial(_is_of, name), value)))
+    ]
+
+
+def _is_of(name: str, item: Any) -> bool:
+    first = (
+        item.get("request_id")
+        if isinstance(item, dict)
+        else item[0]
+        if isinstance(item, list) and item
+        else item
+    )
+    return bool(first == name)
