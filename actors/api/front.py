@@ -108,7 +108,7 @@ class OwnFront:
             body_timeout_s=BODY_TIMEOUT_S * behind.time_scale,
             live=behind.live,
             emulation=behind.emulation,
-            exposition=OwnExposition(behind.registry),
+            exposition=OwnExposition(behind.registry, behind.live.posted),
             in_flight=in_flight,
         )
         scale = behind.time_scale

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +45,8 @@ class Live:
     forecast: Forecast | None = None
     draining: trio.Event = field(default_factory=trio.Event)
     accuracy: Accuracy = field(default_factory=Accuracy)
+    posted: Counter[str] = field(default_factory=Counter)
+    """Requests over HTTP that are over, by their status: `2xx`, `4xx`, `5xx`."""
     _event: bytes = b""
     _made_s: float = float("-inf")
     _forecasts: dict[str, FirstToken] = field(default_factory=dict)
@@ -68,7 +71,7 @@ class Live:
         left = {name: shown_of(at).less(time_s) for name, at in self._forecasts.items() if is_up}
         shown = snapshot(metrics, time_s, left, self.accuracy)
         actors = actors_shown(self.roster.reports())
-        shown |= {"facts": self.facts, "at": time.time(), "actors": actors}
+        shown |= {"facts": self.facts, "at": time.time(), "actors": actors, "posted": dict(self.posted)}
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
     async def _look_ahead(self, forecast: Forecast) -> None:

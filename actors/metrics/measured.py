@@ -30,6 +30,7 @@ class Measured:
         "request_id",
         "sampling",
         "scheduled_s",
+        "targets_s",
         "tenant",
         "trace_headers",
     )
@@ -39,6 +40,8 @@ class Measured:
         self.tenant = submit.tenant
         self.sampling = submit.sampling
         self.trace_headers = submit.trace_headers
+        self.targets_s = (submit.slo_ttft_s, submit.slo_tpot_s, submit.slo_e2e_s)
+        """Its own for the first token, from token to token, and for the last one."""
         self.adapter = None if submit.adapter is None else submit.adapter.name
         self.arrival_s = submit.arrival_s
         self.num_prompt_tokens = submit.num_prompt_tokens
@@ -97,11 +100,22 @@ class Measured:
         first_s = end_s if self.first_s is None else self.first_s
         return scheduled_s, first_s, end_s if self.last_s is None else self.last_s
 
+    def is_within(self, end_s: float) -> bool | None:
+        """True if it met its own targets, None if it has none."""
+        times_s = (self.ttft_s, self.tpot_s or 0.0, end_s - self.arrival_s)
+        pairs = [(time, most) for time, most in zip(times_s, self.targets_s, strict=True) if most is not None]
+        return all(time is not None and time <= most for time, most in pairs) if pairs else None
+
     def begin_anew(self) -> None:
         """Its engine was lost before its first token: it waits again."""
         self.num_losses += 1
         self.scheduled_s = self.replica = None
         self.block_ids.clear()
+
+
+def short(seconds: float | None) -> float | None:
+    """Round to four digits, which is what a page shows and less than half of what it would be sent."""
+    return None if seconds is None else float(f"{seconds:.4g}")
 
 
 PERCENTS = (50, 95, 99)

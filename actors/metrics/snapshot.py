@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actors.engine.reports import ActorReport
 from actors.metrics.forecast import Accuracy, FirstToken
-from actors.metrics.measured import Measured, percentiles
+from actors.metrics.measured import Measured, percentiles, short
 from actors.metrics.metrics import Metrics
 from actors.metrics.totals import EngineTotals
 
 MOST_SHOWN = 300
 """Of running and of waiting requests each; the others are counted."""
-NUM_ENDED = 30
+NUM_ENDED, NUM_MEASURED = 30, 100
 
 Json = dict[str, object]
 
@@ -45,6 +45,7 @@ def snapshot(
         "num_waiting": len(waiting),
         "blocks": [_blocks(shown, number) for number in range(len(metrics.engines))],
         "ended": [_ended(*each) for each in list(recent.ended)[: -NUM_ENDED - 1 : -1]],
+        **_by_tenant(metrics),
         "ttft_s": percentiles((ttft_s, 1) for ttft_s in recent.ttft_s),
         "itl_s": percentiles(recent.gaps),
         "forecasts": None if accuracy is None or accuracy.judged is None else accuracy.judged._asdict(),
@@ -150,6 +151,26 @@ def _ended(request: Measured, reason: str, time_s: float) -> Json:
         "ttft_s": request.ttft_s,
         "tpot_s": request.tpot_s,
         "e2e_s": time_s - request.arrival_s,
+    }
+
+
+def _by_tenant(metrics: Metrics) -> Json:
+    """What each tenant has under way: running, waiting, blocks; and what the last requests to end measured.
+
+    Of each of these its tenant, TTFT and TPOT, and whether it met targets of its own; without TTFT it failed.
+    """
+    tenants: dict[str | None, list[int]] = {}
+    for request in metrics.requests.values():
+        counts = tenants.setdefault(request.tenant, [0, 0, 0])
+        counts[not request.is_running] += 1
+        counts[2] += len(request.block_ids)
+    return {
+        "tenants": [(name, *counts) for name, counts in tenants.items()],
+        "measured": [
+            (each.tenant, short(each.ttft_s), short(each.tpot_s), each.is_within(end_s))
+            for each, reason, end_s in list(metrics.recent.ended)[-NUM_MEASURED:]
+            if reason != "abort"
+        ],
     }
 
 

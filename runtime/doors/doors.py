@@ -207,7 +207,7 @@ class Shared:
     """The parts of the server that all doors share (`runtime.doors.session.Server`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
-        self._exposition = OwnExposition(behind.registry)
+        self._exposition = OwnExposition(behind.registry, behind.live.posted)
         self._live, self._keys = behind.live, behind.keys
         self.limits = LocalLimits()
         self.order = doors.order

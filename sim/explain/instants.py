@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from actors.metrics.measured import percentiles
+from actors.metrics.measured import percentiles, short
 from sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan
 
 Json = dict[str, object]
@@ -51,6 +51,11 @@ def part(start_s: float, end_s: float, time_s: float) -> float:
     if end_s <= start_s:
         return float(time_s >= end_s)
     return min(max(time_s - start_s, 0.0) / (end_s - start_s), 1.0)
+
+
+def ttft_s(request: RequestHistory) -> float | None:
+    """From its arrival to its first token, None if there was none."""
+    return None if request.first_token_s is None else request.first_token_s - request.arrival.time_s
 
 
 def tpot_s(request: RequestHistory) -> float | None:
@@ -95,19 +100,18 @@ def running_row(request: RequestHistory, time_s: float, block_size: int) -> Json
 
 def ended_row(request: RequestHistory) -> Json:
     end_s = request.end_s or 0.0
-    first_s = request.first_token_s
     return request_row(request, end_s) | {
         "num_tokens": request.num_output_tokens,
         "reason": request.reason,
         "time_s": end_s,
-        "ttft_s": None if first_s is None else first_s - request.arrival.time_s,
+        "ttft_s": ttft_s(request),
         "tpot_s": tpot_s(request),
         "e2e_s": end_s - request.arrival.time_s,
     }
 
 
 MOST_SHOWN = 300
-NUM_ENDED = 30
+NUM_ENDED, NUM_MEASURED = 30, 100
 
 
 @dataclass(slots=True)
@@ -164,6 +168,7 @@ class Instants:
                 list(_laid_out(shown, replica, self._held(replica, time_s))) for replica in self._replicas
             ],
             "ended": [ended_row(each) for each in list(self._ended)[: -NUM_ENDED - 1 : -1]],
+            **self._by_tenant(running, waiting),
             "ttft_s": percentiles(
                 (each.first_token_s - each.arrival.time_s, 1)
                 for each in began
@@ -171,6 +176,21 @@ class Instants:
             ),
             "itl_s": percentiles((gap_s, 1) for each in self._ended if (gap_s := tpot_s(each)) is not None),
             "forecasts": None,
+        }
+
+    def _by_tenant(self, running: Sequence[RequestHistory], waiting: Sequence[RequestHistory]) -> Json:
+        """What each tenant had under way, and what the last requests to end had measured."""
+        tenants: dict[str | None, list[int]] = {}
+        for place, requests in enumerate((running, waiting)):
+            for each in requests:
+                tenants.setdefault(each.arrival.tenant, [0, 0])[place] += 1
+        return {
+            "tenants": [(name, *counts, None) for name, counts in tenants.items()],
+            "measured": [
+                (each.arrival.tenant, short(ttft_s(each)), short(tpot_s(each)), None)
+                for each in list(self._ended)[-NUM_MEASURED:]
+                if each.reason != "abort"
+            ],
         }
 
     def _move_to(self, time_s: float) -> None:
@@ -274,25 +294,27 @@ def _replica(request: RequestHistory) -> int:
 def _laid_out(running: Sequence[Json], replica: int, num_held: int) -> Iterator[tuple[int, int, int]]:
     """Blocks side by side: (first block, how many, holder), an index into `running`, or -1 for the rest.
 
-    What several hold is counted once: what each computed is its own, as far as there are blocks held. Where
-    one request runs alone, all are its own.
+    Where there are blocks for all that requests hold, each block has one holder, and those taken ahead are
+    spread evenly. Where there are fewer, some are held by several: then each has what it computed itself.
     """
-    alone = [number for number, each in enumerate(running) if (each["replica"] or 0) == replica]
-    if len(alone) == 1 and num_held:
-        yield 1, num_held, alone[0]
-        return
+    own = [number for number, each in enumerate(running) if (each["replica"] or 0) == replica]
+    counts = [_count(running[number], "num_blocks") for number in own]
+    if own and len(running) < MOST_SHOWN and (num_ahead := num_held - sum(counts)) >= 0:
+        each_more, num_more = divmod(num_ahead, len(own))
+        counts = [count + each_more + (place < num_more) for place, count in enumerate(counts)]
+    else:
+        counts = [_count(running[number], "num_own_blocks") for number in own]
     first = 1
-    for number, each in enumerate(running):
-        if (each["replica"] or 0) == replica:
-            count = min(_own_blocks(each), num_held + 1 - first)
-            if count > 0:
-                yield first, count, number
-                first += count
+    for number, count in zip(own, counts, strict=True):
+        count = min(count, num_held + 1 - first)
+        if count > 0:
+            yield first, count, number
+            first += count
     if first <= num_held:
         yield first, num_held + 1 - first, -1
 
 
-def _own_blocks(running: Json) -> int:
-    own = running["num_own_blocks"]
-    assert isinstance(own, int)
-    return own
+def _count(running: Json, name: str) -> int:
+    value = running[name]
+    assert isinstance(value, int)
+    return value

@@ -4,6 +4,8 @@ import base64
 import gzip
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sim.explain.load import load
 from tests.core.test_golden import GOLDEN
 from tests.sundog.test_runs import contents, refused, replay, sundog
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TIGHT = ("--num-gpu-blocks", "120", "--max-model-len", "1900", "--max-num-seqs", "6")
 
 
@@ -59,6 +62,10 @@ def test_every_instant_is_the_runs(run: Path, tmp_path: Path) -> None:
             assert each["forecast_ttft_s"] >= each["age_s"] or each["num_preemptions"]
         seen["waiting"] |= {each["id"] for each in now["waiting"]}
         seen["running"] |= {each["id"] for each in now["running"]}
+    measured = sorted(row[1] for row in shown[-1]["measured"])
+    firsts_s = zip(table["first_token_s"], arrivals_s, strict=True)
+    assert measured == pytest.approx(sorted(first_s - arrival_s for first_s, arrival_s in firsts_s), rel=1e-3)
+    assert all(sum(row[1] for row in now["tenants"]) == now["num_running"] for now in shown)
     last = shown[-1]["engines"][0]
     assert {"KV blocks", "max_num_seqs"} & seen["lacks"] and seen["waiting"] and len(seen["running"]) > 20
     assert last["num_generation_tokens"] == sum(table["num_output_tokens"])
@@ -99,3 +106,32 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     """By its name."""
     refused(sundog("dashboard", tmp_path / "nothing"), "nothing does not exist")
     refused(sundog("dashboard", tmp_path), "has no journal")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_draws_every_part_of_the_page(run: Path, tmp_path: Path) -> None:
+    """Its figures with the scales of their lines, its lists and its blocks, from the first instant on."""
+    page = tmp_path / "page.html"
+    instants(run, page, "--instants", 50)
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'home'}",
+    ]
+    done = subprocess.run(
+        [*command, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    drawn = done.stdout.partition("<script>")[0]
+    tiles = re.findall(r'<div class="tile"><span class="dim">([^<]+)</span><b[^>]*>([^<]*)</b>', drawn)
+    assert len(tiles) == 12 and all(figure for _, figure in tiles), tiles
+    assert {name for name, _ in tiles} >= {"requests", "refusals", "errors", "within the SLO"}
+    scales = re.findall(r'<div class="spark"[^>]*><span>([^<]*)</span>', drawn)
+    assert len(scales) == 12 and sum(map(bool, scales)) >= 8
+    assert drawn.count("<tr data-id=") > 5 and "held" in drawn

@@ -1,5 +1,6 @@
 """Metrics as Prometheus reads them: vLLM's names, labels and buckets for what exists in both, and our own."""
 
+from collections import Counter
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -27,11 +28,11 @@ class Exposition(Protocol):
 
 
 class OwnExposition:
-    """Shows what `registry` collects, and counts requests itself."""
+    """Shows what `registry` collects, and counts requests itself, in `posted` too (`HttpMetrics`)."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, posted: Counter[str] | None = None) -> None:
         self._registry = registry
-        self.count = HttpMetrics(registry).count
+        self.count = HttpMetrics(registry, Counter() if posted is None else posted).count
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)

@@ -1,5 +1,6 @@
 """Requests over HTTP by route and status, under the names that they have in vLLM."""
 
+import collections
 import time
 from collections.abc import Callable
 
@@ -17,9 +18,10 @@ COARSE_S = (0.1, 0.5, 1)
 
 
 class HttpMetrics:
-    """Counts requests when they end: a stream with its last byte."""
+    """Counts requests when they end: a stream with its last byte. `posted` are the POSTs by status, `2xx`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, posted: collections.Counter[str]) -> None:
+        self._posted = posted
         self._total = Counter(
             "http_requests", "Requests.", ("method", "status", "handler"), registry=registry
         )
@@ -45,6 +47,8 @@ class HttpMetrics:
     ) -> None:
         """Count a request that is over; `num_bytes` are its body's and the answer's, 0 where unknown."""
         self._total.labels(method, status, handler).inc()
+        if method == "POST":
+            self._posted[status] += 1
         self._sent.labels(handler).observe(num_bytes[0])
         self._answered.labels(handler).observe(num_bytes[1])
         self._fine.observe(elapsed_s)

@@ -181,6 +181,30 @@ def test_a_client_that_leaves_the_door_is_not_counted_there() -> None:
         assert 1 in counts and next(counts) == 0
 
 
+def test_the_page_is_told_of_tenants_refusals_and_targets() -> None:
+    """Who runs and waits for whom, how many HTTP requests were refused, and which met their own targets."""
+    body = {"prompt": "Once", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    with live(*EMULATED, "--max-num-seqs", "1") as server, ExitStack() as stack:
+        for more in ({"slo_ttft_s": 100}, {"slo_ttft_s": 1e-9}, {"tenant": "paid"}):
+            assert server.complete(max_tokens=2, **more).status_code == 200
+        assert server.complete(max_tokens=-1).status_code == 400
+        for tenant in ("paid", "free", "free"):
+            asked = {**body, "tenant": tenant}
+            stack.enter_context(httpx.stream("POST", f"{server.url}/v1/completions", json=asked))
+        for now in events(server.url):
+            if now["num_running"] == 1 and now["num_waiting"] == 2 and now["posted"].get("4xx"):
+                break
+        assert now["posted"] == {"2xx": 3, "4xx": 1}
+        tenants = {name: (runs, waits, blocks > 0) for name, runs, waits, blocks in now["tenants"]}
+        assert tenants == {"paid": (1, 0, True), "free": (0, 2, False)}
+        assert [(tenant, own) for tenant, _, _, own in now["measured"]][-3:] == [
+            (None, True),
+            (None, False),
+            ("paid", None),
+        ]
+        assert all(0 < ttft_s < 100 and tpot_s > 0 for _, ttft_s, tpot_s, _ in now["measured"][-3:])
+
+
 def test_the_page_names_nothing_that_it_does_not_have() -> None:
     """Each element that its script asks for is there, and whatever can be typed into has a name."""
     page = (files("actors.api") / "pages" / "dashboard.html").read_text(encoding="utf-8")
