@@ -22,7 +22,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise
 
 import click
@@ -41,7 +41,7 @@ EXTRAS = {
     "fast": ("mypy", "mypyc", "setuptools"),
 }
 """Modules by the extra of pyproject.toml that installs them."""
-ALIKE = 0.75
+ALIKE, MUCH_ALIKE = 0.75, 0.9
 """How much alike two spellings are, from 0 to 1, for one to be suggested for the other."""
 
 
@@ -221,9 +221,22 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context is not None else ""
     if isinstance(error, click.NoSuchOption):
-        near = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=ALIKE)
+        alike = [name for name in error.possibilities or () if _may_mean(error.option_name, name)]
+        near = get_close_matches(error.option_name, alike, n=1, cutoff=ALIKE)
         return _one_line(error.message) + "".join(f" Did you mean '{name}'?" for name in near) + where
     return _one_line(error.format_message()) + where
+
+
+def _may_mean(asked: str, name: str) -> bool:
+    """True if one has no word that the other lacks, mistakes aside: `batch-size` is not `block-size`."""
+    ours, theirs = asked.strip("-").split("-"), name.strip("-").split("-")
+
+    def has_all(words: list[str], others: list[str]) -> bool:
+        begins = {other[:3] for other in others}
+        return all(word[:3] in begins or get_close_matches(word, others, 1, ALIKE) for word in words)
+
+    is_much_alike = SequenceMatcher(None, asked, name).ratio() > MUCH_ALIKE
+    return is_much_alike or has_all(ours, theirs) or has_all(theirs, ours)
 
 
 def _one_line(text: str) -> str:

@@ -18,8 +18,8 @@ To add an option, add one such line:
 - to `TargetOptions`, `LoadOptions` or `TermsOptions` (simulation.py) if only simulations have it, to
   `Serving` (serving.py) if only servers do, or to the record beside the one command that takes it.
 
-`section` puts it under a heading of its own in `--help`: `COMMON` for what most people need, one of the
-other headings for the rest; those in `FURTHER` are only named there, and shown by `--help-all`. `names` are
+`section` puts it under a heading of its own: `COMMON` for what most people need, which `--help` shows, a
+line an option, one of the other headings for the rest, which `--help` only names. `names` are
 other spellings (vLLM's). `kept=False` is for what says where results go and changes none of them: it is left
 out of a run's config.toml. `AnyText(is_path=True)` may name a file, which a config.toml then gives relative
 to itself.

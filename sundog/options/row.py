@@ -133,21 +133,8 @@ class Switch:
 T = TypeVar("T")
 
 COMMON = "Options"
-"""The section of what most people need; every other section comes behind it."""
+"""The section of what most people need, which `--help` shows; `--help-all` shows the others, too."""
 RECORDING = "Recording"
-FURTHER = (
-    "Engine, further",
-    "Cost of steps, further",
-    RECORDING,
-    "Processes",
-    "LoRA adapters",
-    "Control planes",
-    "TLS",
-    "Limits on clients",
-    "Ray",
-)
-"""Sections that `--help` only names; `--help-all` shows their options."""
-
 SCHEDULER, ENGINE = "scheduler", "engine"
 """Which part of the configuration has a field of the same name."""
 

@@ -156,7 +156,6 @@ class TermsOptions:
         Parsed(parse_slo, "TERM,…"),
         "Limits in seconds: of each request, for goodput (ttft=0.5,tpot=0.05,e2e=10), and of the run"
         " ('p95(ttft)<1, tenant rag: p95(tpot)<0.04').",
-        section=TERMS,
     )
     gpu_price_per_h: float | None = option(
         None, Real(0, 1e9), "What a GPU costs an hour, in any currency.", section=TERMS

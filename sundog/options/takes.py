@@ -1,5 +1,7 @@
 """The table as click's options: a command is given whole records, and `--help` has sections."""
 
+import re
+import textwrap
 from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from actors.config import ConfigError
-from sundog.options.row import COMMON, FURTHER, OptionRow, Switch, rows
+from sundog.options.row import COMMON, OptionRow, Switch, rows
 
 Body = Callable[..., None]
 SHOWS_ALL = "sundog.options: shows all"
@@ -47,23 +49,26 @@ class RowType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
 
 
 class Command(click.Command):
-    """A command whose options stand in sections, the common ones first."""
+    """A command whose options stand in sections; of several `--help` shows the first, a line an option."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {COMMON: []}
+        sections: dict[str, list[click.Option]] = {COMMON: []}
         for parameter in self.get_params(ctx):
-            line = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if line is not None:
+            if isinstance(parameter, click.Option):
                 section = parameter.row.section if isinstance(parameter, Option) else COMMON
-                sections.setdefault(section, []).append(line)
-        named = [] if ctx.meta.get(SHOWS_ALL) else [section for section in sections if section in FURTHER]
-        for section, lines in sections.items():
-            if section not in named:
-                with formatter.section(section):
-                    formatter.write_dl(lines)
-        if named:
+                sections.setdefault(section, []).append(parameter)
+        is_short = len(sections) > 1 and not ctx.meta.get(SHOWS_ALL)
+        for section in [COMMON] if is_short else sections:
+            with formatter.section(section):
+                if is_short:
+                    _write_short(sections[section], ctx, formatter)
+                else:
+                    found = (each.get_help_record(ctx) for each in sections[section])
+                    formatter.write_dl([line for line in found if line is not None])
+        if is_short:
             formatter.write_paragraph()
-            formatter.write_text(f"--help-all shows further options: {'; '.join(named)}.")
+            named = "; ".join(section for section in sections if section != COMMON)
+            formatter.write_text(f"--help-all shows further options: {named}.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, but let an option that may be given often take all values that follow it."""
@@ -80,6 +85,32 @@ class Command(click.Command):
     def rows(self) -> dict[str, OptionRow]:
         """The table's rows among its options, by name."""
         return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
+
+
+def _write_short(options: list[click.Option], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """A line for each option: one name, and of its help what fits."""
+    lines = [(_short_name(each), each.get_help_record(ctx)) for each in options]
+    width = formatter.width - max(len(name) for name, _ in lines) - 6
+    formatter.write_dl([(name, _clause(record[1], width)) for name, record in lines if record], col_max=40)
+
+
+def _short_name(option: click.Option) -> str:
+    """`-o, --out DIR`, `--[no-]resample`: the name that the table gives it, a letter, what it takes."""
+    long = option.row.flag if isinstance(option, Option) else option.opts[-1]
+    name = f"--[no-]{long[2:]}" if option.secondary_opts else long
+    letters = [each for each in option.opts if not each.startswith("--")]
+    metavar = option.metavar or ""
+    return f"{', '.join([*letters, name])} {metavar if len(metavar) <= 12 else 'WORD'}".strip()
+
+
+def _clause(text: str, width: int) -> str:
+    """Give the help with its default if both fit, or the help, or its first clause, cut if need be."""
+    words, bracket, default = text.partition("  [")
+    first = re.split("[;(]|(?<=.{12}):", words)[0].strip().removesuffix(".")
+    shorter = (f"{first[: comma.start()]}." for comma in reversed([*re.finditer(",", first)]))
+    wanted = (text, words, f"{first}.{bracket}{default}", f"{first}.", *shorter)
+    fitting = (each for each in wanted if len(each) <= width)
+    return next(fitting, textwrap.shorten(first, width, placeholder=" …"))
 
 
 def _is_value(row: OptionRow, text: str) -> bool:
@@ -121,7 +152,7 @@ def command(body: Body) -> Command:
     """A command; the first line of its docstring is its line in the list of commands, whole."""
     made = click.command(cls=Command, short_help=(body.__doc__ or "").splitlines()[0])(body)
     assert isinstance(made, Command)
-    if any(row.section in FURTHER for row in made.rows.values()):
+    if any(row.section != COMMON for row in made.rows.values()):
         made.params.append(
             click.Option(
                 ["--help-all"],
@@ -129,7 +160,7 @@ def command(body: Body) -> Command:
                 is_eager=True,
                 expose_value=False,
                 callback=_show_all,
-                help="Show the further options, too, and exit.",
+                help="Show every option, in full, and exit.",
             )
         )
     return made

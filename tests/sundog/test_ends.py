@@ -228,7 +228,15 @@ def test_signs_that_a_terminal_does_not_have_are_said_plainly() -> None:
 
 def test_only_options_that_are_spelled_alike_are_suggested() -> None:
     """A suggestion that misleads is worse than none."""
-    for given, meant in (("--modle", "--model"), ("--max-seqs", "--max-num-seqs"), ("--autoscale", None)):
-        done = sundog("replay", "x", given, "1")
+    for command, given, meant in (
+        ("replay", "--modle", "--model"),
+        ("replay", "--max-seqs", "--max-num-seqs"),
+        ("replay", "--maxnumseqs", "--max-num-seqs"),
+        ("replay", "--num-replicas", "--replicas"),
+        ("bench", "--autoscale", None),
+        ("replay", "--batch-size", None),
+        ("serve", "--rate", None),
+    ):
+        done = sundog(command, "x", given, "1")
         assert done.returncode == 2 and f"No such option '{given}'." in done.stderr
         assert ("Did you mean" in done.stderr) == (meant is not None) and (meant or "") in done.stderr

@@ -59,16 +59,16 @@ def test_every_option_says_what_it_is_for() -> None:
 
 
 def test_common_options_come_first_and_rare_ones_have_sections() -> None:
-    """In the help of `replay` and `serve`."""
+    """In the whole help of `replay` and `serve`."""
     for name in ("replay", "serve"):
-        text = click.testing.CliRunner().invoke(cli, [name, "--help"]).output
+        text = click.testing.CliRunner().invoke(cli, [name, "--help-all"]).output
         places = [text.index(part) for part in ("\nOptions:", "--max-num-seqs", "\nKV cache:", "--watermark")]
         assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", ["serve", "emulate", "replay", "sweep"])
 def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> None:
-    """At most 45 rows of the table; `--help-all` shows every one of them."""
+    """A line for each; `--help-all` shows every one of them."""
     command = next(each for each in commands() if each.name == name)
     short, whole = (
         click.testing.CliRunner().invoke(cli, [name, option]).output for option in ("--help", "--help-all")
@@ -77,10 +77,21 @@ def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> Non
     def shown(text: str) -> set[str]:
         return {row.flag for row in command.rows.values() if re.search(rf"^  .*{row.flag}\b", text, re.M)}
 
-    assert len(shown(short)) <= 45 and shown(whole) == {row.flag for row in command.rows.values()}
+    assert {"--max-num-seqs", "--policy"} <= shown(short) and shown(whole) == {
+        row.flag for row in command.rows.values()
+    }
     assert "--help-all shows further options: " in short and "further options:" not in whole
     hidden = {row.section for row in command.rows.values() if row.flag not in shown(short)}
     assert all(section in " ".join(short.split()) for section in hidden)
+
+
+def test_the_help_of_every_command_is_read_at_a_glance() -> None:
+    """Fewer than forty lines of at most eighty columns, and no option without words of its own."""
+    for command in commands():
+        text = click.testing.CliRunner().invoke(cli, [command.name or "", "--help"], terminal_width=80).output
+        lines = text.rstrip().splitlines()
+        assert len(lines) < 40 and max(map(len, lines)) <= 80, (command.name, len(lines))
+        assert not re.findall(r"^  -\S+( [^ ]+)?$", text, re.MULTILINE), command.name
 
 
 def wrong_values(row: OptionRow) -> list[object]:
