@@ -55,7 +55,8 @@ class Module:
         first, last = _lines(node)
         lines = self.text.splitlines()[first - 1 : last]
         cut = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
-        shown = [line[cut:] for line in lines[:MOST_LINES]]
+        most = len(lines) if len(lines) <= MOST_LINES + 2 else MOST_LINES
+        shown = [line[cut:] for line in lines[:most]]
         if (num_left := len(lines) - len(shown)) > 0:
             shown.append(f"… {num_left} more")
         return Code(title, self.file, first, "\n".join(shown), calls)

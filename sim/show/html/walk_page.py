@@ -94,7 +94,7 @@ def _facts(walk: Walk, step: OwnStep) -> Iterator[tuple[str, str]]:
     own = {
         "prefill": f"{words.count(step.num_prefilled, 'token')} of its own computed",
         "decode": f"{words.count(step.num_decoded, 'new token')}",
-        "nothing": "nothing: the step passes it over",
+        "nothing": "no token: it has ended by then, or the step passes it over",
     }[step.kind]
     took_s, begins = step.end_s - step.start_s, since(walk, step.start_s)
     yield "batch", f"{_numbers(step)}, begun at {begins}, {took_s * 1000:,.3f} ms long"
@@ -149,12 +149,18 @@ def summary(walk: Walk) -> list[tuple[str, str]]:
     return rows
 
 
+def routed(walk: Walk) -> str:
+    """Say which replica the request went to and why; empty where there was no choice."""
+    choice = walk.history.choices.get(walk.request.request_id)
+    return "" if choice is None else words.chosen(choice, walk.history.header)
+
+
 def text(walk: Walk) -> str:
     """The walk as lines of text: time, wire, message, handler, and what the step did."""
     lines = [
         f"Request {walk.request.request_id}",
         *(f"  {name:16}{value}" for name, value in summary(walk)),
-        "",
+        routed(walk),
     ]
     for stop in walk.stops:
         said = told(walk, stop)
@@ -194,6 +200,7 @@ def render(walk: Walk, run: str) -> str:
         run=run,
         request_id=walk.request.request_id,
         summary=summary(walk),
+        routed=routed(walk),
         style=(here / "page.css").read_text(encoding="utf-8"),
         node_width=node_width,
         width=len(actors) * (node_width + NODE_GAP) - NODE_GAP,
