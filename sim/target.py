@@ -124,6 +124,8 @@ class Target:
             self.gpu.key,
             tensor_parallel_size=self.tensor_parallel_size,
             captured_tokens=self.captured_tokens,
+            whole_experts=self.expert_parallel,
+            data_parallel_size=self.data_parallel_size,
         )
 
     def _roofline(self, model: ModelShape) -> CostModel:
@@ -176,21 +178,21 @@ class Target:
 
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
-        from sim.cost.tables.interpolate import has_tables, load
-        from sim.cost.tables.model import lacks_format, unlike_tables
+        from sim.cost.tables.interpolate import has_tables
+        from sim.cost.tables.model import unlike_tables
+        from sim.cost.tables.products import tables_of_link
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"
-        if self.model.has_experts and "experts" not in load(self.gpu.key):
-            return f"no experts were measured on {self.gpu.name}"
-        if lack := unlike_tables(self.model):
-            return lack
-        if lack := lacks_format(self.model, self.gpu.key):
+        if lack := unlike_tables(self.model, self.gpu.key):
             return lack
         if self.kv_dtype == "float8":
             return "kernels were measured with a cache of 16 bits, not of float8"
-        if self.expert_parallel:
-            return "experts were measured split over ranks, not given to them whole"
+        whole = self.expert_parallel and self.tensor_parallel_size * self.data_parallel_size > 1
+        if whole and not has_tables(f"{self.gpu.key}-experts"):
+            return f"on {self.gpu.name} experts were measured split over ranks, not given to them whole"
+        if self.data_parallel_size > 1 and not has_tables(f"{tables_of_link(self.gpu)}-experts"):
+            return "the exchange of tokens between ranks was not measured on this link"
         if (self.dtype or self.model.dtype) not in ("bfloat16", "float16"):
             return f"kernels were measured in 16 bits, not in {self.dtype or self.model.dtype}"
         return None

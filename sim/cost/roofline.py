@@ -11,6 +11,7 @@ Operators of a layer, for T tokens (bytes per weight w, per key or value element
                  most the window's in layers that have one (contexts are taken to be equally long);
                  with chunks, one decode from where its chunk begins, several half a chunk each beyond
                  the first, since theirs begin at different places
+    linear attn  a request's state, read and written at each of its steps (gated delta rule)
     elementwise  norms, rotary embedding, activation: bytes of the tensors read and written
     exchange     an all-gather and a reduce-scatter over data-parallel ranks per layer with experts,
                  (d-1)/d of all ranks' tokens each (vLLM's default, `allgather_reducescatter`)
@@ -32,13 +33,19 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.cost.work import CostModel, Seconds, StepWork
+from sim.hardware.attention import GatedDelta, Latent
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
-from sim.hardware.shape import Latent, Layer, ModelShape
+from sim.hardware.shape import Layer, ModelShape
 
 LATENT_FLOPS = 0.67
 """Of the dense peak, in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, on an H800)."""
+KERNEL_S, EXPERTS_S, LATENT_S = 2.4e-6, 15e-6, 18e-6
+"""No dense product, experts of a layer or latent attention beside its projections takes less: the shortest
+of aiconfigurator-core's tables (0.12.0, vLLM 0.24), all on a B200, where they are several kernels each."""
+DELTA_FLOPS = 8
+"""For each number of the state and token of a prompt: decay, two products and an update, in chunks."""
 
 
 class Rates(NamedTuple):
@@ -69,14 +76,19 @@ class LayerRoofline:
         "_attention_weights",
         "_dense_weights",
         "_expert_weights",
+        "_index_flops",
         "_kv_bytes",
         "_mlp",
         "_pair_flops",
         "_products",
         "_rates",
+        "_token_flops",
         "_up_weights",
+        "decode_request_s",
         "decode_token_s",
+        "index_token_s",
         "is_chunked",
+        "launch_s",
         "window",
     )
 
@@ -105,13 +117,25 @@ class LayerRoofline:
         self._kv_bytes = attention.kv_values(ranks) * DTYPE_BYTES[kv_dtype]
         widths = 3 * mlp.inner_per_token // ranks
         self._act_bytes_per_token = DTYPE_BYTES[dtype] * (widths + 8 * hidden)
-        if isinstance(attention, Latent):
+        self.launch_s = LATENT_S if isinstance(attention, Latent) else 0.0
+        self._token_flops = self._index_flops = self.decode_request_s = self.index_token_s = 0.0
+        if isinstance(attention, GatedDelta):
+            self._pair_flops, self._up_weights, compute_s = 0, 0.0, 0.0
+            state_bytes = attention.request_bytes(ranks, DTYPE_BYTES[dtype])
+            self._token_flops = DELTA_FLOPS * attention.widths[1] * attention.key_dim / ranks
+            self.decode_request_s = 2 * state_bytes / rates.kv_bandwidth
+        elif isinstance(attention, Latent):
             heads = math.ceil(attention.num_heads / ranks)
             key_dim = attention.nope_dim + attention.rope_dim
             self._pair_flops = 2 * heads * (key_dim + attention.value_dim)
             self._up_weights = attention.up_weights / ranks
             latent_flops = 2 * heads * (2 * attention.kv_rank + attention.rope_dim)
             compute_s = latent_flops / rates.latent_flops
+            if indexer := attention.indexer:
+                index_bytes = indexer.kept_values * DTYPE_BYTES["bfloat16"]
+                self.index_token_s = index_bytes / rates.kv_bandwidth
+                self.window, self._kv_bytes = indexer.top, self._kv_bytes - index_bytes
+                self._index_flops = 2.0 * indexer.num_heads * indexer.head_dim
         else:
             self._pair_flops = 4 * attention.num_heads // ranks * attention.head_dim
             self._up_weights = 0.0
@@ -139,24 +163,28 @@ class LayerRoofline:
             return seconds
         missed = (1 - mlp.per_token / mlp.num_experts) ** routed
         read = mlp.num_experts * (1 - missed) * expert
-        return seconds + self._product_s(products["experts"], routed, mlp.per_token * expert, read)
+        expert_s = self._product_s(products["experts"], routed, mlp.per_token * expert, read)
+        return seconds + max(expert_s, EXPERTS_S)
 
     def _product_s(self, product: Product, tokens: int, weights_used: float, weights_read: float) -> float:
+        if not weights_used:
+            return 0.0
         compute_s = 2 * tokens * weights_used / product.flops
-        return max(compute_s, weights_read * product.bytes_per_weight / self._rates.bandwidth)
+        read_s = weights_read * product.bytes_per_weight / self._rates.bandwidth
+        return max(compute_s, read_s, KERNEL_S)
 
     def prefill_attention_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """Attention of the chunks, each (new tokens, tokens before)."""
         seconds, rates = 0.0, self._rates
         for new, before in chunks:
             compute_s = self._pairs(new, before) * self._pair_flops / rates.attention_flops
+            compute_s += (new * before + new * (new + 1) // 2) * self._index_flops / rates.attention_flops
+            compute_s += new * self._token_flops / rates.attention_flops
             keys = self._kept(before) + new
             seconds += max(compute_s, keys * self._kv_bytes / rates.kv_bandwidth)
-            if self._up_weights:
-                product = self._products["attention"]
-                seconds += self._product_s(
-                    product, before, self._up_weights, self._up_weights if before else 0
-                )
+            if self._up_weights and before and not self._index_flops:
+                product, weights = self._products["attention"], self._up_weights
+                seconds += self._product_s(product, before, weights, weights)
         return seconds
 
     def _kept(self, before: int) -> int:
@@ -272,7 +300,8 @@ class Roofline(CostModel):
             for layer, count in model.layers
         ]
         self._decode_token_s = sum(
-            count * layer.decode_token_s for layer, count in self.layers if layer.window is None
+            count * (layer.index_token_s + (layer.decode_token_s if layer.window is None else 0.0))
+            for layer, count in self.layers
         )
         self._windows = [
             (count * layer.decode_token_s, layer.window)
@@ -333,6 +362,8 @@ class Roofline(CostModel):
             + layer.elementwise_s(tokens)
             + self.all_reduce_s(tokens)
             + self._gpu.layer_launch_s
+            + layer.launch_s
+            + layer.decode_request_s * work.num_decodes
             + (self.exchange_s(routed) if layer.routes else 0.0)
         )
 

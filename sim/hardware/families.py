@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.core.config import ConfigError
+from sim.hardware.attention import Heads, Latent
 from sim.hardware.fields import (
     Fields,
     attention_in_all_layers,
@@ -28,7 +29,7 @@ from sim.hardware.fields import (
     no_window,
     qwen_experts,
 )
-from sim.hardware.shape import Experts, Heads, Latent, Layer, Mlp
+from sim.hardware.shape import Experts, Layer, Mlp
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,12 @@ class MemoryPlan:
 
 def check_parallel(model: ModelShape, tensor_parallel_size: int) -> None:
     """Refuse a number of ranks that the heads cannot be split over, or replicated to."""
-    ranks, heads, kv_heads = tensor_parallel_size, model.num_heads, model.num_kv_heads
-    if ranks < 1 or heads % ranks:
-        raise ConfigError(
-            f"tensor_parallel_size is {ranks}: it must divide the {heads} attention heads of {model.name}"
-        )
+    ranks, kv_heads = tensor_parallel_size, model.num_kv_heads
+    for heads in model.shared_heads:
+        if ranks < 1 or heads % ranks:
+            raise ConfigError(
+                f"tensor_parallel_size is {ranks}: it must divide the {heads} attention heads of {model.name}"
+            )
     if kv_heads is not None and kv_heads % ranks and ranks % kv_heads:
         raise ConfigError(
             f"tensor_parallel_size is {ranks}: it must divide the {kv_heads} key heads of {model.name},"
@@ -65,7 +66,8 @@ def plan_memory(
     layers keep everything, or a window is set aside for every request that may run, and a step's
     tokens, and blocks are of the other layers alone.
 
-    A `draft` model takes its part. Experts are shared by all data-parallel ranks.
+    A `draft` model takes its part. Experts are shared by all data-parallel ranks. States of linear attention
+    are set aside (`_states`).
 
     Raises ConfigError which says how much is needed when not even one block fits.
     """
@@ -74,12 +76,7 @@ def plan_memory(
         raise ConfigError(f"gpu_memory_utilization is {gpu_memory_utilization}: it must be in (0, 1]")
     dtype = dtype or model.dtype
     ranks = tensor_parallel_size
-    width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
-    activation_bytes = (
-        max_num_batched_tokens * width * DTYPE_BYTES[dtype]
-        + 2 * max_num_seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
-        + RUNTIME_BYTES
-    )
+    activation_bytes = _activations(model, ranks, dtype, max_num_seqs, max_num_batched_tokens)
     weight_bytes = model.weight_bytes(dtype, ranks, data_parallel_size)
     block_bytes = block_size * model.kv_bytes_per_token(kv_dtype or dtype, ranks)
     if draft is not None:
@@ -88,7 +85,8 @@ def plan_memory(
         block_bytes += block_size * draft.kv_bytes_per_token(kv_dtype or dtype, ranks)
     usable_bytes = int(gpu_memory_utilization * gpu.memory_bytes)
     left_bytes = usable_bytes - weight_bytes - activation_bytes
-    num_blocks = left_bytes // block_bytes
+    left_bytes -= _states(model, ranks, dtype, max_num_seqs, left_bytes, block_bytes // block_size)
+    num_blocks = left_bytes // max(block_bytes, 1)
     if model.has_windows:
         kept, apart_bytes = _apart(model, ranks, max_num_seqs, max_num_batched_tokens, block_size)
         size = DTYPE_BYTES[kv_dtype or dtype]
@@ -99,6 +97,27 @@ def plan_memory(
     if num_blocks < 2:
         raise ConfigError(_too_small(model, gpu, plan, dtype, ranks, gpu_memory_utilization))
     return plan
+
+
+def _activations(model: ModelShape, ranks: int, dtype: str, seqs: int, budget: int) -> int:
+    """Bytes of the widest activations of a layer, of two copies of the logits, and of the runtime."""
+    width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
+    logits_bytes = 2 * seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
+    return budget * width * DTYPE_BYTES[dtype] + logits_bytes + RUNTIME_BYTES
+
+
+STATE_CONTEXT = 2048
+
+
+def _states(model: ModelShape, ranks: int, dtype: str, seqs: int, left_bytes: int, token_bytes: int) -> int:
+    """Bytes set aside for states of linear attention, which vLLM takes from the blocks as requests come.
+
+    As many requests are taken to run as there is room for with `STATE_CONTEXT` tokens each.
+    """
+    state_bytes = model.request_bytes(ranks, dtype)
+    if not state_bytes:
+        return 0
+    return min(seqs, left_bytes // (state_bytes + STATE_CONTEXT * token_bytes)) * state_bytes
 
 
 def _apart(model: ModelShape, ranks: int, seqs: int, budget: int, block_size: int) -> tuple[int, int]:

@@ -4,91 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from sim.hardware.attention import GatedDelta, Heads, Latent
 from sim.hardware.formats import DTYPE_BYTES, WeightFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Attention of `num_heads` queries over `num_kv_heads` keys and values of `head_dim` each.
-
-    With a `window` a query sees that many keys, its own included; where the window `is_chunked`, those from
-    the last whole multiple of it on. `has_norms` says that queries and keys are normalised. Sinks are one
-    weight a head, and cost nothing that could be measured.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int | None = None
-    has_norms: bool = False
-    is_chunked: bool = False
-
-    def num_weights(self, hidden: int) -> int:
-        """Return the weights of the query, key, value and output projections."""
-        return hidden * (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
-
-    def projections(self, hidden: int) -> dict[str, int]:
-        """Weights by the name of the projection."""
-        query, key = hidden * self.num_heads * self.head_dim, hidden * self.num_kv_heads * self.head_dim
-        return {"q": query, "k": key, "v": key, "o": query}
-
-    def replicated_weights(self, hidden: int, ranks: int) -> int:
-        """Return the weights of all ranks beyond one copy: keys and values of heads that are too few."""
-        heads = max(ranks, self.num_kv_heads) - self.num_kv_heads
-        return 2 * hidden * heads * self.head_dim
-
-    def kv_values(self, ranks: int = 1) -> int:
-        """Numbers that a rank keeps of a token."""
-        return 2 * -(-self.num_kv_heads // ranks) * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values in one vector.
-
-    A token keeps `kv_rank` latent numbers and `rope_dim` of a key that all heads share; every rank
-    keeps them whole. `query_rank` None projects queries directly.
-    """
-
-    num_heads: int
-    query_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-    window: int | None = None
-    is_chunked: bool = False
-
-    def num_weights(self, hidden: int) -> int:
-        """Return the weights of the projections down to the latents, up from them, and of the output."""
-        query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
-        return query + self._down_weights(hidden) + self.up_weights + self._output_weights(hidden)
-
-    def projections(self, hidden: int) -> dict[str, int]:
-        """Weights by the name of the projection."""
-        query = self.num_heads * (self.nope_dim + self.rope_dim) * (self.query_rank or hidden)
-        queries = {"q_a": hidden * self.query_rank, "q_b": query} if self.query_rank else {"q": query}
-        down = hidden * (self.kv_rank + self.rope_dim)
-        return {**queries, "kv_a": down, "kv_b": self.up_weights, "o": self._output_weights(hidden)}
-
-    @property
-    def up_weights(self) -> int:
-        """From a latent to the keys and values of all heads."""
-        return self.kv_rank * self.num_heads * (self.nope_dim + self.value_dim)
-
-    def replicated_weights(self, hidden: int, ranks: int) -> int:
-        """Return the weights of all ranks beyond one copy: the projections down to the latents."""
-        return (ranks - 1) * self._down_weights(hidden)
-
-    def kv_values(self, ranks: int = 1) -> int:
-        """Numbers that a rank keeps of a token."""
-        return self.kv_rank + self.rope_dim
-
-    def _down_weights(self, hidden: int) -> int:
-        return hidden * (self.kv_rank + self.rope_dim + (self.query_rank or 0))
-
-    def _output_weights(self, hidden: int) -> int:
-        return self.num_heads * self.value_dim * hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +82,7 @@ class Layer:
     model's format leaves in 16 bits in this layer.
     """
 
-    attention: Heads | Latent
+    attention: Heads | Latent | GatedDelta
     mlp: Mlp | Experts
     num_small: int
     unquantised: frozenset[str] = frozenset()
@@ -326,8 +243,23 @@ class ModelShape:
 
     @property
     def num_heads(self) -> int:
-        """Attention heads, of all layers alike."""
-        return self.layers[0][0].attention.num_heads
+        """Attention heads, of all layers alike; key heads in a model of linear attention alone."""
+        kinds = [layer.attention for layer, _ in self.layers]
+        return next((kind for kind in kinds if not isinstance(kind, GatedDelta)), kinds[0]).num_heads
+
+    @property
+    def shared_heads(self) -> tuple[int, ...]:
+        """Numbers of heads that ranks must be able to share, of each kind of layer."""
+        return tuple(dict.fromkeys(layer.attention.num_heads for layer, _ in self.layers))
+
+    def request_bytes(self, ranks: int, dtype: str) -> int:
+        """Bytes of the states that a rank keeps of a request beside the keys and values of its tokens."""
+        kinds = ((layer.attention, count) for layer, count in self.layers)
+        return sum(
+            count * kind.request_bytes(ranks, DTYPE_BYTES[dtype])
+            for kind, count in kinds
+            if isinstance(kind, GatedDelta)
+        )
 
     @property
     def num_kv_heads(self) -> int | None:

@@ -6,9 +6,9 @@
 Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, its tables of vLLM's
 kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
 graph-captured all-reduces and unquantised experts, routed evenly and by a power law, and in files of
-their own dense products in float8; of equal points the median. Products in float8 with scales of blocks are
-not kept: for few tokens they take up to 3.7 times as long as those in bfloat16 (B200), and a server
-that chose such kernels is not known. Milliseconds become float32 seconds. Same package, same bytes.
+their own dense products in float8, with one scale or with scales of blocks (`blocks.py`), and experts given
+whole to ranks or in float8 (`experts.py`); of equal points the median. Milliseconds become float32 seconds.
+Same package, same bytes.
 """
 
 import sys
@@ -18,6 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sim.cost.tables.products import Products
+from sim.cost.work import Coverage
+from sim.hardware.gpu import load_gpu
+from tools.distil.blocks import distil_blocks
+from tools.distil.experts import distil_exchange, distil_experts, shortened
+from tools.distil.latents import distil_delta, distil_latents, distil_sparse
 
 DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
 SYSTEMS = {
@@ -61,12 +68,36 @@ def distil(systems: Path) -> None:
             tables[name], tables[f"{name}_s"] = points, seconds
         np.savez_compressed(DATA / f"{gpu}.npz", **tables)
         points, seconds = _medians(_newest(root, "gemm", "gemm_perf"), GEMM, EIGHT_BITS)
-        if len(points):
-            np.savez_compressed(DATA / f"{gpu}-fp8.npz", source=tables["source"], gemm=points, gemm_s=seconds)
+        if not len(points):
+            continue
+        np.savez_compressed(DATA / f"{gpu}-fp8.npz", source=tables["source"], gemm=points, gemm_s=seconds)
+        products, scales = _newest(root, "gemm", "gemm_perf"), _newest(root, "quantize", "computescale_perf")
+        points, blocks_s, ratio, num_measured = distil_blocks(products, scales)
+        print(f"{gpu}: {num_measured} of {len(points)} products by blocks measured, {ratio:.2f} of the rule")
+        np.savez_compressed(
+            DATA / f"{gpu}-block-fp8.npz", source=tables["source"], gemm=points, gemm_s=shortened(blocks_s)
+        )
+        exchange = distil_exchange(_newest(root, "comm", "nccl_perf", "nccl"))
+        experts = distil_experts(_newest(root, "moe", "moe_perf"), gpu)
+        np.savez_compressed(DATA / f"{gpu}-experts.npz", source=tables["source"], **experts, **exchange)
+        _distil_kinds(root, gpu, tables)
 
 
-def _newest(root: Path, operator: str, file: str) -> Path:
-    versions = (root / operator / "vllm").glob(f"*/{file}.parquet")
+def _distil_kinds(root: Path, gpu: str, tables: dict[str, Any]) -> None:
+    """Attention of other kinds than by heads, as far as it was measured."""
+    print(gpu)
+    products = Products(tables, load_gpu(gpu), Coverage())
+    found: dict[str, Any] = {"source": tables["source"]}
+    found |= distil_latents(_newest(root, "mla", "mla_context_module_perf").parent, products)
+    if (root / "sparse_attention" / "vllm").is_dir():
+        folder = _newest(root, "sparse_attention", "dsa_context_module_perf").parent
+        found |= distil_sparse(folder, products)
+    found |= distil_delta(_newest(root, "linear_attention", "gdn_perf"))
+    np.savez_compressed(DATA / f"{gpu}-kinds.npz", **found)
+
+
+def _newest(root: Path, operator: str, file: str, library: str = "vllm") -> Path:
+    versions = (root / operator / library).glob(f"*/{file}.parquet")
     return max(versions, key=lambda path: [int(part) for part in path.parent.name.split(".")])
 
 

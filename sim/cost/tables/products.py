@@ -1,6 +1,5 @@
-"""Products of matrices, routed experts and all-reduces between ranks, as they were measured."""
+"""Products of matrices, and what ranks send each other, as they were measured."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -76,64 +75,6 @@ class Products:
         return rising(values)
 
 
-class ExpertTables:
-    """Experts of a layer: `seconds` of a number of tokens.
-
-    Tables give two ways to route: balanced, every expert in turn, and by a power law of exponent
-    1.2. With few tokens balanced routing meets more experts than real tokens do, which are alike;
-    with many the power law loads a few experts more than a trained router does, and its table rises
-    and falls with how the draw fell (32 layers of 4,096 x 14,336 on two H100: 15.7 ms for 16
-    tokens, 22.1 for 80, 19.1 for 96). Each bounds the truth from above where it is wrong, so the
-    lower of the two counts, each made to rise first. That decides by the shapes of the tables: small
-    experts follow the power law up to some hundred tokens, Mixtral's are balanced from eight on.
-
-    For a model that was not measured, the most similar: first by experts per token and number of
-    experts, then by the size of an expert, whose share of the time is taken.
-    """
-
-    def __init__(
-        self, tables: dict[str, Any], shape: tuple[int, int, int, int], ranks: int, coverage: Coverage
-    ) -> None:
-        hidden, inner, per_token, num_experts = shape
-        key = _most_alike(tables["experts"], (hidden, inner / ranks, per_token, num_experts))
-        tokens, seconds = _curve(tables, "experts", key)
-        if "balanced" in tables:
-            others, balanced = _curve(tables, "balanced", key)
-            if len(others):
-                seconds = np.minimum(seconds, np.interp(tokens, others, balanced))
-        share = (hidden * inner / ranks) / (key[0] * key[1] / key[4])
-        self._tokens: list[float] = tokens.tolist()
-        self._seconds: list[float] = (seconds * share).tolist()
-        self._coverage = coverage
-        coverage.note("expert size", share, 1.0, 1.0)
-
-    def seconds(self, num_tokens: int) -> float:
-        """Return the seconds of one layer's experts."""
-        self._coverage.note("experts", num_tokens, self._tokens[0], self._tokens[-1])
-        return log_interp(num_tokens, self._tokens, self._seconds)
-
-
-def _most_alike(points: Points, shape: tuple[int, float, int, int]) -> tuple[int, ...]:
-    hidden, inner, per_token, num_experts = shape
-
-    def unlike(key: tuple[int, ...]) -> tuple[float, float, tuple[int, ...]]:
-        k_hidden, k_inner, k_per_token, k_experts, k_ranks = key
-        routing = (k_per_token / per_token, k_experts / num_experts)
-        size = k_hidden * k_inner / k_ranks / (hidden * inner)
-        return sum(abs(math.log(ratio)) for ratio in routing), abs(math.log(size)), key
-
-    return min({tuple(map(int, row[:5])) for row in points}, key=unlike)
-
-
-def _curve(tables: dict[str, Any], name: str, key: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Tokens, and seconds made to rise."""
-    points: Points = tables[name]
-    own = (points[:, :5] == key).all(axis=1)
-    tokens: Floats = points[own][:, 5].astype(np.float64)
-    seconds: Floats = tables[f"{name}_s"][own].astype(np.float64)
-    return tokens, rising(seconds) if len(seconds) else seconds
-
-
 HOST_S, HOST_FACTOR = 10e-6, 2.3
 """Without access to each other's memory GPUs write to the host's and read from it: every byte takes
 two trips at half the duplex, and each all-reduce some handshakes more. Both numbers are from two
@@ -179,6 +120,33 @@ class AllReduce:
         self._coverage.note("all-reduce", num_elements, self._sizes[0], self._sizes[-1])
         barriers = 2 if num_elements * DTYPE_BYTES["bfloat16"] < self._one_stage_bytes else 3
         return log_interp(num_elements, self._sizes, self._seconds) + barriers * self._wait_s
+
+
+class ExpertExchange:
+    """Tokens of all data-parallel ranks to each of them, and back (vLLM's `allgather_reducescatter`).
+
+    Every rank gets the hidden states of all tokens and their choice of experts, and then the sums of its own.
+    """
+
+    def __init__(self, tables: dict[str, Any], gpu: Gpu, ranks: int, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self._ways: list[tuple[list[float], list[float]]] = []
+        for name in ("gather", "scatter"):
+            points: Points = tables[name]
+            own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
+            coverage.note("exchange ranks", ranks, points[0, 0], points[-1, 0])
+            seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64))
+            if gpu.link == "pcie" and not _went_through_host(gpu, ranks):
+                seconds = HOST_S + HOST_FACTOR * seconds
+            self._ways.append((points[own][:, 1].astype(np.float64).tolist(), seconds.tolist()))
+
+    def seconds(self, num_tokens: int, hidden: int, per_token: int) -> float:
+        """Return the seconds of both ways, with the tokens of all ranks."""
+        (sizes, gather_s), (back, scatter_s) = self._ways
+        # A choice is an expert's number and a weight, of 32 bits each.
+        there = num_tokens * (hidden + 4 * per_token)
+        self._coverage.note("exchange", there, sizes[0], sizes[-1])
+        return log_interp(there, sizes, gather_s) + log_interp(num_tokens * hidden, back, scatter_s)
 
 
 def tables_of_link(gpu: Gpu) -> str:

@@ -11,11 +11,12 @@ from sim.cost.overhead import NO_OVERHEAD
 from sim.cost.roofline import Roofline
 from sim.cost.tables.interpolate import has_tables
 from sim.cost.work import CostModel, StepWork
+from sim.hardware.attention import Heads
 from sim.hardware.formats import WeightFormat
 from sim.hardware.gpu import Gpu, known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
 from sim.hardware.quantization import BLOCK_FP8, FORMATS
-from sim.hardware.shape import Experts, Heads, Layer, Mlp, ModelShape
+from sim.hardware.shape import Experts, Layer, Mlp, ModelShape
 from sim.target import Target
 
 NUM_CASES = 120

@@ -14,10 +14,11 @@ import pytest
 from sim.cost.composed import Pipeline
 from sim.cost.overhead import NO_OVERHEAD, host_overhead
 from sim.cost.work import StepWork
+from sim.hardware.attention import Heads
 from sim.hardware.gpu import known_gpus
 from sim.hardware.memory import plan_memory
 from sim.hardware.quantization import BLOCK_FP8, FORMATS
-from sim.hardware.shape import Experts, Heads, Layer, Mlp, ModelShape
+from sim.hardware.shape import Experts, Layer, Mlp, ModelShape
 from tests.sim.cost.random_targets import Case, faster, made_cases, same_work
 
 EXACT, MEASURED, HALVED = 1e-9, 0.01, 0.12

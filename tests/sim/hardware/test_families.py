@@ -10,10 +10,10 @@ import pytest
 from actors.core.config import ConfigError
 from sim.cost.roofline import Roofline
 from sim.cost.work import StepWork
+from sim.hardware.attention import Latent
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import known_models, load_model, shape_of
 from sim.hardware.quantization import quantised
-from sim.hardware.shape import Latent
 
 WHOLE, NO_INPUT, LAYERS = "with both tables", "without the input table", "without either table"
 PUBLISHED: dict[str, tuple[float, float, str]] = {

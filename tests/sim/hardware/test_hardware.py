@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from actors.core.config import ConfigError
+from sim.hardware.attention import Heads
 from sim.hardware.formats import dtype_name
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.memory import plan_memory
 from sim.hardware.model import load_model
-from sim.hardware.shape import Heads, Layer, Mlp
+from sim.hardware.shape import Layer, Mlp
 
 PARAMS = {
     "llama-3.1-8b": 8_030_261_248,

@@ -1,0 +1,180 @@
+"""Routed experts of a layer as they were measured, split over ranks or given whole to them.
+
+Tables give two ways to route: balanced, every expert in turn, and by a power law of exponent 1.2. With few
+tokens balanced routing meets more experts than real tokens do, which are alike; with many the power law loads
+a few experts more than a trained router does, and its table rises and falls with how the draw fell (32 layers
+of 4,096 x 14,336 on two H100: 15.7 ms for 16 tokens, 22.1 for 80, 19.1 for 96). Each bounds the truth from
+above where it is wrong, so the lower of the two counts, each made to rise first. That decides by the shapes
+of the tables: small experts follow the power law up to some hundred tokens, Mixtral's are balanced from
+eight on.
+
+Where ranks have whole experts all wait for the one that was sent the most. The power law's rows are of that
+rank; a balanced row stands for it at as many more tokens as its share is larger (`largest_share`).
+"""
+
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sim.cost.tables.interpolate import Floats, Points, has_tables, load, log_interp, rising
+from sim.cost.work import Coverage
+from sim.hardware.formats import WeightFormat
+from sim.hardware.gpu import Gpu
+
+SIXTEEN_BITS: Final = "16 bits"
+SAME_BYTES: Final = {"fp8": "block fp8", "block fp8": "fp8"}
+"""Where experts were measured with one kind of scales only, the others read as many bytes."""
+POPULARITY: Final = 1.5
+"""Standard deviation of what the experts of a layer are sent, in means. That of a log-uniform popularity
+over a range of 1 to 800, the package's power law of exponent 1.01 for 1,024 tokens. With it the fullest of 8
+ranks of 256 experts gets 1.38 times the mean, of 64 ranks 2.8 times; training and prefill of models of 106B
+to 671B that nobody balances show 1.3 to 4.0 (UltraEP, arXiv 2606.04101, abstract)."""
+LATEST: Final = (0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344)
+"""By the logarithm of the number of ranks, how far the largest of them is above the mean, in standard
+deviations (normal variables)."""
+GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.85
+"""Of the peaks; only ratios of two shapes' rooflines are used."""
+
+
+class ExpertsOnRank(NamedTuple):
+    """Experts of `hidden` x `inner`: each over `split` ranks, all over `whole` groups of such ranks."""
+
+    hidden: int
+    inner: int
+    per_token: int
+    num_experts: int
+    split: int
+    whole: int
+
+    @property
+    def num_own(self) -> float:
+        """Experts that a rank has a part of."""
+        return self.num_experts / self.whole
+
+    @property
+    def weights(self) -> float:
+        """A rank's weights of one expert."""
+        return 3 * self.hidden * self.inner / self.split
+
+    def unlike(self, other: "ExpertsOnRank") -> float:
+        """Tell how different the other's kernels are: by size and number of experts and by their tokens."""
+        ratios: tuple[float, ...] = (
+            self.weights / other.weights,
+            self.num_own / other.num_own,
+            self.per_token / self.num_experts / (other.per_token / other.num_experts),
+        )
+        thin = abs(math.log(self.inner / self.split / (other.inner / other.split)))
+        other_kernel = float((self.whole > 1) != (other.whole > 1))
+        return sum(abs(math.log(ratio)) for ratio in ratios) + 0.3 * thin + other_kernel
+
+    def roofline_s(self, num_tokens: float, gpu: Gpu, units: str, weight_bytes: float) -> float:
+        """Seconds that arithmetic or reading weights takes at least, of tokens that choose at random."""
+        pairs = num_tokens * self.per_token / self.whole
+        missed: float = (1 - self.per_token / self.num_experts) ** num_tokens
+        met = self.num_own * (1 - missed)
+        compute_s = 2 * pairs * self.weights / (gpu.peak(units) * GEMM_SHARE)
+        read_s = met * self.weights * weight_bytes / (gpu.memory_bandwidth_bytes_per_s * BANDWIDTH_SHARE)
+        return max(compute_s, read_s)
+
+
+def largest_share(experts: ExpertsOnRank, num_tokens: float) -> float:
+    """Return how much the fullest of the groups is sent, in means: experts differ, and so do tokens."""
+    pairs = max(num_tokens * experts.per_token / experts.whole, 1.0)
+    deviation = math.sqrt(POPULARITY**2 / experts.num_own + 1 / pairs)
+    latest = float(np.interp(math.log2(experts.whole), range(len(LATEST)), LATEST))
+    return float(min(1 + latest * deviation, experts.whole))
+
+
+class ExpertTables:
+    """Experts of a layer: `seconds` of a number of tokens of all ranks.
+
+    For experts that were not measured, the most similar that were (`ExpertsOnRank.unlike`), at as many tokens
+    an expert; what they take beyond the format's shortest time is scaled by the ratio of both rooflines,
+    the whole made to rise. `left_out.py` says how far off that is for models that are left out.
+    """
+
+    def __init__(
+        self, name: str, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None, coverage: Coverage
+    ) -> None:
+        rows = measured_experts(name, SIXTEEN_BITS if form is None else form.name)
+        like = self.like = min(rows, key=lambda row: (experts.unlike(row), row))
+        tokens, seconds = slowest_curve(like, *rows[like])
+        if like != experts:
+            times = (curve[1] for curves in rows.values() for curve in curves if len(curve[1]))
+            floor_s = min(float(each.min()) for each in times)
+            units = "bfloat16" if form is None or form.units is None else form.units
+            weight_bytes = 2.0 if form is None else form.bits / 8
+            own = tokens * (like.per_token / like.num_experts) / (experts.per_token / experts.num_experts)
+            ratios = [
+                experts.roofline_s(mine, gpu, units, weight_bytes)
+                / like.roofline_s(theirs, gpu, units, weight_bytes)
+                for mine, theirs in zip(own.tolist(), tokens.tolist(), strict=True)
+            ]
+            tokens = own
+            seconds = rising(floor_s + np.maximum(seconds - floor_s, 0.0) * np.array(ratios))
+        self._tokens: list[float] = tokens.tolist()
+        self._seconds: list[float] = seconds.tolist()
+        self._coverage = coverage
+        coverage.note("expert size", experts.weights / like.weights, 1.0, 1.0)
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return the seconds of one layer's experts."""
+        self._coverage.note("experts", num_tokens, self._tokens[0], self._tokens[-1])
+        return log_interp(num_tokens, self._tokens, self._seconds)
+
+
+Curve = tuple[Floats, Floats]
+NO_POINTS = np.zeros((0, 6), dtype=np.int64)
+
+
+def slowest_curve(experts: ExpertsOnRank, skewed: Curve, balanced: Curve) -> Curve:
+    """Tokens, and seconds of the slowest rank, made to rise."""
+    tokens, seconds = skewed[0], rising(skewed[1]) if len(skewed[1]) else skewed[1]
+    if not len(balanced[0]):
+        return tokens, seconds
+    others = rising(balanced[1])
+    if experts.whole == 1:
+        return tokens, np.minimum(seconds, np.interp(tokens, balanced[0], others))
+    knots, values = balanced[0].tolist(), others.tolist()
+    fullest = [log_interp(each * largest_share(experts, each), knots, values) for each in tokens.tolist()]
+    return tokens, rising(np.minimum(seconds, np.array(fullest)))
+
+
+def has_experts_in(name: str, form: WeightFormat | None) -> bool:
+    """True if experts in that format were measured on the GPU of this name."""
+    return bool(measured_experts(name, SIXTEEN_BITS if form is None else form.name))
+
+
+def measured_experts(name: str, form: str) -> dict[ExpertsOnRank, tuple[Curve, Curve]]:
+    """By experts, the curves (tokens, seconds) skewed and balanced that were measured in a format."""
+    rows = _rows(name, form)
+    return rows or (_rows(name, SAME_BYTES[form]) if form in SAME_BYTES else {})
+
+
+def _rows(name: str, form: str) -> dict[ExpertsOnRank, tuple[Curve, Curve]]:
+    rows: dict[ExpertsOnRank, tuple[Curve, Curve]] = {}
+    if form == SIXTEEN_BITS:
+        tables = load(name)
+        points: Points = tables.get("experts", NO_POINTS)
+        for hidden, inner, per_token, num, split in sorted({tuple(row) for row in points[:, :5].tolist()}):
+            key = hidden, inner, per_token, num, split
+            curves = _curve(tables, "experts", key), _curve(tables, "balanced", key)
+            rows[ExpertsOnRank(*key, 1)] = curves
+    if has_tables(f"{name}-experts"):
+        tables = load(f"{name}-experts")
+        tokens = tables["tokens"].astype(np.float64)
+        for index in np.flatnonzero(tables["formats"] == form).tolist():
+            sizes = ExpertsOnRank(*map(int, tables["shapes"][index]))
+            both = (tables[part][index].astype(np.float64) for part in ("skewed", "balanced"))
+            skewed, balanced = ((tokens[~np.isnan(each)], each[~np.isnan(each)]) for each in both)
+            if len(skewed[0]):
+                rows[sizes] = skewed, balanced
+    return rows
+
+
+def _curve(tables: dict[str, Any], part: str, key: tuple[int, ...]) -> Curve:
+    points: Points = tables.get(part, NO_POINTS)
+    own = (points[:, :5] == key).all(axis=1)
+    seconds: Floats = tables.get(f"{part}_s", np.zeros(0))[own].astype(np.float64)
+    return points[own][:, 5].astype(np.float64), seconds

@@ -1,0 +1,205 @@
+"""Attention of other kinds than by heads, as it was measured: in latents, with chosen keys, linear.
+
+Each kind has the seconds of decodes over their context and of chunks; its dense products are the layer's.
+Prompts and decodes of latent attention are kernels of their own, so a step that has both takes the sum.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
+from sim.cost.work import Coverage
+from sim.hardware.attention import GatedDelta, Latent
+
+Chunks = tuple[tuple[int, int], ...]
+KV_BYTES = 2
+
+
+def kinds_of(name: str) -> dict[str, Any]:
+    """The arrays of the GPU's kinds of attention; empty where none was measured."""
+    return load(f"{name}-kinds") if has_tables(f"{name}-kinds") else {}
+
+
+class KindOfAttention:
+    """A layer's attention as a step asks for it; a rank reads `row_bytes` of each token of context."""
+
+    row_bytes: int = 0
+
+    def chunks_s(self, chunks: Chunks) -> float:
+        """Return the seconds of chunks of prompts, each (new tokens, tokens before)."""
+        raise NotImplementedError
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and seconds for this many requests of that context each."""
+        raise NotImplementedError
+
+    def seconds(self, chunks: Chunks, num_decodes: int, context_tokens: float) -> float:
+        """Chunks, and decodes whose contexts are taken to be equally long."""
+        taken_s = self.chunks_s(chunks)
+        if num_decodes:
+            taken_s += Lines(*self.curve(num_decodes)).at(context_tokens / num_decodes)
+        return taken_s
+
+
+class Surface:
+    """Seconds of decodes by (batch, context), with lines between contexts and logarithms between batches."""
+
+    def __init__(self, name: str, points: Points, seconds: Floats, coverage: Coverage) -> None:
+        batches, row = distinct(points[:, 0])
+        contexts, column = distinct(points[:, 1])
+        self.batches, self.contexts = batches.astype(np.float64), contexts.astype(np.float64)
+        grid: Floats = np.full((len(batches), len(contexts)), np.nan)
+        grid[row, column] = seconds
+        for own in grid:
+            known = np.flatnonzero(~np.isnan(own))
+            own[:] = _extended(self.contexts, self.contexts[known], own[known])
+        self._seconds: Floats = np.maximum.accumulate(np.maximum.accumulate(grid, axis=1), axis=0)
+        self._name, self._coverage = name, coverage
+
+    def curve(self, batch: float) -> tuple[Floats, Floats]:
+        """Contexts, and seconds of that many requests with each; beyond measured batches in proportion."""
+        batches = self.batches
+        self._coverage.note(self._name, batch, batches[0], batches[-1])
+        if batch <= batches[0]:
+            return self.contexts, self._seconds[0]
+        if batch >= batches[-1]:
+            return self.contexts, self._seconds[-1] * (batch / batches[-1])
+        i = int(np.searchsorted(batches, batch))
+        share = math.log(batch / batches[i - 1]) / math.log(batches[i] / batches[i - 1])
+        low, high = self._seconds[i - 1], self._seconds[i]
+        between: Floats = low * (high / low) ** share
+        return self.contexts, between
+
+
+def _extended(places: Floats, xs: Floats, ys: Floats) -> Floats:
+    """Lines between points, the last of them without end."""
+    values: Floats = np.interp(places, xs, ys)
+    if len(xs) > 1:
+        beyond = places > xs[-1]
+        values[beyond] = ys[-1] + (places[beyond] - xs[-1]) * (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    return values
+
+
+def around_heads(heads: int, measured: list[int]) -> tuple[int, float]:
+    """The measured number of heads nearest in ratio, and how many times as many these are."""
+    like = min(measured, key=lambda each: (abs(math.log(each / heads)), each))
+    return like, heads / like
+
+
+class LatentAttention(KindOfAttention):
+    """Latent attention over all keys, of `heads` on this rank: 512 + 64 numbers of a token.
+
+    Keys and values of a chunk and of what came before it are made again from the latents: that product is
+    the layer's, told by `up_tokens`. A chunk takes what a whole prompt with as many pairs of a query and
+    a key takes.
+    """
+
+    def __init__(self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage) -> None:
+        points: Points = tables["latent"]
+        like, more = around_heads(heads, distinct(points[:, 0])[0].tolist())
+        own = points[:, 0] == like
+        seconds = tables["latent_s"][own].astype(np.float64)
+        self._decodes = Surface("latent decodes", points[own][:, 1:], seconds, coverage)
+        prompts: Points = tables["latent_prompt"]
+        rows = prompts[:, 0] == like
+        self._lengths: list[float] = prompts[rows][:, 1].astype(np.float64).tolist()
+        taken_s = np.maximum.accumulate(tables["latent_prompt_s"][rows].astype(np.float64)) * max(more, 1.0)
+        self._prompt_s: list[float] = taken_s.tolist()
+        self.row_bytes = latent.kv_values() * KV_BYTES
+        self._coverage = coverage
+        coverage.note("latent heads", heads, like, like)
+
+    def chunks_s(self, chunks: Chunks) -> float:
+        """Return the seconds of chunks, without the products that make keys and values again."""
+        taken_s = 0.0
+        for new, before in chunks:
+            pairs = new * before + new * (new + 1) / 2
+            length = max((math.sqrt(8 * pairs + 1) - 1) / 2, 1.0)
+            self._coverage.note("latent prompts", length, 1.0, self._lengths[-1])
+            taken_s += log_interp(max(length, self._lengths[0]), self._lengths, self._prompt_s)
+        return taken_s
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and seconds for this many requests of that context each."""
+        return self._decodes.curve(num_requests)
+
+
+class SparseAttention(KindOfAttention):
+    """Latent attention that reads the keys it chose, of `heads` on this rank, in the most similar model.
+
+    Of prompts so much for a token, for a pair of a query and a key it chose, and for a pair it looked at.
+    """
+
+    def __init__(self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage) -> None:
+        indexer = latent.indexer
+        assert indexer is not None
+        # The models that were measured differ in the indexer's heads: DeepSeek-V3.2 has 64, GLM-5 32.
+        place = 0 if indexer.num_heads > 48 else 1
+        points: Points = tables["sparse"][tables["sparse"][:, 0] == place]
+        seconds = tables["sparse_s"][tables["sparse"][:, 0] == place].astype(np.float64)
+        like, more = around_heads(heads, distinct(points[:, 1])[0].tolist())
+        own = points[:, 1] == like
+        self._decodes = Surface("sparse decodes", points[own][:, 2:], seconds[own], coverage)
+        fits: Points = tables["sparse_prompt"]
+        row = int(np.flatnonzero((fits == (place, like)).all(axis=1))[0])
+        token_s, chosen_s, pair_s = (float(each) for each in tables["sparse_prompt_s"][row])
+        self._slopes = token_s, chosen_s * max(more, 1.0), pair_s
+        self._top = indexer.top
+        self.row_bytes = latent.kv_values() * KV_BYTES
+        coverage.note("latent heads", heads, like, like)
+
+    def chunks_s(self, chunks: Chunks) -> float:
+        """Return the seconds of chunks; a short one takes no less than as many decodes."""
+        taken_s = 0.0
+        for new, before in chunks:
+            rising = min(max(self._top - before, 0), new)
+            chosen = rising * before + rising * (rising + 1) // 2 + (new - rising) * self._top
+            work = new, chosen, new * before + new * (new + 1) // 2
+            fitted_s = sum(slope * each for slope, each in zip(self._slopes, work, strict=True))
+            least = Lines(*self._decodes.curve(min(new, self._decodes.batches[-1])))
+            taken_s += max(fitted_s, least.at(float(self._decodes.contexts[0])))
+        return taken_s
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and seconds for this many requests of that context each."""
+        return self._decodes.curve(num_requests)
+
+
+class DeltaAttention(KindOfAttention):
+    """The gated delta rule of a rank's heads: a state for each request, whatever its context."""
+
+    def __init__(self, tables: dict[str, Any], delta: GatedDelta, ranks: int, coverage: Coverage) -> None:
+        keys, values = delta.num_key_heads // ranks, delta.num_value_heads // ranks
+        points: Points = tables["delta"]
+        pairs = sorted(set(zip(points[:, 0].tolist(), points[:, 1].tolist(), strict=True)))
+        like = min(pairs, key=lambda p: (abs(math.log(p[1] / values)), abs(math.log(p[0] / keys)), p))
+        scale = delta.value_dim * delta.key_dim / 128**2 * values / like[1]
+        self._sizes, self._decode_s = _column(tables, "delta", like, scale)
+        self._lengths, self._prompt_s = _column(tables, "delta_prompt", like, scale)
+        self._coverage = coverage
+        coverage.note("delta heads", values, like[1], like[1])
+
+    def chunks_s(self, chunks: Chunks) -> float:
+        """Return the seconds of chunks; what came before them is in the state."""
+        taken_s = 0.0
+        for new, _ in chunks:
+            self._coverage.note("delta prompts", new, self._lengths[0], self._lengths[-1])
+            taken_s += log_interp(new, self._lengths, self._prompt_s)
+        return taken_s
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Two contexts with the same seconds."""
+        self._coverage.note("delta decodes", num_requests, self._sizes[0], self._sizes[-1])
+        taken_s = log_interp(num_requests, self._sizes, self._decode_s)
+        return np.array([1.0, 2.0]), np.array([taken_s, taken_s])
+
+
+def _column(
+    tables: dict[str, Any], name: str, heads: tuple[int, int], scale: float
+) -> tuple[list[float], list[float]]:
+    points: Points = tables[name]
+    own = (points[:, :2] == heads).all(axis=1)
+    seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64)) * scale
+    return points[own][:, 2].astype(np.float64).tolist(), seconds.tolist()

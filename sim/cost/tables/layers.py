@@ -1,0 +1,270 @@
+"""A kind of layer from measured kernels: its dense products, experts, all-reduces and small kernels."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from actors.core.config import ConfigError
+from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in
+from sim.cost.tables.interpolate import Floats, Lines, has_tables, load, log_interp
+from sim.cost.tables.kinds import DeltaAttention, KindOfAttention, LatentAttention, SparseAttention, kinds_of
+from sim.cost.tables.products import AllReduce, ExpertExchange, Products
+from sim.cost.work import L2, Coverage, StepWork
+from sim.hardware.attention import GatedDelta, Heads, Latent
+from sim.hardware.formats import DTYPE_BYTES, WeightFormat
+from sim.hardware.gpu import Gpu
+from sim.hardware.shape import Layer, ModelShape
+
+SMALL_KERNEL_S = 2.5e-6
+NUM_SMALL_KERNELS = 4
+NUM_QUERY_KEY_NORMS = 2
+"""Two norms, rotary embedding and activation, or with experts the router's product in its place, and the
+norms of queries and keys where a model has them. Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7,
+activations 2.6 to 3.2 microseconds for few tokens (vLLM 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of
+the LLMServingSim project, MIT)."""
+NUM_SMALL_LATENT = 3
+"""Two norms and the activation: what lies between the projections was measured with the attention."""
+NUM_SMALL_DELTA = 5
+"""Two norms, the split of the projections, the gated norm of the output, the activation."""
+CACHED_SAVES = 1 - 1 / L2
+"""Of the time to read a token from memory, where it is in the cache."""
+TABLED = ("fp8", "block fp8")
+"""Formats of dense products that were measured beside 16 bits."""
+NORM_SUMS = 4
+"""Elements of 16 bits of a token: the sums of squares of its queries and of its keys, of 32 bits."""
+LEAST_REDUCED = 128
+"""Elements of the smallest all-reduce that was measured."""
+
+
+class TablesOfGpu:
+    """The tables of a GPU that layers share, each read once."""
+
+    def __init__(self, name: str, gpu: Gpu, ranks: int, coverage: Coverage) -> None:
+        self.name, self.gpu, self.ranks, self.coverage = name, gpu, ranks, coverage
+        self.tables: dict[str, Any] = load(name)
+        self.plain = Products(self.tables, gpu, coverage)
+        self._products: dict[str, Products] = {}
+        self.reduce: AllReduce | None = None
+        self.exchange: ExpertExchange | None = None
+
+    def products(self, form: WeightFormat | None) -> Products:
+        """Dense products in that format."""
+        if form is None:
+            return self.plain
+        found = self._products.get(form.name)
+        if found is None:
+            found = Products(load(file_of(self.name, form)), self.gpu, self.coverage, form)
+            self._products[form.name] = found
+        return found
+
+
+def file_of(name: str, form: WeightFormat) -> str:
+    """The file of a GPU's dense products in that format."""
+    return f"{name}-{form.name.replace(' ', '-')}"
+
+
+def unlike_layer(model: ModelShape, layer: Layer, name: str) -> str | None:
+    """Name what a layer has that no kernel was measured for on the GPU of that name, if anything."""
+    attention = layer.attention
+    if attention.window is not None:
+        return "attention with a window was not measured"
+    if isinstance(attention, Latent):
+        needs = "sparse" if attention.indexer else "latent"
+        sizes = attention.kv_rank, attention.rope_dim
+        if needs not in kinds_of(name) or sizes != (512, 64):
+            kind = "attention that chooses its keys" if attention.indexer else "latent attention"
+            return f"{kind} was not measured"
+    if isinstance(attention, GatedDelta) and "delta" not in kinds_of(name):
+        return "linear attention was not measured"
+    for part in sorted(layer.parts):
+        form, share = model.format_of(layer, part), model.share_of(layer, part)
+        if form is None:
+            continue
+        measured = has_experts_in(name, form) if part == "experts" else form.name in TABLED
+        if share < 1 or not measured or not has_tables(file_of(name, form)):
+            return f"kernels were measured in 16 bits, not in {form.name}"
+    if layer.mlp.num_experts > 1 and not has_experts_in(name, model.format_of(layer, "experts")):
+        return "no experts were measured"
+    return None
+
+
+class HeadsAttention(KindOfAttention):
+    """Attention by heads: chunks and decodes are one kernel."""
+
+    def __init__(self, shared: TablesOfGpu, attention: Heads) -> None:
+        heads, kv_heads = _own_heads(attention, shared.ranks)
+        tables, dim, coverage = shared.tables, attention.head_dim, shared.coverage
+        context = ContextAttention(tables, heads, kv_heads, dim, coverage)
+        self._generation = GenerationAttention(tables, heads, kv_heads, dim, shared.gpu, coverage)
+        self._mixed = MixedAttention(context, self._generation, shared.gpu, heads, kv_heads)
+        self.row_bytes = self._generation.row_bytes
+
+    def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
+        """Chunks, and decodes whose contexts are taken to be equally long."""
+        return self._mixed.seconds(chunks, num_decodes, context_tokens)
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and seconds for this many requests of that context each."""
+        return self._generation.curve(num_requests)
+
+
+def _own_heads(attention: Heads, ranks: int) -> tuple[int, int]:
+    return attention.num_heads // ranks, math.ceil(attention.num_kv_heads / ranks)
+
+
+class LayerTables:
+    """`count` equal layers of `model` on one of the ranks that share them.
+
+    Experts are split over `ranks`, or with `whole` given to as many groups of one.
+    """
+
+    def __init__(self, model: ModelShape, layer: Layer, count: int, shared: TablesOfGpu, whole: int) -> None:
+        self.count, self._shared, self._hidden = count, shared, model.hidden_size
+        self._up_latents: tuple[Products, Floats] | None = None
+        self.attention = self._kind_of(model, layer)
+        ranks, mlp, hidden = shared.ranks, layer.mlp, model.hidden_size
+        sizes = {"attention": self._projections(layer, hidden), "dense": []}
+        if inner := mlp.shared // ranks:
+            sizes["dense"] = [(2 * inner, hidden), (hidden, inner)]
+        sums: dict[int, tuple[Products, Floats]] = {}
+        for part, products in sizes.items():
+            linear = shared.products(model.format_of(layer, part))
+            for n, k in products:
+                curve = linear.curve(n, k)
+                known = sums.get(id(linear))
+                sums[id(linear)] = linear, curve if known is None else known[1] + curve
+        self._products: list[tuple[list[float], list[float]]] = [
+            (linear.ms.astype(np.float64).tolist(), curve.tolist()) for linear, curve in sums.values()
+        ]
+        self._experts: ExpertTables | None = None
+        self._per_token = mlp.per_token
+        if mlp.num_experts > 1:
+            split = 1 if whole > 1 else ranks
+            experts = ExpertsOnRank(hidden, mlp.inner, mlp.per_token, mlp.num_experts, split, whole)
+            form = model.format_of(layer, "experts")
+            self._experts = ExpertTables(shared.name, shared.gpu, experts, form, shared.coverage)
+        gpu = shared.gpu
+        self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
+        self._num_small, widths = self._small(layer)
+        self._reduces_norms = isinstance(layer.attention, Heads) and layer.attention.norms_all
+        self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 3 * mlp.inner_per_token // ranks + 8 * hidden)
+        self._cached_tokens = gpu.l2_bytes / self.attention.row_bytes if self.attention.row_bytes else 0.0
+        self._curves: dict[int, Lines] = {}
+
+    @property
+    def experts(self) -> ExpertTables | None:
+        """The experts, if the layer has any."""
+        return self._experts
+
+    def _kind_of(self, model: ModelShape, layer: Layer) -> KindOfAttention:
+        shared, attention = self._shared, layer.attention
+        if isinstance(attention, Heads):
+            return HeadsAttention(shared, attention)
+        tables = kinds_of(shared.name)
+        if isinstance(attention, GatedDelta):
+            return DeltaAttention(tables, attention, shared.ranks, shared.coverage)
+        heads = math.ceil(attention.num_heads / shared.ranks)
+        if attention.indexer is not None:
+            return SparseAttention(tables, attention, heads, shared.coverage)
+        linear = shared.products(model.format_of(layer, "attention"))
+        up = linear.curve(heads * (attention.nope_dim + attention.value_dim), attention.kv_rank)
+        self._up_latents = linear, up
+        return LatentAttention(tables, attention, heads, shared.coverage)
+
+    def _projections(self, layer: Layer, hidden: int) -> list[tuple[int, int]]:
+        """(n, k) of each dense product of a rank's attention."""
+        attention, ranks = layer.attention, self._shared.ranks
+        if isinstance(attention, Heads):
+            heads, kv_heads = _own_heads(attention, ranks)
+            dim, queries = attention.head_dim, heads * (1 + attention.has_gate)
+            return [((queries + 2 * kv_heads) * dim, hidden), (hidden, heads * dim)]
+        if isinstance(attention, GatedDelta):
+            keys, values = (width // ranks for width in attention.widths)
+            small = 2 * attention.num_value_heads // ranks
+            return [(2 * keys + 2 * values, hidden), (small, hidden), (hidden, values)]
+        heads, latent = math.ceil(attention.num_heads / ranks), attention.kv_rank + attention.rope_dim
+        queries = heads * (attention.nope_dim + attention.rope_dim)
+        found = [(queries + latent, hidden)]
+        if rank := attention.query_rank:
+            found = [(rank + latent, hidden), (queries, rank)]
+        if indexer := attention.indexer:
+            found.append((indexer.num_heads * indexer.head_dim, rank or hidden))
+            found.append((indexer.head_dim + indexer.num_heads, hidden))
+        return [*found, (hidden, heads * attention.value_dim)]
+
+    def _small(self, layer: Layer) -> tuple[int, int]:
+        """Small kernels, and numbers of a token that they move beside those of the MLP."""
+        attention = layer.attention
+        if isinstance(attention, Latent):
+            return NUM_SMALL_LATENT, 0
+        if isinstance(attention, GatedDelta):
+            return NUM_SMALL_DELTA, 2 * sum(attention.widths) // self._shared.ranks
+        if not attention.has_norms:
+            return NUM_SMALL_KERNELS, 0
+        heads, kv_heads = _own_heads(attention, self._shared.ranks)
+        return NUM_SMALL_KERNELS + NUM_QUERY_KEY_NORMS, 2 * (heads + kv_heads) * attention.head_dim
+
+    def tokens_s(self, num_tokens: int, num_routed: int) -> float:
+        """All these layers' work on that many tokens, attention aside; experts see `num_routed`."""
+        shared = self._shared
+        layer_s = 0.0
+        for sizes, curve in self._products:
+            shared.coverage.note("gemm m", num_tokens, sizes[0], sizes[-1])
+            layer_s += log_interp(num_tokens, sizes, curve)
+        layer_s += self._num_small * SMALL_KERNEL_S
+        layer_s += num_tokens * self._act_bytes / self._bandwidth
+        if self._experts is not None:
+            layer_s += self._experts.seconds(num_routed)
+            if shared.exchange is not None:
+                layer_s += shared.exchange.seconds(num_routed, self._hidden, self._per_token)
+        if shared.reduce is not None:
+            layer_s += 2 * shared.reduce.seconds(num_tokens * self._hidden)
+            if self._reduces_norms:
+                layer_s += shared.reduce.seconds(max(num_tokens * NORM_SUMS, LEAST_REDUCED))
+        return layer_s * self.count
+
+    def mixed_s(self, work: StepWork) -> float:
+        """Attention of a step with chunks in all these layers."""
+        taken_s = self.attention.seconds(work.chunks, work.num_decodes, self.read_tokens(work))
+        if self._up_latents is not None:
+            linear, up = self._up_latents
+            tokens = sum([new + before for new, before in work.chunks])
+            taken_s += log_interp(tokens, linear.ms.astype(np.float64).tolist(), up.tolist())
+        return self.count * taken_s
+
+    def decodes(self, num_decodes: int) -> Lines:
+        """All these layers' attention of decodes, whose contexts are taken to be equally long."""
+        curve = self._curves.get(num_decodes)
+        if curve is None:
+            xs, ys = self.attention.curve(num_decodes)
+            curve = self._curves[num_decodes] = Lines(xs, ys * self.count)
+        return curve
+
+    def read_tokens(self, work: StepWork) -> float:
+        """Tokens of context that decodes read from memory.
+
+        A block that others read too comes out of the L2 cache as far as that holds what a layer's
+        kernel reads: between two readers of a block the kernel reads everything else.
+        """
+        context = float(work.decode_context_tokens)
+        if not work.num_shared_tokens:
+            return context
+        cached = min(1.0, self._cached_tokens / context)
+        return context - cached * (work.num_shared_tokens * CACHED_SAVES)
+
+    def read_each(self, work: StepWork, contexts: Floats) -> Floats:
+        """`read_tokens` of each step of a decode run."""
+        if not work.num_shared_tokens:
+            return contexts
+        cached = np.minimum(1.0, self._cached_tokens / contexts)
+        read: Floats = contexts - cached * (work.num_shared_tokens * CACHED_SAVES)
+        return read
+
+
+def check_layers(model: ModelShape, name: str) -> None:
+    """Refuse a model of which any layer has something that was not measured."""
+    for layer, _ in model.layers:
+        if lack := unlike_layer(model, layer, name):
+            raise ConfigError(f"{model.name} has no tables: {lack}")
