@@ -52,7 +52,9 @@ class Target:
     def remarks(self) -> tuple[str, ...]:
         """Return what the cost of steps rests on where that is not measured kernels of this very model."""
         model, found = self.model, list(self.model.remarks)
-        if self.cost_model == "auto" and (lack := self._lacks_tables()):
+        lack = None if self.cost_model == "roofline" else self._lacks_tables()
+        by_roofline = self.cost_model == "roofline" or lack is not None
+        if self.cost_model == "auto" and lack:
             found.append(f"steps are priced by a roofline: {lack}")
         form, peaks = model.weights, self.gpu.peak_flops_per_s
         if form is not None and (form.units is None or form.units not in peaks):
@@ -64,11 +66,11 @@ class Target:
         if self.pipeline_parallel_size > 1:
             found.append("the way between stages is priced by the link's rate and was not measured")
         if self.data_parallel_size > 1:
+            unmeasured = "; the tokens' way to experts is priced by the link's rate and was not measured"
             found.append(
-                "data-parallel ranks step together, as long as the slowest; the tokens' way to experts is"
-                " priced by the link's rate and was not measured"
+                "data-parallel ranks step together, as long as the slowest" + unmeasured * by_roofline
             )
-        if self.expert_parallel:
+        if self.expert_parallel and by_roofline:
             found.append("ranks are taken to be sent equally many tokens for their experts")
         return tuple(f"{model.name}: {text}" for text in found)
 

@@ -54,6 +54,11 @@ class Indexer:
     top: int
 
     @property
+    def num_small(self) -> int:
+        """The weights of the norm of keys."""
+        return 2 * self.head_dim
+
+    @property
     def kept_values(self) -> int:
         """Return how much is kept of a token, in numbers of 16 bits."""
         return (self.head_dim + 4) // 2
@@ -143,14 +148,19 @@ class GatedDelta:
         return self.num_key_heads * self.key_dim, self.num_value_heads * self.value_dim
 
     def num_weights(self, hidden: int) -> int:
-        """Return the weights of the projections, which do not include those of the convolution."""
-        return sum(self.projections(hidden).values())
+        """Return the weights of the projections, and of two numbers that a token has for each value head."""
+        return sum(self.projections(hidden).values()) + 2 * self.num_value_heads * hidden
 
     def projections(self, hidden: int) -> dict[str, int]:
-        """Weights by the name of the projection; z is the gate of the output, b and a are one per head."""
+        """Weights by the name of the projection, with the gate of the output in the first."""
         keys, values = self.widths
-        small = 2 * self.num_value_heads * hidden
-        return {"in": hidden * (2 * keys + 2 * values), "ba": small, "o": values * hidden}
+        return {"in": hidden * (2 * keys + 2 * values), "o": values * hidden}
+
+    @property
+    def num_small(self) -> int:
+        """The weights of the convolution and of the norm, and two for each value head."""
+        keys, values = self.widths
+        return self.kernel * (2 * keys + values) + self.value_dim + 2 * self.num_value_heads
 
     def replicated_weights(self, hidden: int, ranks: int) -> int:
         """Return 0, as ranks share all heads."""

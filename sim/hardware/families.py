@@ -5,11 +5,11 @@ the config.json of each family's checkpoints.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actors.core.config import ConfigError
-from sim.hardware.attention import Heads, Latent
+from sim.hardware.attention import GatedDelta, Heads, Indexer, Latent
 from sim.hardware.fields import (
     Fields,
     attention_in_all_layers,
@@ -24,6 +24,8 @@ from sim.hardware.fields import (
     from_layer_if_any,
     granite_experts,
     in_all_layers,
+    indexed_in_all_layers,
+    linear_layers,
     llama4_experts,
     mixtral_experts,
     no_window,
@@ -39,9 +41,11 @@ class Family:
     `num_norms` of the hidden size in a layer, twice as many weights where `norm_bias`; `query_key_norms`
     of each `head`, of all heads together (`full`), or `no`, and where `norms_key` names a field only if
     it is set. `qkv_bias` None has it as `attention_bias` says, and `output_bias` the same, or as the
-    field it names. `renames` are the family's own words for fields; `defaults` stand for fields that the
-    family's configs leave out, `nested` for those that its text_config may. Windows that are `chunked`
-    begin at whole multiples of themselves.
+    field it names. Queries may be `gated`; norms may need the sums of all ranks (`norms_all`). Latents may
+    have an indexer (`indexed`), and most layers a gated delta rule instead of heads (`linear`). `renames` are
+    the family's own words for fields; `defaults` stand for fields that the family's configs leave out,
+    `nested` for those that its text_config may. Windows that are `chunked` begin at whole multiples of
+    themselves.
     """
 
     mlp: Callable[[Fields, int], Mlp | Experts] = dense
@@ -54,6 +58,10 @@ class Family:
     output_bias: bool | str = True
     expert_bias: bool = False
     latent: bool = False
+    indexed: bool = False
+    linear: bool = False
+    gated: bool = False
+    norms_all: bool = False
     chunked: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)
     nested: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +107,23 @@ CHATGLM = {
     "add_bias_linear": "mlp_bias",
 }
 DEEPSEEK = Family(deepseek_experts, latent=True)
+INDEXED = {"index_topk": 2048, "index_head_dim": 128, "first_k_dense_replace": 3}
+SPARSE = Family(
+    deepseek_experts,
+    indexed_in_all_layers,
+    latent=True,
+    indexed=True,
+    defaults={**INDEXED, "index_n_heads": 64},
+)
+SPARSE_GLM = Family(
+    deepseek_experts,
+    indexed_in_all_layers,
+    latent=True,
+    indexed=True,
+    defaults={**INDEXED, "index_n_heads": 32},
+)
+NEXT = Family(qwen_experts, query_key_norms="head", linear=True, gated=True, output_bias=False)
+NEXT_DENSE = Family(query_key_norms="head", linear=True, gated=True, output_bias=False)
 GEMMA3_FAMILY = Family(windows=every_nth_is_full, num_norms=4, query_key_norms="head", defaults=GEMMA3)
 QWEN2 = Family(windows=from_layer, qkv_bias=True, output_bias=False)
 QWEN3 = Family(windows=from_layer, query_key_norms="head")
@@ -120,13 +145,18 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": QWEN3_MOE,
     "qwen3_vl_moe_text": QWEN3_MOE,
     "mixtral": Family(mixtral_experts, in_all_layers),
-    "minimax_m2": Family(mixtral_experts, query_key_norms="full"),
+    "minimax_m2": Family(mixtral_experts, query_key_norms="full", norms_all=True),
     "olmoe": Family(mixtral_experts, query_key_norms="full"),
     "phimoe": Family(mixtral_experts, in_all_layers, norm_bias=True),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
     "glm4_moe_lite": DEEPSEEK,
+    "deepseek_v32": SPARSE,
+    "glm_moe_dsa": SPARSE_GLM,
+    "qwen3_next": NEXT,
+    "qwen3_5_moe_text": NEXT,
+    "qwen3_5_text": NEXT_DENSE,
     "gpt_oss": Family(
         mixtral_experts,
         every_other,
@@ -167,20 +197,26 @@ FAMILIES: dict[str, Family] = {
 
 def layers_of(family: Family, fields: Fields) -> list[Layer]:
     """Return every layer in order."""
+    if family.linear:
+        full, rest = _heads(family, fields), _gated_delta(fields)
+        kinds = [rest if is_linear else full for is_linear in linear_layers(fields)]
+        return [_layer(family, fields, kind, index, None) for index, kind in enumerate(kinds)]
     windows = family.windows(fields)
-    heads = _latent(fields) if family.latent else _heads(family, fields)
+    heads = _latent(family, fields) if family.latent else _heads(family, fields)
     return [_layer(family, fields, heads, index, window) for index, window in enumerate(windows)]
 
 
 def _layer(
-    family: Family, fields: Fields, attention: Heads | Latent, index: int, window: int | None
+    family: Family, fields: Fields, attention: Heads | Latent | GatedDelta, index: int, window: int | None
 ) -> Layer:
     hidden = fields.count("hidden_size")
     mlp = family.mlp(fields, index)
     small = family.num_norms * hidden * (2 if family.norm_bias else 1)
+    if isinstance(attention, GatedDelta):
+        return Layer(attention, mlp, small + attention.num_small)
     if isinstance(attention, Latent):
         query_rank = attention.query_rank or 0
-        small += attention.kv_rank + query_rank
+        small += attention.kv_rank + query_rank + (attention.indexer.num_small if attention.indexer else 0)
         if fields.flag("attention_bias"):
             small += query_rank + attention.kv_rank + attention.rope_dim + hidden
         return Layer(attention, mlp, small)
@@ -195,8 +231,7 @@ def _layer(
     if family.expert_bias:
         small += attention.num_heads + mlp.num_experts * (2 * mlp.inner + hidden + 1)
     if window is not None:
-        heads, kv_heads = attention.num_heads, attention.num_kv_heads
-        attention = Heads(heads, kv_heads, dim, window, attention.has_norms, family.chunked)
+        attention = replace(attention, window=window, is_chunked=family.chunked)
     return Layer(attention, mlp, small)
 
 
@@ -219,10 +254,26 @@ def _heads(family: Family, fields: Fields) -> Heads:
         )
     asked = family.norms_key is None or fields.flag(family.norms_key)
     has_norms = family.query_key_norms != "no" and asked
-    return Heads(heads, kv_heads, fields.count("head_dim", max(hidden // heads, 1)), None, has_norms)
+    dim = fields.count("head_dim", max(hidden // heads, 1))
+    options = {"has_norms": has_norms, "has_gate": family.gated, "norms_all": family.norms_all}
+    return Heads(heads, kv_heads, dim, **options)
 
 
-def _latent(fields: Fields) -> Latent:
+def _gated_delta(fields: Fields) -> GatedDelta:
+    return GatedDelta(
+        fields.count("linear_num_key_heads"),
+        fields.count("linear_num_value_heads"),
+        fields.count("linear_key_head_dim"),
+        fields.count("linear_value_head_dim"),
+        fields.count("linear_conv_kernel_dim", 4),
+    )
+
+
+def _latent(family: Family, fields: Fields) -> Latent:
+    indexer = None
+    if family.indexed:
+        sizes = ("index_n_heads", "index_head_dim", "index_topk")
+        indexer = Indexer(*(fields.count(name) for name in sizes))
     return Latent(
         fields.count("num_attention_heads"),
         fields.maybe("q_lora_rank"),
@@ -230,4 +281,5 @@ def _latent(fields: Fields) -> Latent:
         fields.count("qk_nope_head_dim"),
         fields.count("qk_rope_head_dim"),
         fields.count("v_head_dim"),
+        indexer=indexer,
     )

@@ -246,6 +246,30 @@ def from_layer_if_any(fields: Fields) -> Windows:
     return _listed(fields) or [window if index >= first else None for index in range(num)]
 
 
+INDEXED_TYPES = ("indexed_attention", "deepseek_sparse_attention")
+
+
+def indexed_in_all_layers(fields: Fields) -> Windows:
+    """All layers choose their keys, each with an indexer of its own (DeepSeek-V3.2, GLM-5)."""
+    num = fields.num_layers
+    fields.words("layer_types", num, INDEXED_TYPES)
+    fields.words("indexer_types", num, ("full",))
+    return [None] * num
+
+
+LINEAR_TYPES = ("full_attention", "linear_attention")
+
+
+def linear_layers(fields: Fields) -> list[bool]:
+    """Tell of each layer if its attention is linear: by `layer_types`, or all but every so-many-th."""
+    num = fields.num_layers
+    types = fields.words("layer_types", num, LINEAR_TYPES)
+    if types is not None:
+        return [kind == "linear_attention" for kind in types]
+    interval = fields.count("full_attention_interval", 4)
+    return [(index + 1) % interval > 0 for index in range(num)]
+
+
 def attention_in_all_layers(fields: Fields) -> Windows:
     """Granite 4 without state-space layers: `layer_types` must say `attention` of each."""
     num, types = fields.num_layers, fields.get("layer_types") or fields.get("layers_block_type")

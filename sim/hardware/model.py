@@ -39,6 +39,7 @@ UNPRICED = {
     "num_kv_shared_layer": "layers that share keys and values",
     "use_cla": "layers that share keys and values",
     "index_topk": "sparse attention that chooses its keys",
+    "index_topk_freq": "layers that share the keys they chose",
     "sparse_attention_config": "sparse attention that chooses its keys",
     "attention_chunk_size": "chunked local attention",
     "block_configs": "layers of different sizes",
@@ -49,7 +50,11 @@ UNPRICED = {
     "kv_lora_rank": "latent attention",
 }
 """Fields that give a model layers of another kind, where its family does not have them."""
+LINEAR_KEYS = {"linear_num_key_heads", "full_attention_interval"}
 OWN = {
+    "deepseek_v32": {"index_topk"},
+    "glm_moe_dsa": {"index_topk"},
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), LINEAR_KEYS),
     "ernie4_5_moe": {"moe_num_experts"},
     "llama4_text": {"attention_chunk_size"},
     "granitemoehybrid": {"mamba_d_state"},
@@ -64,7 +69,6 @@ SPARSE = "its attention chooses the keys it reads"
 NO_GATE = "its MLPs have no gate"
 REASONS = {
     "llama4": "its layers are those of its text_config, which is missing",
-    "qwen3_next": "three of four layers have linear attention",
     "bert": "it is an encoder",
     "t5": "it has an encoder and cross-attention",
     "whisper": "it has an encoder and cross-attention",
@@ -74,9 +78,7 @@ REASONS = {
     "grok-1": "it has no config.json of the usual fields",
     "arctic": "its experts stand beside a dense MLP of another width",
     **dict.fromkeys(("mllama", "mllama_text_model"), "it has cross-attention layers"),
-    **dict.fromkeys(
-        ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl_text"), SPARSE
-    ),
+    **dict.fromkeys(("deepseek_v4", "minimax_m3", "minimax_m3_vl_text"), SPARSE),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "some of its layers share keys and values"),
     **dict.fromkeys(("gemma4", "gemma4_text"), "its layers have heads of two sizes"),
     **dict.fromkeys(("mimo_v2_flash", "mimo_v2"), "its keys and values have heads of different sizes"),
@@ -88,7 +90,8 @@ REASONS = {
     **dict.fromkeys(("phi4flash", "hymba"), STATE_SPACE),
     **dict.fromkeys(("rwkv", "recurrent_gemma"), "it has recurrent layers"),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), "it has linear-attention layers"),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "kimi_linear"), LINEAR),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), "its layers are those of its text_config, which is missing"),
+    "kimi_linear": LINEAR,
     **dict.fromkeys(("gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "mpt"), NO_GATE),
     **dict.fromkeys(("falcon", "phi", "starcoder2", "nemotron", "arcee", "apertus", "persimmon"), NO_GATE),
 }
@@ -212,6 +215,8 @@ def _refuse_unpriced(fields: Fields, kind: str, family: Family) -> None:
             continue
         if key == "attn_type_list" and isinstance(value, list) and all(each == 1 for each in value):
             continue  # MiniMax-M2: full attention in each layer
+        if key == "index_topk_freq" and value == 1:
+            continue
         raise ConfigError(
             f"{fields.source}: {key} is {value!r:.60}: {what} are not known of model_type {kind!r},"
             " and the cost model would take them for something else"
@@ -235,9 +240,14 @@ MODEL_ALIASES = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3-0324": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3",
+    "deepseek-v3.2-exp": "deepseek-v3.2",
+    "minimax-m2.1": "minimax-m2",
+    "glm-5-fp8": "glm-5",
+    "glm-5.1": "glm-5",
+    "glm-5.1-fp8": "glm-5",
 }
 VARIANTS = re.compile(
-    r"-(instruct|it|chat|hf|base|chat-hf|v0\.1|instruct-v0\.1|2507|instruct-2507|thinking-2507)$"
+    r"-(instruct|it|chat|hf|base|chat-hf|v0\.1|instruct-v0\.1|thinking|2507|instruct-2507|thinking-2507)$"
 )
 """Checkpoints that differ from their base model in the weights alone."""
 

@@ -23,7 +23,7 @@ from sim.hardware.shape import MLP_PROJECTIONS, Layer, ModelShape
 
 LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 NEVER_QUANTISED = re.compile(
-    r"lm_head|embed|router|norm|vis(ion|ual)|multi_modal|audio|mm_|\bmtp|eh_proj|(^|\.)(\w*_)?gate([.*]|$)"
+    r"lm_head|embed|router|norm|vis(ion|ual)|multi_modal|audio|mm_|\bmtp|eh_proj|conv1d|in_proj_(ba|a|b)\b|indexer|(^|\.)(\w*_)?gate([.*]|$)"
 )
 PARTS = {
     "attn": "attention",

@@ -51,8 +51,8 @@ def test_formats_beside_a_config_leave_more_room(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"model_type": "qwen3_5_moe_text"}', "most of its layers have linear attention"),
-        ('{"model_type": "glm_moe_dsa"}', "its attention chooses the keys it reads"),
+        ('{"model_type": "kimi_linear"}', "most of its layers have linear attention"),
+        ('{"model_type": "deepseek_v4"}', "its attention chooses the keys it reads"),
         ('{"model_type": "mamba2"}', "model_type is 'mamba2', which the cost model does not know"),
         ("[]", "a config.json holds one object, not list"),
         ('{"text_config": {"text_config": {}}}', "text_config holds another text_config"),

@@ -66,9 +66,9 @@ Rows = list[tuple[tuple[int, ...], float]]
 def distil_latents(folder: Path, products: Products) -> Arrays:
     """Return seconds of decodes by (heads, batch, context), and of prompts by (heads, tokens)."""
     columns = ("num_heads", "batch_size", "step")
-    decodes = _medians(folder / "mla_generation_module_perf.parquet", DENSE.name, columns)
+    decodes = module_medians(folder / "mla_generation_module_perf.parquet", DENSE.name, columns)
     columns = ("num_heads", "batch_size", "isl")
-    prompts = _medians(folder / "mla_context_module_perf.parquet", DENSE.name, columns)
+    prompts = module_medians(folder / "mla_context_module_perf.parquet", DENSE.name, columns)
     prompts = [((heads, tokens), s) for (heads, batch, tokens), s in prompts if batch == 1 and tokens > 1]
     return {
         **_arrays("latent", _cores(DENSE, decodes, products, 1, False)),
@@ -86,10 +86,10 @@ def distil_sparse(folder: Path, products: Products) -> Arrays:
     slopes: list[list[float]] = []
     for place, module in enumerate(SPARSE):
         columns: tuple[str, ...] = ("num_heads", "batch_size", "step")
-        rows = _medians(folder / "dsa_generation_module_perf.parquet", module.name, columns)
+        rows = module_medians(folder / "dsa_generation_module_perf.parquet", module.name, columns)
         decodes += [((place, *point), s) for point, s in _cores(module, rows, products, 1, False)]
         columns = ("num_heads", "batch_size", "isl", "step")
-        prompts = _medians(folder / "dsa_context_module_perf.parquet", module.name, columns)
+        prompts = module_medians(folder / "dsa_context_module_perf.parquet", module.name, columns)
         for heads in sorted({point[0] for point, _ in prompts}):
             own = [(point[1:], s) for point, s in prompts if point[0] == heads]
             fits.append(((place, heads), 0.0))
@@ -168,13 +168,13 @@ def _arrays(name: str, rows: Sequence[tuple[tuple[int, ...], float]]) -> Arrays:
     return {name: np.array([point for point, _ in rows], dtype=np.int64), f"{name}_s": shortened(seconds)}
 
 
-def _medians(path: Path, model: str, columns: tuple[str, ...]) -> Rows:
-    """Distinct points of a model's module with products and cache in 16 bits, and their median seconds."""
+def module_medians(path: Path, model: str, columns: tuple[str, ...], form: str = "bfloat16") -> Rows:
+    """Distinct points of a model's module with products in a format, and their median seconds."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
-    for name, value in (("model", model), ("kv_cache_dtype", "bfloat16"), ("gemm_type", "bfloat16")):
+    for name, value in (("model", model), ("kv_cache_dtype", "bfloat16"), ("gemm_type", form)):
         table = table.filter(pc.equal(table[name], value))
     cells: dict[tuple[int, ...], list[float]] = {}
     points = zip(*(table[name].to_pylist() for name in columns), strict=True)

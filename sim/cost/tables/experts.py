@@ -98,25 +98,13 @@ class ExpertTables:
         self, name: str, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None, coverage: Coverage
     ) -> None:
         rows = measured_experts(name, SIXTEEN_BITS if form is None else form.name)
-        like = self.like = min(rows, key=lambda row: (experts.unlike(row), row))
-        tokens, seconds = slowest_curve(like, *rows[like])
-        if like != experts:
-            times = (curve[1] for curves in rows.values() for curve in curves if len(curve[1]))
-            floor_s = min(float(each.min()) for each in times)
-            units = "bfloat16" if form is None or form.units is None else form.units
-            weight_bytes = 2.0 if form is None else form.bits / 8
-            own = tokens * (like.per_token / like.num_experts) / (experts.per_token / experts.num_experts)
-            ratios = [
-                experts.roofline_s(mine, gpu, units, weight_bytes)
-                / like.roofline_s(theirs, gpu, units, weight_bytes)
-                for mine, theirs in zip(own.tolist(), tokens.tolist(), strict=True)
-            ]
-            tokens = own
-            seconds = rising(floor_s + np.maximum(seconds - floor_s, 0.0) * np.array(ratios))
+        self.own, self.like = experts, most_alike(rows, experts)
+        self.is_measured = self.like == experts
+        tokens, seconds = curve_of(rows, gpu, experts, form)
         self._tokens: list[float] = tokens.tolist()
         self._seconds: list[float] = seconds.tolist()
         self._coverage = coverage
-        coverage.note("expert size", experts.weights / like.weights, 1.0, 1.0)
+        coverage.note("expert size", experts.weights / self.like.weights, 1.0, 1.0)
 
     def seconds(self, num_tokens: int) -> float:
         """Return the seconds of one layer's experts."""
@@ -125,6 +113,32 @@ class ExpertTables:
 
 
 Curve = tuple[Floats, Floats]
+Rows = dict[ExpertsOnRank, tuple[Curve, Curve]]
+
+
+def most_alike(rows: Rows, experts: ExpertsOnRank) -> ExpertsOnRank:
+    """Return the measured experts that are the most similar."""
+    return min(rows, key=lambda row: (experts.unlike(row), row))
+
+
+def curve_of(rows: Rows, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None) -> Curve:
+    """Tokens, and seconds of the slowest rank, by these measured rows."""
+    like = most_alike(rows, experts)
+    tokens, seconds = slowest_curve(like, *rows[like])
+    if like == experts:
+        return tokens, seconds
+    times = (curve[1] for curves in rows.values() for curve in curves if len(curve[1]))
+    floor_s = min(float(each.min()) for each in times)
+    units = "bfloat16" if form is None or form.units is None else form.units
+    weight_bytes = 2.0 if form is None else form.bits / 8
+    own: Floats = tokens * (like.per_token / like.num_experts) / (experts.per_token / experts.num_experts)
+    ratios = [
+        experts.roofline_s(mine, gpu, units, weight_bytes) / like.roofline_s(theirs, gpu, units, weight_bytes)
+        for mine, theirs in zip(own.tolist(), tokens.tolist(), strict=True)
+    ]
+    return own, rising(floor_s + np.maximum(seconds - floor_s, 0.0) * np.array(ratios))
+
+
 NO_POINTS = np.zeros((0, 6), dtype=np.int64)
 
 
@@ -146,14 +160,14 @@ def has_experts_in(name: str, form: WeightFormat | None) -> bool:
     return bool(measured_experts(name, SIXTEEN_BITS if form is None else form.name))
 
 
-def measured_experts(name: str, form: str) -> dict[ExpertsOnRank, tuple[Curve, Curve]]:
+def measured_experts(name: str, form: str) -> Rows:
     """By experts, the curves (tokens, seconds) skewed and balanced that were measured in a format."""
     rows = _rows(name, form)
     return rows or (_rows(name, SAME_BYTES[form]) if form in SAME_BYTES else {})
 
 
-def _rows(name: str, form: str) -> dict[ExpertsOnRank, tuple[Curve, Curve]]:
-    rows: dict[ExpertsOnRank, tuple[Curve, Curve]] = {}
+def _rows(name: str, form: str) -> Rows:
+    rows: Rows = {}
     if form == SIXTEEN_BITS:
         tables = load(name)
         points: Points = tables.get("experts", NO_POINTS)

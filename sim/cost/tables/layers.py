@@ -1,6 +1,7 @@
 """A kind of layer from measured kernels: its dense products, experts, all-reduces and small kernels."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -154,9 +155,16 @@ class LayerTables:
         self._curves: dict[int, Lines] = {}
 
     @property
-    def experts(self) -> ExpertTables | None:
-        """The experts, if the layer has any."""
-        return self._experts
+    def families(self) -> Iterator[str]:
+        """Kernels beside dense products and attention by heads, by their names in `left_out.py`."""
+        kinds = {LatentAttention: "latent", SparseAttention: "sparse", DeltaAttention: "delta"}
+        yield from (name for kind, name in kinds.items() if isinstance(self.attention, kind))
+        if self._experts is not None:
+            yield "experts" if self._experts.is_measured else "experts alike"
+            if self._experts.own.whole > 1:
+                yield "whole experts"
+            if self._shared.exchange is not None:
+                yield "exchange"
 
     def _kind_of(self, model: ModelShape, layer: Layer) -> KindOfAttention:
         shared, attention = self._shared, layer.attention

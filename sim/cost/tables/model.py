@@ -16,6 +16,7 @@ from sim.cost.overhead import MOST_TOKENS, graph_sizes
 from sim.cost.roofline import LOGIT_PASSES
 from sim.cost.tables.interpolate import load, log_interp
 from sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlike_layer
+from sim.cost.tables.left_out import left_out_error
 from sim.cost.tables.products import AllReduce, ExpertExchange, tables_of_link
 from sim.cost.work import CostModel, Coverage, Seconds, StepWork
 from sim.hardware.formats import DTYPE_BYTES
@@ -74,6 +75,22 @@ class TablesCost(CostModel):
         self._head: list[float] = plain.curve(math.ceil(model.vocab_size / ranks), model.hidden_size).tolist()
         self._token_s: dict[tuple[int, int], float] = {}
         self._sample_s: dict[int, float] = {}
+
+    @property
+    def families(self) -> frozenset[str]:
+        """Kernels beside dense products in 16 bits and attention by heads, as `left_out.py` calls them."""
+        found = {name for layers in self.layers for name in layers.families}
+        forms = {
+            self._model.format_of(layer, part) for layer, _ in self._model.layers for part in layer.parts
+        }
+        if any(form is not None and form.name == "block fp8" for form in forms):
+            found.add("block products")
+        return frozenset(found)
+
+    @property
+    def left_out_error(self) -> float:
+        """The largest error of these kernels where their measurements were left out."""
+        return left_out_error(self.families)
 
     def step_s(self, work: StepWork) -> float:
         """Return the seconds of one step."""

@@ -14,7 +14,7 @@ import pytest
 from sim.cost.composed import Pipeline
 from sim.cost.overhead import NO_OVERHEAD, host_overhead
 from sim.cost.work import StepWork
-from sim.hardware.attention import Heads
+from sim.hardware.attention import Heads, Latent
 from sim.hardware.gpu import known_gpus
 from sim.hardware.memory import plan_memory
 from sim.hardware.quantization import BLOCK_FP8, FORMATS
@@ -109,6 +109,10 @@ def test_a_machine_that_is_faster_in_everything_is_faster(cases: list[Case]) -> 
             assert fast.step_s(work) <= slow.step_s(work) * (1 + EXACT), case
 
 
+def chooses(layer: Layer) -> bool:
+    return isinstance(layer.attention, Latent) and layer.attention.indexer is not None
+
+
 def test_no_step_is_shorter_than_reading_and_computing_take(cases: list[Case]) -> None:
     """Head, weights and keys at the data sheet's bandwidth, arithmetic at its peak; of each rank."""
     for case in cases:
@@ -117,7 +121,7 @@ def test_no_step_is_shorter_than_reading_and_computing_take(cases: list[Case]) -
         peak = max(gpu.peak_flops_per_s.values())
         for work in case.works:
             num_bytes = float(model.embedding_params // ranks * 2)
-            if not model.has_windows:
+            if not model.has_windows and not any(chooses(layer) for layer, _ in model.layers):
                 num_bytes += model.kv_bytes_per_token(target.kv_dtype, ranks) * work.decode_context_tokens
             used = model.embedding_params / ranks * work.num_samples
             for layer, count in model.layers:

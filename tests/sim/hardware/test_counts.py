@@ -59,6 +59,12 @@ def drawn(kind: str, seed: int) -> dict[str, Any]:
         config["layer_types"] = ["attention"] * config["num_hidden_layers"]
     key = {"qwen2_moe": "num_experts", "qwen3_moe": "num_experts", "olmoe": "num_experts"}.get(kind)
     routed = "n_routed_experts" if FAMILIES[kind].latent else key or "num_local_experts"
+    if kind in ("qwen3_next", "qwen3_5_moe_text", "qwen3_5_text"):
+        routed = "num_experts"
+        config |= {"linear_num_key_heads": 2, "linear_num_value_heads": rng.choice([2, 4])}
+        config |= {"linear_key_head_dim": 16, "linear_value_head_dim": 24, "attention_bias": False}
+    if FAMILIES[kind].indexed:
+        config |= {"q_lora_rank": 24, "index_topk": 16, "index_n_heads": 4, "index_head_dim": 16}
     if kind in ("glm4_moe", "dots1", "solar_open"):
         routed = "n_routed_experts"
     config[routed] = experts

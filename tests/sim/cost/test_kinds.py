@@ -1,0 +1,225 @@
+"""Layers of several kinds by measured tables: by heads, in latents, with chosen keys, linear."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sim.cost.roofline import Roofline
+from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sim.cost.tables.experts import ExpertsOnRank, ExpertTables
+from sim.cost.tables.interpolate import Lines, load, log_interp
+from sim.cost.tables.kinds import kinds_of
+from sim.cost.tables.layers import SMALL_KERNEL_S
+from sim.cost.tables.left_out import LEFT_OUT
+from sim.cost.tables.model import TablesCost, unlike_tables
+from sim.cost.tables.products import AllReduce, Products
+from sim.cost.work import Coverage, StepWork
+from sim.hardware.attention import GatedDelta, Heads, Latent
+from sim.hardware.gpu import load_gpu
+from sim.hardware.memory import plan_memory
+from sim.hardware.model import load_model
+from sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
+from sim.target import Target
+from tests import warm
+
+KINDS = ("deepseek-v3", "deepseek-v3.2", "glm-5", "kimi-k2-instruct", "qwen3-next-80b-a3b", "minimax-m2.5")
+
+
+def kernels(name: str, gpu: str = "h200", **options: object) -> TablesCost:
+    target = Target(load_model(name), load_gpu(gpu), **options)  # type: ignore[arg-type]
+    cost = target.cost(NO_OVERHEAD)
+    assert isinstance(cost, WithOverhead) and isinstance(cost.model, TablesCost)
+    return cost.model
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("llama-3.1-8b", 1), ("mixtral-8x7b", 2)])
+def test_a_model_of_one_kind_takes_the_sum_of_its_kernels_bit_for_bit(name: str, ranks: int) -> None:
+    """Products, small kernels, experts, all-reduces, attention and the head, as they stand in the tables."""
+    gpu, tables, none = load_gpu("h100"), load("h100"), Coverage()
+    model, cost = load_model(name), kernels(name, "h100", tensor_parallel_size=ranks)
+    layer, count = model.layers[0]
+    assert isinstance(layer.attention, Heads)
+    heads, kv_heads, dim = layer.attention.num_heads // ranks, layer.attention.num_kv_heads // ranks, 128
+    hidden, products = model.hidden_size, Products(tables, gpu, none)
+    curve = products.curve((heads + 2 * kv_heads) * dim, hidden) + products.curve(hidden, heads * dim)
+    if inner := layer.mlp.shared // ranks:
+        curve = curve + products.curve(2 * inner, hidden) + products.curve(hidden, inner)
+    sizes = products.ms.astype(float).tolist()
+    head = products.curve(model.vocab_size // ranks, hidden).tolist()
+    bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
+    context = ContextAttention(tables, heads, kv_heads, dim, none)
+    generation = GenerationAttention(tables, heads, kv_heads, dim, gpu, none)
+    mixed = MixedAttention(context, generation, gpu, heads, kv_heads)
+    for work in (StepWork(16, 16_000, (), 16), StepWork(8, 9000, ((640, 100),), 9)):
+        tokens, samples = work.num_tokens, work.num_samples
+        layer_s = log_interp(tokens, sizes, curve.tolist()) + 4 * SMALL_KERNEL_S
+        layer_s += tokens * 2 * (3 * layer.mlp.inner_per_token // ranks + 8 * hidden) / bandwidth
+        if layer.mlp.num_experts > 1:
+            key = ExpertsOnRank(hidden, layer.mlp.inner, layer.mlp.per_token, layer.mlp.num_experts, ranks, 1)
+            layer_s += ExpertTables("h100", gpu, key, None, none).seconds(tokens)
+        if ranks > 1:
+            layer_s += 2 * AllReduce(tables, gpu, ranks, none).seconds(tokens * hidden)
+        logits_s = log_interp(samples, sizes, head) + 2 * samples * model.vocab_size * 4 / bandwidth
+        step_s = layer_s * count + logits_s
+        if work.chunks:
+            step_s += count * mixed.seconds(work.chunks, work.num_decodes, float(work.decode_context_tokens))
+        else:
+            xs, ys = generation.curve(work.num_decodes)
+            step_s += Lines(xs, ys * count).at(work.decode_context_tokens / work.num_decodes)
+        assert cost.step_s(work) == step_s
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
+def test_every_kind_is_priced_near_its_roofline(name: str, gpu: str) -> None:
+    """Eight ranks, whose small kernels a roofline knows little of; prompts that choose keys take most."""
+    tables = kernels(name, gpu, tensor_parallel_size=8)
+    roofline = Roofline(load_model(name), load_gpu(gpu), tensor_parallel_size=8)
+    for work in (
+        StepWork(64, 64 * 1500, (), 64),
+        StepWork(256, 256 * 4000, (), 256),
+        StepWork(0, 0, ((8192, 0),), 1),
+    ):
+        ratio = tables.step_s(work) / roofline.step_s(work)
+        assert 0.5 < ratio < 4.5, (work, ratio)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_takes_its_steps_bit_for_bit_in_every_kind(name: str) -> None:
+    """One by one, a few at a time and all at once."""
+    cost, work, each = kernels(name, tensor_parallel_size=4), StepWork(9, 9 * 3000, (), 9, 400), []
+    plain = replace(work, num_shared_tokens=0)
+    for first in (work, plain):
+        each, step = [], first
+        for _ in range(12):
+            each.append(cost.step_s(step))
+            step = step.next_decodes()
+        assert cost.run_s(first, 12).tolist() == cost.few_s(first, 12) == each
+
+
+def test_keys_that_are_chosen_bound_what_a_long_context_costs() -> None:
+    """From 4,000 to 64,000 tokens attention over all keys grows several times as much."""
+    slopes = {}
+    for name in ("deepseek-v3", "deepseek-v3.2"):
+        cost = kernels(name, tensor_parallel_size=8)
+        near, far = (cost.step_s(StepWork(32, 32 * context, (), 32)) for context in (4000, 64_000))
+        slopes[name] = far - near
+    assert 0 < slopes["deepseek-v3.2"] < slopes["deepseek-v3"] / 3
+
+
+def test_linear_layers_cost_the_same_at_any_context() -> None:
+    """Only the twelve layers by heads grow; nothing is kept of a token in the others, but of a request."""
+    model = load_model("qwen3-next-80b-a3b")
+    kinds = {type(layer.attention): count for layer, count in model.layers}
+    assert kinds == {GatedDelta: 36, Heads: 12}
+    own = tuple(pair for pair in model.layers if isinstance(pair[0].attention, GatedDelta))
+    linear = replace(model, layers=own)
+    cost = TablesCost(linear, load_gpu("h100"), "h100")
+    assert cost.step_s(StepWork(8, 800, (), 8)) == cost.step_s(StepWork(8, 800_000, (), 8))
+    assert model.kv_bytes_per_token() == 12 * 2 * 2 * 256 * 2
+    # 32 heads of 128 x 128 float32, and three inputs of the convolution of 8,192 in bfloat16.
+    assert model.request_bytes(1, "bfloat16") == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+
+
+def test_states_of_requests_take_memory_from_blocks() -> None:
+    """More requests leave fewer blocks, until as many as there is room for are counted."""
+    model, gpu = load_model("qwen3-next-80b-a3b"), load_gpu("h200")
+    blocks = [
+        plan_memory(model, gpu, max_num_seqs=seqs, tensor_parallel_size=2).num_blocks
+        for seqs in (8, 64, 256, 1024)
+    ]
+    assert blocks[0] > blocks[1] > blocks[2] and all(a >= b > 0 for a, b in itertools.pairwise(blocks))
+
+
+def test_latents_and_what_the_indexer_keeps_are_whole_on_every_rank() -> None:
+    """576 numbers of 16 bits a token and layer; with an indexer 128 of 8 bits and a scale more."""
+    dense, sparse = load_model("deepseek-v3"), load_model("deepseek-v3.2")
+    assert dense.kv_bytes_per_token(ranks=8) == 61 * 576 * 2
+    assert sparse.kv_bytes_per_token(ranks=8) == 61 * (576 * 2 + 132)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
+def test_products_by_blocks_save_what_they_saved_where_a_graph_was_timed(gpu: str) -> None:
+    """DeepSeek-V3's attention with 128 heads and one decode: 210 us in 16 bits, 154 by blocks on an H100."""
+    saved = {"h100": 56e-6, "h200": 31e-6, "b200": 8e-6}[gpu]
+    described = load_gpu(gpu)
+    plain = Products(load(gpu), described, Coverage())
+    blocks = Products(load(f"{gpu}-block-fp8"), described, Coverage(), BLOCK_FP8)
+    taken = [
+        sum(float(each.curve(n, k)[0]) for n, k in ((2112, 7168), (24576, 1536), (7168, 16384)))
+        for each in (plain, blocks)
+    ]
+    assert taken[0] - taken[1] == pytest.approx(saved, abs=17e-6)
+
+
+def test_no_format_of_blocks_costs_a_host_that_a_graph_does_without() -> None:
+    """A small product takes no longer than 15 microseconds, where the package's own rows say 58 to 270."""
+    for gpu in ("h100", "h200", "b200", "rtx-pro-6000"):
+        products = Products(load(f"{gpu}-block-fp8"), load_gpu(gpu), Coverage(), BLOCK_FP8)
+        assert float(products.curve(1024, 3072)[0]) < 15e-6
+
+
+def test_a_model_with_layers_of_several_formats_is_priced() -> None:
+    """Experts in float8 beside attention in 16 bits, and one layer left in 16 bits whole."""
+    plain = load_model("qwen3-30b-a3b")
+    mixed = replace(plain, weights=FP8.without("attention"))
+    layer, count = plain.layers[0]
+    left = replace(layer, unquantised=frozenset(("attention", "experts")))
+    several = replace(plain, weights=FP8, layers=((layer, count - 1), (left, 1)))
+    gpu, work = load_gpu("b200"), StepWork(64, 64_000, (), 64)
+    models = plain, several, replace(plain, weights=FP8)
+    costs = [TablesCost(each, gpu, "b200").step_s(work) for each in models]
+    assert costs[0] > costs[1] > costs[2]
+    assert TablesCost(mixed, gpu, "b200").step_s(work) < costs[0]
+
+
+def test_what_was_not_measured_is_named() -> None:
+    """Windows, formats, sizes of latents, kinds on GPUs where nobody timed them."""
+    h100 = {
+        "gpt-oss-20b": "attention with a window was not measured",
+        "gemma-3-27b": "attention with a window was not measured",
+    }
+    for name, words in h100.items():
+        assert unlike_tables(load_model(name), "h100") == words
+    awq = load_model("llama-3.1-8b").stored_as(AWQ)
+    assert unlike_tables(awq, "h100") == "kernels were measured in 16 bits, not in awq"
+    for name, gpu, kind in (
+        ("glm-5", "rtx-pro-6000", "attention that chooses its keys"),
+        ("deepseek-v3", "a100-80gb", "latent attention"),
+        ("qwen3-next-80b-a3b", "a100-80gb", "linear attention"),
+    ):
+        assert unlike_tables(load_model(name), gpu) == f"{kind} was not measured"
+    model = load_model("deepseek-v3")
+    layer, count = model.layers[0]
+    assert isinstance(layer.attention, Latent)
+    other = replace(layer, attention=replace(layer.attention, kv_rank=256))
+    smaller = replace(model, layers=((other, count),))
+    assert unlike_tables(smaller, "h100") == "latent attention was not measured"
+
+
+def test_every_family_of_kernels_has_an_error_of_its_own() -> None:
+    """Errors of what was left out say how wide a range is due; dense models in 16 bits have none."""
+    assert kernels("llama-3.1-8b").families == frozenset() and kernels("llama-3.1-8b").left_out_error == 0
+    found = kernels("glm-5", tensor_parallel_size=8, expert_parallel=True).families
+    assert found == {"sparse", "experts", "whole experts", "block products"}
+    assert kernels("qwen3-next-80b-a3b", tensor_parallel_size=2).families == {"delta", "experts alike"}
+    assert kernels("deepseek-v3", tensor_parallel_size=8).left_out_error == LEFT_OUT["latent"]
+    assert "latent" in kinds_of("h100") and not kinds_of("a100-80gb")
+
+
+OF_TODAY = ("minimax-m2.5", "zai-org/GLM-5-FP8", "deepseek-ai/DeepSeek-V3.2", "qwen3-next-80b-a3b")
+
+
+@pytest.mark.parametrize("name", OF_TODAY)
+def test_models_of_today_replay_by_measured_kernels(name: str) -> None:
+    """Through the command line, on eight GPUs with whole experts; no line speaks of a roofline."""
+    done = warm.run(
+        *("sundog", "replay", "traces/chat-poisson-2rps-5min.jsonl.gz", "--limit", "12", "--json"),
+        *("--model", name, "--gpu", "h200", "-tp", "8", "--enable-expert-parallel"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "roofline" not in done.stderr
+    assert 0.002 < json.loads(done.stdout)["tpot_s"]["mean"] < 0.06
